@@ -1,7 +1,7 @@
-"""What the ancestor's log got wrong, on real parts: each test fails where its mistake is made.
+"""The mistakes of the ancestor's log, on real parts: each test fails if its mistake is made.
 
 The numbers are those of the analysis of compose/transporter, by severity. Its first
-two are about compaction, and are tested where that is.
+two are about compaction, and are tested there.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ BULKY = {"adaptor": "bulk_sink:BulkWriter"}
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look often whether to stop, so that no test waits for an idle thread."""
+    """Shorten the idle intervals, so that no test waits for an idle thread."""
     monkeypatch.setattr("transporter.engine.routing.route.IDLE", 0.02)
     monkeypatch.setattr("transporter.engine.workers.worker_session.IDLE", 0.02)
     monkeypatch.setattr("transporter.engine.reading.feed.POLL", 0.02)
 
 
 def numbers(first: int, last: int, namespace: str = "n") -> list[str]:
-    """Return lines of a source, numbered like the offsets that they will get."""
+    """Return lines of a source, numbered like their future offsets."""
     return [f"{namespace} {number}" for number in range(first, last + 1)]
 
 
 def watermark(folder: Path, route: str) -> int:
-    """Return how far the disk says that *route* has come."""
+    """Return the watermark of *route* on disk."""
     return read_state(folder / "log", route).watermark
 
 
 def test_two_routes_that_resume_each_get_their_own(tmp_path: Path) -> None:
-    """Ancestor 3: two sinks resumed at different offsets; one got nothing, one got both's."""
+    """Ancestor 3: of two sinks resumed at different offsets one got nothing, one got both's."""
     routes: dict[str, Any] = {"behind": {"writer": {"reject": [5]}}, "ahead": {}}
     run_to_end(make_pipeline(tmp_path, numbers(0, 19), **routes))
     assert (watermark(tmp_path, "behind"), watermark(tmp_path, "ahead")) == (4, 19)
@@ -67,13 +67,13 @@ def test_two_routes_that_resume_each_get_their_own(tmp_path: Path) -> None:
 
 
 def test_no_ack_comes_before_its_entry(tmp_path: Path) -> None:
-    """Ancestor 4, too early: what a bulk failed to send was committed, and never sent again."""
+    """Ancestor 4, too early: entries that a bulk failed to send were committed, and never sent."""
     out = {"writer": BULKY}
     (tmp_path / "out.broken").touch()
     engine = run_to_end(make_pipeline(tmp_path, numbers(0, 19), out=out))
     assert engine.halted == ["out"]
     assert offsets(tmp_path / "out.jsonl") == list(range(2 * BULK + BULK // 2))
-    # Half of the third bulk is in the sink; none of it was acked, so none of it counts.
+    # Half of the third bulk is in the sink, and none of it counts, because none was acked.
     assert watermark(tmp_path, "out") == 2 * BULK - 1
     (tmp_path / "out.broken").unlink()
     run_to_end(make_pipeline(tmp_path, [], out=out))
@@ -91,7 +91,7 @@ def anew(message):
 
 
 def test_no_ack_is_lost_where_a_step_makes_a_new_message(tmp_path: Path) -> None:
-    """Ancestor 4, never: steps that built a new message lost the ack, and no start came up."""
+    """Ancestor 4, never: steps that built a new message lost the ack, and later starts failed."""
     (tmp_path / "ancestor_steps.py").write_text(STEP)
     out = {"steps": [{"python": {"function": "ancestor_steps:anew"}}]}
     run_to_end(make_pipeline(tmp_path, numbers(0, 19), out=out))
@@ -104,7 +104,7 @@ def test_no_ack_is_lost_where_a_step_makes_a_new_message(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("cut", [5, 1, 100])
 def test_a_torn_tail_takes_no_later_entry_with_it(tmp_path: Path, cut: int) -> None:
-    """Ancestor 5: entries appended behind a torn one could not be read, nor could the log."""
+    """Ancestor 5: a torn entry made the later ones and the log unreadable."""
     directory = tmp_path / "log"
     log = CommitLog.open(directory)
     for number in range(11):
@@ -126,7 +126,7 @@ def test_a_torn_tail_takes_no_later_entry_with_it(tmp_path: Path, cut: int) -> N
 
 
 def test_a_route_starts_where_the_log_ends_in_what_it_filters(tmp_path: Path) -> None:
-    """Ancestor 6: an entry filtered out at the log's end, and a bulk sink never started again."""
+    """Ancestor 6: with a filtered entry at the log's end, a bulk sink never started again."""
     out = {"namespace": "^orders", "writer": BULKY}
     lines = [*numbers(0, 5, "orders.placed"), *numbers(6, 8, "users.new")]
     run_to_end(make_pipeline(tmp_path, lines, out=out))
@@ -174,7 +174,7 @@ def test_no_route_sees_what_another_makes_of_an_entry(tmp_path: Path) -> None:
 
 
 def test_a_forward_ack_acks_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ancestor 8: marking an offset further on said OK and did nothing, or dropped namespaces."""
+    """Ancestor 8: marking a later offset returned OK and did nothing, or dropped namespaces."""
     lines = ["orders.placed 0", "users.new 1", "orders.paid 2", *numbers(3, 9)]
     halting = {"writer": {"reject": [4]}}
     run_to_end(make_pipeline(tmp_path, lines, out=halting))
@@ -190,7 +190,7 @@ def test_a_forward_ack_acks_and_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert (audit["first"], audit["last"], audit["reason"]) == (4, 6, "ticket 7")
     run_to_end(make_pipeline(tmp_path, [], out=halting))
     assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 7, 8, 9]
-    # Further than the log: refused in so many words, and nothing is changed.
+    # Beyond the log: refused with the reason, and nothing changes.
     assert app.execute(["ack", str(log), "out", "10"]) == 1
     assert "10..10 are not in the log" in capsys.readouterr().err
     assert watermark(tmp_path, "out") == 9
@@ -199,7 +199,7 @@ def test_a_forward_ack_acks_and_says_so(tmp_path: Path, capsys: pytest.CaptureFi
 def test_an_operator_does_not_race_an_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ancestor 8: nothing kept its offset commands from changing files under a live process."""
+    """Ancestor 8: its offset commands could change files under a live process."""
     pipeline = make_pipeline(tmp_path, numbers(0, 9), end=False, out={"writer": {"reject": [4]}})
     log = str(tmp_path / "log")
     with running(pipeline) as engine:

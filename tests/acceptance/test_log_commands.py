@@ -58,14 +58,14 @@ def log(tmp_path: Path) -> Path:
 
 
 def said(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as people do, its output into a pipe."""
+    """Run a command as a user does, with its output in a pipe."""
     return subprocess.run(
         [*TRANSPORTER, "log", *arguments], capture_output=True, text=True, timeout=60, check=False
     )
 
 
 def on_a_terminal(*arguments: str) -> tuple[int, str]:
-    """Run a command whose output and errors are a terminal; return its code and what was shown."""
+    """Run a command with its output and errors on a terminal, and return its code and output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
     with subprocess.Popen(
@@ -86,7 +86,7 @@ def on_a_terminal(*arguments: str) -> tuple[int, str]:
 
 
 def offsets(found: list[dict[str, object]]) -> list[object]:
-    """Return the offsets of what a command has shown."""
+    """Return the offsets of shown entries."""
     return [each["offset"] for each in found]
 
 
@@ -113,7 +113,7 @@ def offsets(found: list[dict[str, object]]) -> list[object]:
 def test_show_by_offset_time_namespace_and_key(
     log: Path, options: list[str], expected: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each way of choosing shows what it says, oldest first; JSON and text agree."""
+    """Each selection shows its entries, oldest first, and JSON and text agree."""
     assert app.execute(["log", "show", str(log), *options, "--json"]) == 0
     assert offsets(json.loads(capsys.readouterr().out)["result"]) == expected
     assert app.execute(["log", "show", str(log), *options]) == 0
@@ -124,7 +124,7 @@ def test_show_by_offset_time_namespace_and_key(
 
 
 def test_raw_data_goes_to_a_program_and_to_no_terminal(log: Path) -> None:
-    """Raw bytes are given as they are into a pipe, and refused where a terminal would obey them."""
+    """Raw bytes go unchanged into a pipe, and are refused where a terminal would obey them."""
     assert said("show", str(log), "2..3", "--raw").stdout == f"2{HOSTILE}\n3{HOSTILE}\n"
     assert "exclude one another" in said("show", str(log), "--raw", "--json").stdout
     code, shown = on_a_terminal("show", str(log), "2..3", "--raw")
@@ -154,7 +154,7 @@ def test_raw_data_goes_to_a_program_and_to_no_terminal(log: Path) -> None:
 def test_what_cannot_be_done_is_said(
     log: Path, options: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Wrong usage is exit 2, a missing log or place exit 3, each with its reason."""
+    """Wrong usage is exit code 2, a missing log or place is 3, each with its reason."""
     command = ["log", *[option.replace("DIR", str(log)) for option in options]]
     assert app.execute(command) == code
     shown = capsys.readouterr()
@@ -164,7 +164,7 @@ def test_what_cannot_be_done_is_said(
 
 
 def test_info_tells_what_the_log_holds_and_who_holds_it(log: Path) -> None:
-    """Segments, offsets, times, bytes, the owner, and the route or replay that needs the oldest."""
+    """Info shows segments, offsets, times, bytes, the owner, and the user of the oldest entry."""
     found = transporter("log", "info", str(log))
     assert (found["first"], found["last"], found["confirmed"]) == (0, 19, 19)
     assert found["held_by"] == {"kind": "route", "route": "out", "watermark": 12, "lag": 7}
@@ -186,7 +186,7 @@ def test_info_tells_what_the_log_holds_and_who_holds_it(log: Path) -> None:
 
 
 def test_unconfirmed_entries_are_marked_and_not_exported(tmp_path: Path, batch: Make) -> None:
-    """Invariant 12: what an unclean stop left above the floor is shown as such, not given on."""
+    """Invariant 12: entries above the floor of an unclean stop are marked, and not exported."""
     opened = CommitLog.open(tmp_path / "log")
     opened.append(batch(2), "r")
     opened.append(batch(2), "r")
@@ -198,7 +198,7 @@ def test_unconfirmed_entries_are_marked_and_not_exported(tmp_path: Path, batch: 
 
 
 def test_damage_in_the_middle_of_a_document_is_told_in_it(log: Path) -> None:
-    """A document whose end cannot be read is whole JSON, says so, and the command fails."""
+    """A truncated document is valid JSON with the error in it, and the command fails."""
     data = (log / f"{8:020d}.log").read_bytes()
     damage(log, data.find(b"TFRM") + 400, base=8)
     done = said("show", str(log), "0..19", "--json")
@@ -212,7 +212,7 @@ def test_damage_in_the_middle_of_a_document_is_told_in_it(log: Path) -> None:
 
 
 def test_exports_hold_what_show_shows(log: Path) -> None:
-    """JSON lines are the entries of show --json; Parquet has the same, column by column."""
+    """JSON lines are the entries of show --json, and Parquet has the same by column."""
     shown = transporter("log", "show", str(log), "--from", "0", "--namespace", "^orders$")
     options = ["--namespace", "^orders$"]
     lines, table = log.parent / "x.jsonl", log.parent / "x.parquet"
@@ -226,7 +226,7 @@ def test_exports_hold_what_show_shows(log: Path) -> None:
 
 
 def test_an_export_shows_its_progress_on_a_terminal_only(log: Path) -> None:
-    """A bar on a terminal; nothing but the result where there is none."""
+    """A terminal shows a bar, and a pipe gets the result only."""
     code, shown = on_a_terminal("export", str(log), str(log.parent / "x.parquet"))
     assert (code, "export" in shown, "100%" in shown) == (0, True, True)
     done = said("export", str(log), str(log.parent / "x.parquet"))
@@ -234,7 +234,7 @@ def test_an_export_shows_its_progress_on_a_terminal_only(log: Path) -> None:
 
 
 def test_tail_shows_the_newest_and_ends(log: Path) -> None:
-    """Without -f the last entries are shown, a line each, and that is all."""
+    """Without -f the last entries are shown, a line each, and the command ends."""
     done = said("tail", str(log), "-n", "2", "--json")
     assert offsets([json.loads(line) for line in done.stdout.splitlines()]) == [18, 19]
     assert [line.split()[0] for line in said("tail", str(log), "-n", "3").stdout.splitlines()] == [
@@ -247,7 +247,7 @@ def test_tail_shows_the_newest_and_ends(log: Path) -> None:
 
 
 def test_tail_follows_what_an_engine_appends(log: Path) -> None:
-    """It waits for an engine, shows what that appends soon after, and ends quietly on Ctrl-C."""
+    """Tail waits for an engine, shows its appends soon after, and ends quietly on Ctrl-C."""
     with Tail(log, "-n", "1", "--namespace", "^orders", "--json") as tail:
         tail.await_error("no engine runs here; waiting")
         with CommitLog.open(log) as opened:
@@ -264,7 +264,7 @@ def test_tail_follows_what_an_engine_appends(log: Path) -> None:
 
 
 def test_tail_ends_at_once_when_nobody_reads_it_any_more(log: Path) -> None:
-    """Although nothing is appended, the end of the pipe is noticed, and is no error."""
+    """The end of the pipe is noticed even without appends, and is not an error."""
     with subprocess.Popen(
         [*TRANSPORTER, "log", "tail", str(log), "-f", "-n", "1"],
         stdout=subprocess.PIPE,
@@ -297,17 +297,17 @@ def test_a_long_answer_may_be_cut_short(tmp_path: Path, batch: Make) -> None:
 
 
 def test_waiting_costs_next_to_nothing(log: Path) -> None:
-    """A follower that has nothing to show looks a few times a second and does no more."""
+    """An idle follower looks a few times a second and does nothing else."""
     with CommitLog.open(log), Tail(log) as tail:
         tail.await_lines(10)
         begun, before = time.monotonic(), cpu_seconds(tail.process.pid)
-        time.sleep(3)  # what is measured is how little happens meanwhile
+        time.sleep(3)  # the idle time to measure
         used = cpu_seconds(tail.process.pid) - before
         assert used < 0.05 * (time.monotonic() - begun) + 0.02
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time that a process has used."""
+    """Return the processor time used by a process."""
     import psutil  # noqa: PLC0415 - only here
 
     times = psutil.Process(pid).cpu_times()
@@ -315,7 +315,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def test_tail_says_what_is_gone(log: Path) -> None:
-    """A follower that was held up is told, in words or as an object, and goes on behind it."""
+    """A delayed follower reports the gap, as text or as an object, and continues behind it."""
     with CommitLog.open(log, segment_bytes=1) as opened, Tail(log, "-n", "1", "--json") as tail:
         with Tail(log, "-n", "1") as people:
             for each in (tail, people):
@@ -338,7 +338,7 @@ def test_tail_says_what_is_gone(log: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_tail_follows_through_rolls_compaction_and_retention(tmp_path: Path) -> None:
-    """Each entry is seen once, told missing, or obsolete, whatever happens to the segments."""
+    """Each entry is seen once, reported missing, or obsolete, over all changes of segments."""
     writer, seen, missing = follow(tmp_path / "log", 110, seed=1)
     assert check(writer, seen, missing)["seen"] > 0
     assert missing
@@ -346,12 +346,12 @@ def test_tail_follows_through_rolls_compaction_and_retention(tmp_path: Path) -> 
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a directory as docs/log.md says."""
+    """Copy a directory as in docs/log.md."""
     subprocess.run(["cp", "-a", str(source), str(target)], check=True, timeout=60)
 
 
 def test_a_stopped_log_can_be_moved(log: Path, tmp_path: Path) -> None:
-    """A copy of a stopped log goes on elsewhere: same id, same offsets, same progress."""
+    """A copy of a stopped log continues elsewhere with the same id, offsets and progress."""
     before = transporter("log", "info", str(log))
     moved = tmp_path / "elsewhere" / "log"
     moved.parent.mkdir()
@@ -369,7 +369,7 @@ def test_a_stopped_log_can_be_moved(log: Path, tmp_path: Path) -> None:
 
 
 def test_a_snapshot_of_a_running_log_is_as_after_a_crash(log: Path, tmp_path: Path) -> None:
-    """What the file system had at one instant opens with all that was acked, lock or not."""
+    """A snapshot of the file system opens with all acked entries, lock file or not."""
     with CommitLog.open(log) as opened, OffsetLog(log, "out") as out:
         opened.append(messages_to_batch([Message("orders", b"x")]), "r")
         out.settle(Range(13, 20), opened.durable)
@@ -383,7 +383,7 @@ def test_a_snapshot_of_a_running_log_is_as_after_a_crash(log: Path, tmp_path: Pa
 
 
 def test_a_copy_whose_files_are_of_different_times_is_refused(log: Path, tmp_path: Path) -> None:
-    """Offset logs that are newer than the segments beside them prove that entries are missing."""
+    """Offset logs newer than the segments beside them prove that entries are missing."""
     with CommitLog.open(log) as opened, OffsetLog(log, "out") as out:
         copy(log, tmp_path / "copy")
         opened.append(messages_to_batch([Message("orders", b"x")]), "r")

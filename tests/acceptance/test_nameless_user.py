@@ -1,4 +1,4 @@
-"""A user id that the system has no name for, as containers have them."""
+"""A user id without a name in the system, as in containers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ routes:
 
 @pytest.fixture
 def theirs() -> Iterator[Path]:
-    """Give a folder of the nameless user's; those of pytest are closed to others."""
+    """Create a folder of the nameless user, because pytest's are closed to others."""
     _as_nameless()
     with tempfile.TemporaryDirectory() as name:
         os.chown(name, int(NAMELESS), int(NAMELESS))
@@ -39,7 +39,7 @@ def theirs() -> Iterator[Path]:
 
 @pytest.mark.parametrize("home", ["", "/nowhere"])
 def test_spark_starts_for_a_user_without_a_name(theirs: Path, home: str) -> None:
-    """A pipeline delivers by both kinds of routes, and shell runs; no home is needed."""
+    """A pipeline delivers by both kinds of routes, and shell runs, without a home."""
     (theirs / "in.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
     (theirs / "p.yaml").write_text(FRAMES)
     _run(theirs, home, "run", "p.yaml")
@@ -52,7 +52,7 @@ def test_spark_starts_for_a_user_without_a_name(theirs: Path, home: str) -> None
 
 
 def _run(folder: Path, home: str, *arguments: str) -> str:
-    """Run a command in *folder* as the nameless user; return its output."""
+    """Run a command in *folder* as the nameless user, and return its output."""
     kept = {name: value for name, value in os.environ.items() if name != "HOME"}
     done = subprocess.run(
         [*_as_nameless(), sys.executable, "-m", "transporter.cli.app", *arguments],
@@ -68,7 +68,7 @@ def _run(folder: Path, home: str, *arguments: str) -> str:
 
 
 def _as_nameless() -> list[str]:
-    """Return what runs a command as a user without a passwd entry, who may read everything."""
+    """Return the command prefix of a user without a passwd entry, who may read everything."""
     need_root("another user's id needs root and setpriv", "setpriv")
     kept = "+dac_override,+dac_read_search"
     user = ["--reuid", NAMELESS, "--regid", NAMELESS, "--clear-groups"]

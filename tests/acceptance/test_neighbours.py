@@ -1,4 +1,4 @@
-"""What other users of the host can do to a running engine: nothing."""
+"""The effects of other users of the host on a running engine: none."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ routes:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Give a folder that all may enter, with a umask that lets a group write."""
+    """Create a folder that all may enter, with a umask that lets a group write."""
     before = os.umask(0o002)
-    # Those of pytest are closed to others, and so may be where TMPDIR leads.
+    # Those of pytest, and perhaps of TMPDIR, are closed to others.
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -51,17 +51,17 @@ def place() -> Iterator[Path]:
 
 
 def as_nobody(paths: list[Path]) -> list[str]:
-    """Return which of *paths* nobody, with this process's group, can open or connect to."""
+    """Return those of *paths* that nobody, with this process's group, can open or connect to."""
     with Nobody(lambda _: [str(path) for path in paths if _reached(path)]) as nobody:
         found: list[str] = nobody.result()
     return found
 
 
 class Nobody:
-    """A process of nobody's with this process's group, doing *work* for the length of a block.
+    """A process of user nobody with this process's group, doing *work* during a block.
 
     *work* takes the end of a socket pair: it may send a byte when it is ready, and must return
-    when it receives one. What it returns, as JSON, is the result.
+    when it receives one. Its return value, as JSON, is the result.
     """
 
     def __init__(self, work: Callable[[socket.socket], object]) -> None:
@@ -100,7 +100,7 @@ class Nobody:
         assert self._ours.recv(1), "the process ended before it was ready"
 
     def result(self) -> Any:
-        """Have the work end; return its result."""
+        """End the work, and return its result."""
         with suppress(OSError):
             self._ours.sendall(b".")
         return json.loads(self._answer.read())
@@ -121,7 +121,7 @@ def _reached(path: Path) -> bool:
 
 
 def sockets(processes: list[psutil.Process]) -> list[Path]:
-    """Return the named sockets at which *processes* listen."""
+    """Return the named sockets on which *processes* listen."""
     return [
         Path(each.laddr)
         for process in processes
@@ -131,9 +131,9 @@ def sockets(processes: list[psutil.Process]) -> list[Path]:
 
 
 def test_a_group_member_reaches_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither by the sockets of Spark and its workers, nor in a log directory open to all.
+    """Sockets of Spark and its workers, and files of an open log directory, stay closed to it.
 
-    Nor by modules that lie in the folder where the command is typed.
+    Modules in the folder where the command is typed are not imported either.
     """
     monkeypatch.chdir(planted(place))
     monkeypatch.setattr(Running, "command", (str(COMMAND), "run", "--log-format", "json"))
@@ -148,7 +148,7 @@ def test_a_group_member_reaches_nothing(place: Path, monkeypatch: pytest.MonkeyP
         files = [each for each in (place / "log").rglob("*") if not each.is_dir()]
         assert len(listening) >= 2
         assert as_nobody([place / "p.yaml"]) == [str(place / "p.yaml")]
-        # This one is for the group of the log directory, and tells nothing of what a log holds.
+        # This one is for the log directory's group, and reports no contents of a log.
         status = place / "log" / "status.sock"
         assert set(as_nobody([*listening, *files])) == {str(status)}
         doors = [
@@ -166,7 +166,7 @@ def test_a_group_member_reaches_nothing(place: Path, monkeypatch: pytest.MonkeyP
 
 
 def planted(place: Path) -> Path:
-    """Return a folder of modules that note in the file ``imported`` who has taken them."""
+    """Return a folder of modules that record their import in the file ``imported``."""
     (place / "work").mkdir()
     for name in ("py4j", "pyspark", "transporter", "adaptors"):
         note = f"open({str(place / 'imported')!r}, 'a').write('{name} ')\n"
@@ -177,7 +177,7 @@ def planted(place: Path) -> Path:
 PATIENCE = 240
 """Seconds for Spark to start and to deliver on a busy machine."""
 CROWD = 64
-"""Connections of each kind to every door: more than any of them serves at once."""
+"""Connections of each kind to every door, more than any of them serves at once."""
 NOTE = "canary-of-a-secret-file"
 BESIEGED = """
 log: {dir: log}
@@ -192,9 +192,9 @@ routes:
 
 
 class Crowd:
-    """Connections to all *doors*: half of each door's are idle, half drip.
+    """Connections to all *doors*, of which half are idle and half drip.
 
-    Whoever is disconnected comes back.
+    A connection that is closed is made again.
     """
 
     def __init__(self, doors: list[Path | int]) -> None:
@@ -203,7 +203,7 @@ class Crowd:
         self._came, self._received = dict.fromkeys(map(str, doors), 0), bytearray()
 
     def besiege(self, engine: socket.socket) -> dict[str, Any]:
-        """Hold on until told to end; return how many came to each door, and all they received."""
+        """Hold on until *engine* sends a byte, and return the counts by door and all output."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         ready = False
@@ -225,7 +225,7 @@ class Crowd:
                 self._held[_connected(place[0])] = place
                 self._came[str(place[0])] += 1
             except OSError:
-                self._missing.append(place)  # as many as the system lets wait are waiting
+                self._missing.append(place)  # the system's queue of waiting connections is full
 
     def _holds(self, caller: socket.socket, *, drips: bool) -> bool:
         try:
@@ -252,7 +252,7 @@ def _connected(door: Path | int) -> socket.socket:
 
 
 def changed(folders: list[Path]) -> Callable[[socket.socket], list[str]]:
-    """Return work that tries to change what is in *folders*; its result is what it could do."""
+    """Return work that tries to change *folders*, and returns the changes that succeeded."""
 
     def work(_: socket.socket) -> list[str]:
         done = []
@@ -281,12 +281,12 @@ def changed(folders: list[Path]) -> Callable[[socket.socket], list[str]]:
 
 
 def delivered(folder: Path) -> str:
-    """Return what is in the files of *folder*."""
+    """Return the contents of the files in *folder*."""
     return "".join(each.read_text() for each in folder.glob("*.json"))
 
 
 def seconds(ask: Callable[[], object]) -> float:
-    """Return how long *ask* takes at best: other tests keep the machine busy."""
+    """Return the shortest of three times, because other tests keep the machine busy."""
     found = []
     for _ in range(3):
         begun = time.monotonic()
@@ -300,7 +300,7 @@ def seconds(ask: Callable[[], object]) -> float:
 def test_a_crowd_of_others_silences_nothing(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Idle and dripping connections to all that others reach delay, show and change nothing."""
+    """Idle and dripping connections to all open doors delay, reveal and change nothing."""
     log = place / "log"
     log.mkdir(mode=0o755)
     (place / "secret").write_text(NOTE)
@@ -328,7 +328,7 @@ def test_a_crowd_of_others_silences_nothing(
             assert seconds(status) < 2
             with (place / "in.jsonl").open("a") as file:
                 file.write('{"card": "4111 1111 1111 1111", "id": "the last"}\n')
-            # Spark's own workers go on, too.
+            # Spark's own workers continue, too.
             await_true(lambda: "the last" in delivered(place / "out"), PATIENCE, "it goes on")
             found = crowd.result()
         assert all(number >= 2 * CROWD for number in found["came"].values()), found["came"]
@@ -358,7 +358,7 @@ routes:
 
 @pytest.mark.exhaustive
 def test_jobs_hold_no_secret(place: Path) -> None:
-    """Who reads what Spark keeps of jobs, without its authentication, finds no setting there."""
+    """Data that Spark keeps of jobs, read without authentication, contains no setting."""
     (place / "in.jsonl").write_text('{"id": 1}\n' * 10)
     (place / "mine.py").write_text("def canary(message):\n    return message\n")
     (place / "p.yaml").write_text(OPEN)

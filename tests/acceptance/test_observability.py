@@ -1,4 +1,4 @@
-"""A real run as those see it who watch over it: pages, alerts, and a program around it."""
+"""A real run as its observers see it: pages, alerts, and a program around it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Path:
-    """Give a pipeline of three entries, one of which a route does not take."""
+    """Create a pipeline of three entries, of which one route rejects one."""
     (tmp_path / "picky.py").write_text(PICKY)
     (tmp_path / "in.jsonl").write_text('{"n": 1}\n{"n": "bad"}\n{"n": 3}\n')
     file = tmp_path / "p.yaml"
@@ -70,7 +70,7 @@ def pipeline(tmp_path: Path) -> Path:
 
 
 def test_from_the_start_to_an_alert_and_back(pipeline: Path) -> None:
-    """Not ready until Spark is up; a parked entry sets its alert off until it is dealt with."""
+    """The engine is not ready until Spark is up, and a parked entry alerts until it is skipped."""
     with running(pipeline) as engine:
         url = engine.await_event("endpoint-opened")["url"]
         code, found = page(f"{url}/readyz")
@@ -91,7 +91,7 @@ def test_from_the_start_to_an_alert_and_back(pipeline: Path) -> None:
 
 
 def test_entries_are_traced_to_a_collector(pipeline: Path) -> None:
-    """A real run sends both spans of each entry, and none of a collector's key to anybody else."""
+    """A real run sends both spans of each entry, and the collector's key to the collector only."""
     with Collector() as collector:
         text = pipeline.read_text().replace(
             "unready_after: 1s",
@@ -114,7 +114,7 @@ def test_entries_are_traced_to_a_collector(pipeline: Path) -> None:
 
 
 def test_a_port_that_is_taken(pipeline: Path) -> None:
-    """A port that the file names and somebody else has is exit 3, and says what to set."""
+    """A configured port that is in use is exit code 3, with the setting to change."""
     with running(pipeline) as engine:
         url = engine.await_event("endpoint-opened")["url"]
         second = pipeline.parent / "second.yaml"
@@ -127,7 +127,7 @@ def test_a_port_that_is_taken(pipeline: Path) -> None:
 
 
 def test_inside_another_service(pipeline: Path) -> None:
-    """A program with its own SIGTERM handler and logging runs it, and ends as it likes."""
+    """A program with its own SIGTERM handler and logging runs the engine, and ends on its own."""
     service = pipeline.parent / "service.py"
     service.write_text(SERVICE)
     process = subprocess.Popen(

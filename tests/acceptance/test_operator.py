@@ -1,4 +1,4 @@
-"""An operator at the real command line, on an engine that runs."""
+"""An operator at the real command line, on a running engine."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def change(message):
 
 
 def route_status(pipeline: Path, name: str = "out") -> dict[str, Any]:
-    """Return what ``status`` tells of a route."""
+    """Return the ``status`` of a route."""
     return next(each for each in done("status", str(pipeline))["routes"] if each["name"] == name)
 
 
 def told(pipeline: Path, *words: str) -> Any:
-    """Run the command *words* on *pipeline*: the file comes behind the command's name."""
+    """Run the command *words* on *pipeline*, and insert the file behind the command's name."""
     names = 2 if words[0] in ("route", "parked", "log", "offsets") else 1
     return done(*words[:names], str(pipeline), *words[names:])
 
@@ -61,7 +61,7 @@ def data(path: Path) -> list[str]:
 
 
 def test_a_poison_entry_is_set_aside_mended_and_delivered_in_order(tmp_path: Path) -> None:
-    """Parked with those behind it, shown, the step mended and read again, retried, in order."""
+    """The entry is parked with those behind it, and a fix and a retry deliver all in order."""
     (tmp_path / "mystep.py").write_text(STEP.format(expression="100 // int(message.data)"))
     steps = [{"python": {"function": "mystep:change"}}]
     pipeline = write_file(tmp_path, [route(on_error="park", steps=steps)])
@@ -87,7 +87,7 @@ def test_a_poison_entry_is_set_aside_mended_and_delivered_in_order(tmp_path: Pat
 
 
 def test_readers_and_routes_come_and_go_while_it_runs(tmp_path: Path) -> None:
-    """The command names who is new, who is gone and who could not be opened; entries flow on."""
+    """The command names new, removed and unopened readers and routes, and entries keep flowing."""
     pipeline = write_file(tmp_path, [route()])
     feed(tmp_path, "orders 1")
     (tmp_path / "more.txt").write_text("users 2\n")
@@ -123,7 +123,7 @@ def test_readers_and_routes_come_and_go_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_a_wrong_step_is_replayed_from_a_time(tmp_path: Path) -> None:
-    """Of what a wrong step spoilt, one namespace is delivered again, from a time on, mended."""
+    """A replay delivers one namespace again, from a time on, with the fixed step."""
     steps = [{"omit": {"fields": ["total"]}}]
     pipeline = write_file(tmp_path, [route(steps=[])])
     feed(tmp_path, 'orders {"total":1}', 'users {"total":2}')
@@ -132,7 +132,7 @@ def test_a_wrong_step_is_replayed_from_a_time(tmp_path: Path) -> None:
         write_file(tmp_path, [route(steps=steps)])
         told(pipeline, "reload")
         since = time.time()
-        # Log times are told in milliseconds.
+        # Log times are in milliseconds.
         until(lambda: time.time() > since + 0.01)
         feed(tmp_path, 'orders {"total":3}', 'users {"total":4}', 'orders {"total":5}')
         until(lambda: data(tmp_path / "out.jsonl")[2:] == ["{}", "{}", "{}"])
@@ -150,7 +150,7 @@ def test_a_wrong_step_is_replayed_from_a_time(tmp_path: Path) -> None:
 
 
 def test_a_dead_sink_is_paused_and_what_it_shall_not_get_is_acked(tmp_path: Path) -> None:
-    """Retrying in vain, paused, two entries given up, resumed: the rest arrives, once, in order."""
+    """A failing route is paused, two entries are acked, and the rest arrives once, in order."""
     (tmp_path / "out.down").write_text("write")
     pipeline = write_file(tmp_path, [route(), route("other")])
     feed(tmp_path, *(f"orders {number}" for number in range(5)))
@@ -167,7 +167,7 @@ def test_a_dead_sink_is_paused_and_what_it_shall_not_get_is_acked(tmp_path: Path
 
 
 def test_a_corrupt_segment_is_verified_repaired_and_acked(tmp_path: Path) -> None:
-    """Damage is found, set aside with what it took, acked, and the run goes on behind it."""
+    """Damage is found, set aside with its entries, acked, and the run continues behind it."""
     pipeline = write_file(
         tmp_path, [route()], log={"dir": "log", "segment_bytes": "64KiB", "compression": "none"}
     )
@@ -202,7 +202,7 @@ def test_a_corrupt_segment_is_verified_repaired_and_acked(tmp_path: Path) -> Non
 
 @pytest.mark.spark
 def test_an_operator_on_a_real_run_with_spark(tmp_path: Path) -> None:
-    """Alert, pause, step, reload by SIGHUP, retry and replay, on ``transporter run`` and Spark."""
+    """Alert, pause, step, reload by SIGHUP, retry and replay work on ``run`` and Spark."""
     (tmp_path / "mystep.py").write_text(STEP.format(expression="100 // int(message.data)"))
     steps = [{"python": {"function": "mystep:change"}}]
     observe = {"listen": "127.0.0.1:0"}
@@ -232,7 +232,7 @@ def test_an_operator_on_a_real_run_with_spark(tmp_path: Path) -> None:
         until(lambda: "TransporterEntriesParked" not in firing(page(metrics)[1]))
         told(pipeline, "replay", "out", "--from", "0", "--to", "1")
         until(lambda: data(tmp_path / "out.jsonl")[5:] == ["100", "100"])
-        # A first query, to a Spark that was started without any, in a route of its own.
+        # The first query of a Spark that was started without any, in a new route.
         query = {"sql": "SELECT * FROM entries WHERE data <> '0'"}
         asked = route("asked", steps=[query], start="earliest")
         write_file(tmp_path, [asked], observe=observe)
@@ -243,7 +243,7 @@ def test_an_operator_on_a_real_run_with_spark(tmp_path: Path) -> None:
 
 
 def test_a_step_reports_a_parked_entry_as_parked(tmp_path: Path) -> None:
-    """The command names what became of the entry, and why, in its text and as JSON."""
+    """The command reports the entry's outcome and its reason, in its text and as JSON."""
     keys = {"on_error": "park", "writer": {"reject": [1, 2]}}
     pipeline = write_file(tmp_path, [route(**keys)])
     feed(tmp_path, "orders 1")
@@ -262,8 +262,8 @@ def test_a_step_reports_a_parked_entry_as_parked(tmp_path: Path) -> None:
 
 
 def test_a_reader_is_paused_restarted_and_resumed(tmp_path: Path) -> None:
-    """The commands say what came of them, beside a running engine and without one."""
-    # With one reader alone, that has stopped, the engine would end.
+    """The commands report their outcome, beside a running engine and without one."""
+    # With a single reader, a stopped one would end the engine.
     lines = {"adaptor": "engine_tools:LinesReader", "end": False}
     readers = [lines | {"name": "in", "path": "source.txt"}]
     readers += [lines | {"name": "other", "path": "other.txt"}]
@@ -294,7 +294,7 @@ def test_a_reader_is_paused_restarted_and_resumed(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_wrong_is_told_at_a_hang_up(tmp_path: Path) -> None:
-    """A refused reload is exit code 2 with file and line, changes nothing, and can be mended."""
+    """A refused reload is exit code 2 with file and line, changes nothing, and can be fixed."""
     pipeline = write_file(tmp_path, [route()])
     feed(tmp_path, "orders 1")
     with operated(pipeline):
@@ -323,7 +323,7 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 def test_top_is_drawn_until_q(tmp_path: Path, terminal: tuple[int, int]) -> None:
-    """On a terminal top shows every route, harmless whatever its error says, and q ends it."""
+    """On a terminal top shows every route, with errors made harmless, and q ends it."""
     ours, theirs = terminal
     pipeline = write_file(tmp_path, [route(writer={"reject": [0]})])
     feed(tmp_path, "orders 1")
@@ -354,7 +354,7 @@ def test_top_is_drawn_until_q(tmp_path: Path, terminal: tuple[int, int]) -> None
 
 
 def test_top_outlives_its_engine(tmp_path: Path) -> None:
-    """Beside an engine that is killed top goes on, and tells what the disk says."""
+    """After the engine is killed top continues with the state on disk."""
     pipeline = write_file(tmp_path, [route()])
     feed(tmp_path, "orders 1")
     with operated(pipeline) as engine:
@@ -375,7 +375,7 @@ def test_top_outlives_its_engine(tmp_path: Path) -> None:
 
 
 def test_without_an_engine_actions_wait_for_the_next_run(tmp_path: Path) -> None:
-    """A pause and a replay made while nothing runs are found by the engine that starts."""
+    """The next engine applies a pause and a replay requested while none ran."""
     pipeline = write_file(tmp_path, [route()])
     feed(tmp_path, "orders 1", "orders 2")
     with operated(pipeline) as engine:
@@ -391,7 +391,7 @@ def test_without_an_engine_actions_wait_for_the_next_run(tmp_path: Path) -> None
 
 
 def test_only_a_route_that_the_file_does_not_name_is_forgotten(tmp_path: Path) -> None:
-    """Beside the engine or without it, a route of the pipeline is kept, an older one goes."""
+    """With the engine or without, a route of the pipeline is kept and an older one is removed."""
     pipeline = write_file(tmp_path, [route("old"), route("out")])
     with operated(pipeline) as engine:
         assert (
@@ -409,7 +409,7 @@ def test_only_a_route_that_the_file_does_not_name_is_forgotten(tmp_path: Path) -
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_commands_complete_themselves(shell: str) -> None:
-    """Each shell gets a script, and what that asks for is answered with our commands."""
+    """Each shell gets a script, whose completions are our commands."""
     script = command("--show-completion", shell)
     assert script.returncode == 0
     assert "_TRANSPORTER_COMPLETE" in script.stdout
@@ -440,19 +440,19 @@ def test_commands_complete_themselves(shell: str) -> None:
     ],
 )  # fmt: skip
 def test_every_command_has_an_example_and_speaks_json(words: str) -> None:
-    """The help of each operator command shows how it is written, and offers --json."""
+    """The help of each operator command shows an example, and offers --json."""
     shown = command(*words.split(), "--help").stdout
     assert f"transporter {words} pipeline.yaml" in " ".join(shown.split())
     assert "--json" in shown
 
 
 def test_operators_at_once_and_kills_leave_what_a_model_says(tmp_path: Path) -> None:
-    """Four operators act on an engine that is killed meanwhile: nothing done is lost or undone."""
+    """Four operators act on an engine that is killed meanwhile, and no action is lost or undone."""
     hammer(tmp_path, seed=7, rounds=4, kills=2)
 
 
 def test_transporter_tells_of_itself_with_json() -> None:
-    """What is missing is an object, too: no traceback, exit code 3."""
+    """A missing place is an error without a traceback, with exit code 2 or 3."""
     with pytest.raises(subprocess.CalledProcessError) as raised:
         transporter("status", "/nowhere")
     assert raised.value.returncode in (2, 3)

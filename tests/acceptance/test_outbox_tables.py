@@ -1,4 +1,4 @@
-"""Several outbox tables of one database in one pipeline, and one table that two readers want."""
+"""Several outbox tables of one database in one pipeline, and one table for two readers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def left(database: Database) -> list[int]:
 
 
 def delivered(folder: Path) -> list[list[object]]:
-    """Return what is in the file."""
+    """Return the keys and data in the file."""
     file = folder / "out.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -71,9 +71,9 @@ def terms(database: Database) -> list[int]:
 
 
 def test_tables_do_not_disturb_one_another(postgres: Database, tmp_path: Path) -> None:
-    """Three tables, two of one schema: each row arrives once, in order, across a kill.
+    """Of three tables, two in one schema, each row arrives once, in order, across a kill.
 
-    A row that the log cannot take stays in its table and is parked, once a term.
+    A row too large for the log stays in its table and is parked, once a term.
     """
     postgres.execute('CREATE SCHEMA "Shop 5%"; CREATE SCHEMA people')
     for reader, table in zip(READERS, TABLES, strict=True):
@@ -111,7 +111,7 @@ def test_tables_do_not_disturb_one_another(postgres: Database, tmp_path: Path) -
 
 
 def test_two_readers_of_one_table_are_told_so(postgres: Database, tmp_path: Path) -> None:
-    """One of them stops at once and says why; the other one reads on."""
+    """One of them stops at once with the reason, and the other one continues."""
     postgres.execute(outbox_sql())
     twice = [{"name": "one"}, {"name": "two", "table": "public.outbox", "claim": "take"}]
     with running(write(tmp_path, twice), ORDERS_DSN=postgres.dsn) as engine:

@@ -54,7 +54,7 @@ routes:
 def test_every_row_arrives_across_three_kills(
     tmp_path: Path, postgres: Database, kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """100 000 rows, three kill -9: none missing, keys in order, LMDB without a duplicate."""
+    """100 000 rows survive three kill -9: none missing, keys in order, LMDB without a duplicate."""
     seed = random.randrange(1 << 32)
     logger.info("seed %d", seed)
     chance = random.Random(seed)
@@ -86,12 +86,12 @@ def test_every_row_arrives_across_three_kills(
 
 
 def rows_left(postgres: Database) -> int:
-    """Return how many rows wait in the outbox."""
+    """Return the number of rows in the outbox."""
     return postgres.execute("SELECT count(*) FROM outbox")[0][0]
 
 
 def caught_up(log: Path) -> bool:
-    """Tell whether every route has settled every entry."""
+    """Return whether every route has settled every entry."""
     return all(route["lag"] == 0 for route in transporter("offsets", "list", str(log)))
 
 
@@ -127,7 +127,7 @@ def check_kafka(broker: Broker, topic: str) -> None:
 
 
 def check_lmdb(path: Path, entries: int) -> None:
-    """Every entry was written once, and no outbox row became two entries."""
+    """Check that every entry was written once, and no outbox row became two entries."""
     environment = lmdb.open(str(path), max_dbs=8, readonly=True)
     stored = environment.open_db(b"entries/store", create=False)
     progress = environment.open_db(b"progress", create=False)
@@ -137,5 +137,5 @@ def check_lmdb(path: Path, entries: int) -> None:
     environment.close()
     assert [row["offset"] for row in rows] == list(range(entries))
     assert len({row["source_id"] for row in rows}) == len(rows) == ROWS
-    # The running total counts every write, so an entry written twice would show.
+    # The running total counts every write, and so reveals an entry written twice.
     assert told["entries"] == ROWS

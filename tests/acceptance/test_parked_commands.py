@@ -1,4 +1,4 @@
-"""The parked and offsets commands as an operator uses them, on a log that no engine runs on."""
+"""The parked and offsets commands as an operator uses them, on a log without an engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Path:
 
 
 def said(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as people do, without ``--json``."""
+    """Run a command as a user does, without ``--json``."""
     return subprocess.run(
         [*TRANSPORTER, *arguments], capture_output=True, text=True, timeout=60, check=False
     )
@@ -53,7 +53,7 @@ def test_list_shows_every_parked_entry_with_its_error(log: Path) -> None:
 
 
 def test_a_damaged_file_does_not_hide_the_others(log: Path) -> None:
-    """A list shows what it can read, and is an error that names the rest; a skip gives that up."""
+    """A list shows readable entries and fails with the others' names, and a skip removes those."""
     path = parked_path(log / "offsets" / "out", 1)
     path.write_bytes(b"nonsense")
     listed = said("parked", "list", str(log), "out")
@@ -67,7 +67,7 @@ def test_a_damaged_file_does_not_hide_the_others(log: Path) -> None:
 
 
 def test_retry_is_a_durable_request(log: Path) -> None:
-    """Parked retry leaves the entries where they are, and the request in the offset log."""
+    """Parked retry leaves the entries in place, and the request in the offset log."""
     transporter("parked", "retry", str(log), "out", "3")
     assert read_state(log, "out").retries == (3,)
     transporter("parked", "retry", str(log), "out")
@@ -77,7 +77,7 @@ def test_retry_is_a_durable_request(log: Path) -> None:
 
 
 def test_skip_gives_up_what_it_names_and_is_audited(log: Path) -> None:
-    """Parked skip removes the entries, says so, and leaves who and why in the audit file."""
+    """Parked skip removes the entries, and records its reason in the audit file."""
     transporter("parked", "skip", str(log), "out", "1..2", "--reason", "a test order")
     assert [each["offset"] for each in transporter("parked", "list", str(log), "out")] == [3]
     (audit,) = transporter("audit", str(log))
@@ -101,7 +101,7 @@ def row(log: Path) -> Path:
 
 @pytest.mark.parametrize("act", ["retry", "skip"])
 def test_those_behind_follow_unless_only_one_is_named(row: Path, act: str) -> None:
-    """What will follow, or what stays parked, is named in the text and as JSON."""
+    """The text and the JSON name the entries that follow, or that stay parked."""
     told = transporter("parked", act, str(row), "out", "1", "--only")
     assert (told["offsets"], told["followers"], told["left"]) == ([1], [], [2, 4])
     state = read_state(row, "out")
@@ -113,7 +113,7 @@ def test_those_behind_follow_unless_only_one_is_named(row: Path, act: str) -> No
 
 
 def test_what_is_not_parked_is_refused(log: Path) -> None:
-    """Retrying an offset that is not parked is an error that says so."""
+    """A retry of an offset that is not parked is an error with that reason."""
     done = said("parked", "retry", str(log), "out", "2")
     assert (done.returncode, "nothing is parked" in done.stderr) == (1, True)
 
@@ -131,7 +131,7 @@ def test_a_route_is_renamed_with_its_progress(log: Path) -> None:
 
 
 def test_a_route_is_deleted_only_when_that_is_meant(log: Path) -> None:
-    """Offsets delete asks; without an answer nothing happens, with --yes the route is gone."""
+    """Offsets delete asks, does nothing without an answer, and with --yes removes the route."""
     assert said("offsets", "delete", str(log), "out").returncode != 0
     assert declared_routes(log) == ["out"]
     assert said("offsets", "delete", str(log), "out", "--yes").returncode == 0

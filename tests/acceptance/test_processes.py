@@ -1,4 +1,4 @@
-"""The processes below an engine: none outlives it, whatever state it is in."""
+"""The processes below an engine: none outlives it, in any state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pipeline(tmp_path: Path) -> Path:
     [*(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("host", "worker")), "jvm"],
 )
 def test_what_hangs_ends_with_an_engine_that_is_killed(pipeline: Path, hanging: str) -> None:
-    """A host, a JVM or a worker that does not run at all is gone within seconds."""
+    """A host, a JVM or a worker that is suspended is gone within seconds."""
     with running(pipeline) as engine:
         engine.await_event("worker-connected")
         for process in engine.descendants(hanging):
@@ -49,7 +49,7 @@ def test_what_hangs_ends_with_an_engine_that_is_killed(pipeline: Path, hanging: 
 
 
 def test_a_jvm_that_hangs_while_it_starts_ends_with_its_engine(pipeline: Path) -> None:
-    """No process is left when the engine is killed before Spark is up."""
+    """No process is left if the engine is killed before Spark is up."""
     with running(pipeline) as engine:
         await_true(lambda: bool(_gateways(engine)), 30, "a JVM", pause=0.01)
         _gateways(engine)[0].suspend()
@@ -70,7 +70,7 @@ def test_what_hangs_is_ended_by_a_clean_stop(pipeline: Path, hanging: str) -> No
 
 
 def test_spark_s_log_is_kept_short_while_it_runs(pipeline: Path) -> None:
-    """It is cut within seconds, and its end is kept beside it."""
+    """The log is cut within seconds, and its end is kept beside it."""
     with running(pipeline) as engine:
         engine.await_event("spark-ready")
         log = pipeline.parent / "log" / "spark.log"
@@ -82,7 +82,7 @@ def test_spark_s_log_is_kept_short_while_it_runs(pipeline: Path) -> None:
 
 
 def test_a_jvm_that_dies_is_replaced_and_the_cause_is_reported(pipeline: Path) -> None:
-    """The event names what has ended the host, and the next worker goes on."""
+    """The event names the cause of the host's end, and the next worker continues."""
     with running(pipeline) as engine:
         engine.await_event("worker-connected")
         (jvm,) = engine.descendants("jvm")
@@ -98,7 +98,7 @@ def test_a_jvm_that_dies_is_replaced_and_the_cause_is_reported(pipeline: Path) -
 
 
 def _gateways(engine: Running) -> list[psutil.Process]:
-    """Return the JVM that is to become Spark's driver; others find out how to start it."""
+    """Return the JVM that is to become Spark's driver, but not those that only launch it."""
     found = []
     for each in engine.descendants("jvm"):
         with suppress(psutil.NoSuchProcess):  # the launcher is about to end

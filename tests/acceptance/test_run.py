@@ -36,8 +36,8 @@ def lines(count: int) -> bytes:
 def test_finite_sources_end_the_run_with_exit_0_and_exact_bytes(tmp_path: Path) -> None:
     """A file is copied byte for byte through log and Spark, and the command ends by itself.
 
-    Wherever it is started: what lies in that folder is nobody's code. With the log level
-    warning it writes nothing about a run in which nothing is wrong.
+    It imports no code from the folder where it is started. With the log level warning a run
+    without problems writes nothing.
     """
     (tmp_path / "in.jsonl").write_bytes(lines(1000))
     (tmp_path / "p.yaml").write_text(FILES)
@@ -65,7 +65,7 @@ def test_finite_sources_end_the_run_with_exit_0_and_exact_bytes(tmp_path: Path) 
 
 
 def trapped(folder: Path) -> Path:
-    """Return a folder with modules of others, which note when they are imported."""
+    """Return a folder with foreign modules that record their import."""
     place = folder / "downloads"
     place.mkdir()
     for name in ("py4j", "pyspark", "pyarrow", "numpy", "json", "transporter"):
@@ -77,7 +77,7 @@ def trapped(folder: Path) -> Path:
 
 
 def test_a_refused_entry_stops_its_route_until_an_operator_acks_it(tmp_path: Path) -> None:
-    """The route stops before the bad entry, exit 1; after an ack the rest flows; replay repeats."""
+    """The route stops before the bad entry with exit code 1, and an ack and a replay work."""
     (tmp_path / "in.jsonl").write_bytes(b'{"n": 1}\n{"n": 2}\n{"n": "bad"}\n{"n": 4}\n')
     (tmp_path / "picky.py").write_text(PICKY)
     out = tmp_path / "out"
@@ -115,7 +115,7 @@ def test_the_demo_pipeline_runs_and_stops_in_order(tmp_path: Path) -> None:
         engine.await_output("carrier")
         shown = transporter("log", "show", str(folder / "log"), "--last", "3")
         assert [entry["unconfirmed"] for entry in shown] == [False] * len(shown)
-        # Only the host below the engine has Spark in it.
+        # Only the host below the engine loads Spark.
         assert not any("pyspark" in each.path for each in maps(engine.process.pid))
         assert engine.stop() == 0
     routes = transporter("offsets", "list", str(folder / "log"))
@@ -125,15 +125,15 @@ def test_the_demo_pipeline_runs_and_stops_in_order(tmp_path: Path) -> None:
 
 
 def maps(pid: int) -> list:
-    """Return the files that a process has mapped."""
+    """Return the mapped files of a process."""
     return psutil.Process(pid).memory_maps()
 
 
 @pytest.mark.postgres
 def test_the_quickstart_pipeline_runs_beside_the_shop(tmp_path: Path) -> None:
-    """pipelines/quickstart.yaml takes the shop's orders; a stop leaves nothing running.
+    """pipelines/quickstart.yaml takes the shop's orders, and a stop leaves nothing running.
 
-    The sales, which a query has made columns of, are Parquet by then, and shown as a table.
+    The sales, which a query turns into columns, are Parquet by then, and shown as a table.
     """
     pipeline = ROOT / "pipelines" / "quickstart.yaml"
     shop = [sys.executable, "-m", "transporter.quickstart.shop", "--dir", str(tmp_path / "pg")]

@@ -1,4 +1,4 @@
-"""Canaries: secrets of every kind in a configuration, and a search for them in all there is."""
+"""Canaries: secrets of every kind in a configuration, and a search for them in all output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CANARIES = {
 IN_FILE = "canary-written-into-the-file-6"
 OF_A_FILE = "canary-of-a-secret-file-7"
 WORDS = ["canary-"]
-"""What nothing may show: every canary holds it."""
+"""The text in every canary, which no output may contain."""
 LEAKY = """
 from pydantic import SecretStr
 from transporter.adaptor import AdaptorConfig
@@ -118,7 +118,7 @@ commit_interval: ["${OUTBOX_DSN}"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give a folder with pipelines whose settings are canaries."""
+    """Create a folder with pipelines whose settings are canaries."""
     (tmp_path / "leaky.py").write_text(LEAKY)
     (tmp_path / "secret").write_text(f"{OF_A_FILE}\n")
     (tmp_path / "in.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
@@ -138,7 +138,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def clean(what: str, text: str | bytes) -> None:
-    """Fail if *text* holds a canary, telling where but not what follows."""
+    """Fail if *text* contains a canary, with the text before it but not after it."""
     data = text.encode() if isinstance(text, str) else text
     for word in WORDS:
         at = data.find(word.encode())
@@ -146,7 +146,7 @@ def clean(what: str, text: str | bytes) -> None:
 
 
 def written(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield every file in *folder* but the pipelines' own, with what it holds."""
+    """Yield every file in *folder* but the pipelines' own, with its contents."""
     for path in folder.rglob("*"):
         if path.is_file() and path.parent != folder and not path.is_symlink():
             yield str(path), path.read_bytes()
@@ -155,7 +155,7 @@ def written(folder: Path) -> Iterator[tuple[str, bytes]]:
 def command(
     folder: Path, *arguments: str, code: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with the canaries and full tracebacks, and see that it shows none."""
+    """Run a command with the canaries and full tracebacks, and check that it shows none."""
     done = subprocess.run(
         [*TRANSPORTER, *arguments],
         cwd=folder,
@@ -173,7 +173,7 @@ def command(
 
 
 def test_checks_show_no_secret(folder: Path) -> None:
-    """Neither what is right with a file nor what is wrong with it repeats a secret."""
+    """Checks repeat no secret, for valid files and for wrong ones."""
     for how in ([], ["--json"]):
         command(folder, "check", "p.yaml", *how, code=0)
         command(folder, "check", "outbox.yaml", *how, code=0)
@@ -183,7 +183,7 @@ def test_checks_show_no_secret(folder: Path) -> None:
 
 @pytest.mark.spark
 def test_a_start_that_fails_shows_no_secret(folder: Path) -> None:
-    """A database that cannot be reached is named without its password, traceback and all."""
+    """A database that cannot be reached is named without its password, even in a traceback."""
     done = command(folder, "run", "outbox.yaml", "--fail-fast", code=3)
     assert "Traceback" in done.stderr
     assert "127.0.0.1" in done.stderr
@@ -193,8 +193,8 @@ def test_a_start_that_fails_shows_no_secret(folder: Path) -> None:
 
 @pytest.mark.spark
 def test_a_run_that_goes_wrong_everywhere_shows_no_secret(folder: Path) -> None:
-    """Whatever adaptors say, no secret is in events, pages, files or command lines."""
-    # What the file does not name is not known to be a secret.
+    """With any errors of adaptors, no secret is in events, pages, files or command lines."""
+    # Only values that the file names count as secrets.
     used = {name: each for name, each in CANARIES.items() if f"{{{name}}}" in PIPELINE + ROUTE}
     variables = {**used, "TRANSPORTER_DEBUG": "1", "PYTHONPATH": str(ROOT)}
     with running(folder / "p.yaml", **variables) as engine:
@@ -225,14 +225,14 @@ def test_a_run_that_goes_wrong_everywhere_shows_no_secret(folder: Path) -> None:
 
 
 def command_lines(engine: Running) -> Iterator[tuple[str, str]]:
-    """Yield what everybody on the machine can see of each process: its name, how it was started."""
+    """Yield the public data of each process: its name and its command line."""
     for process in (psutil.Process(engine.process.pid), *engine.descendants()):
         with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
             yield process.name(), " ".join(process.cmdline())
 
 
 def look(folder: Path) -> None:
-    """Ask everything that an operator can ask."""
+    """Run every query that an operator can."""
     parked = json.loads(
         command(folder, "parked", "list", "p.yaml", "reject", "--json", code=0).stdout
     )
@@ -256,7 +256,7 @@ def look(folder: Path) -> None:
 
 
 def said(engine: Running) -> None:
-    """Look through all that the engine has said."""
+    """Check all output of the engine."""
     for event in engine.events:
         clean("an event", json.dumps(event))
     clean("stderr", "".join(engine.noise))
@@ -266,7 +266,7 @@ def said(engine: Running) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("live", ["--live", "--no-live"])
 def test_escape_sequences_never_reach_the_terminal(tmp_path: Path, live: str) -> None:
-    """Payloads, keys, namespaces and errors with escapes are shown escaped, live and in lines."""
+    """Payloads, keys, namespaces and errors are shown with escapes quoted, live and in lines."""
     evil = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08"
     line = json.dumps({"n": evil, "id": evil})
     (tmp_path / "in.jsonl").write_text(f"{line}\n{line[:-1]}\n")
@@ -321,7 +321,7 @@ class Evil:
 
 
 def on_a_terminal(folder: Path, arguments: list[str], until: bytes | None) -> bytes:
-    """Run a command on a terminal of its own, stop it once *until* is seen; return all of it."""
+    """Run a command on its own terminal, stop it once *until* is seen, and return all output."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "transporter.cli.app", *arguments],
@@ -342,7 +342,7 @@ def on_a_terminal(folder: Path, arguments: list[str], until: bytes | None) -> by
                     seen += os.read(ours, 65536)
                 except OSError:
                     break
-            # Once the error was told, and what each of the two writers has printed.
+            # After the error was reported, and each of the two writers has printed.
             if until is not None and until in seen and seen.count(b"owned") > 2 and not asked:
                 asked = True
                 process.terminate()

@@ -131,14 +131,14 @@ cases:
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """Give a folder for temporary files; its name is short, as sockets in it need."""
+    """Create a folder for temporary files, with a short name because of sockets in it."""
     with tempfile.TemporaryDirectory(prefix="t-") as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Give a folder with the pipeline and its cases."""
+    """Create a folder with the pipeline and its cases."""
     (tmp_path / "p.yaml").write_text(PIPELINE)
     (tmp_path / "stuck.py").write_text(STUCK)
     (tmp_path / "cases.yaml").write_text(CASES)
@@ -154,7 +154,7 @@ def environment(temporary: Path) -> dict[str, str]:
 
 @pytest.mark.spark
 def test_cases_run_on_one_spark_until_ctrl_c(place: Path, temporary: Path) -> None:
-    """Verdicts come one by one; an interrupt, or two, leaves no process and no file behind."""
+    """Verdicts come one by one, and an interrupt, or two, leaves no process and no file behind."""
     process = subprocess.Popen(
         [*TRANSPORTER, "test", str(place / "cases.yaml"), str(place / "more.yaml")],
         stdout=subprocess.PIPE,
@@ -189,7 +189,7 @@ def test_cases_run_on_one_spark_until_ctrl_c(place: Path, temporary: Path) -> No
 @pytest.mark.spark
 @pytest.mark.exhaustive
 def test_a_dry_run_of_queries(place: Path, temporary: Path) -> None:
-    """Entries keep their offsets, whatever is chosen; the log and its folder stay as they are."""
+    """Selected entries keep their offsets, and the log and its folder stay unchanged."""
     keys = [b"a", b"b", b"c", b"drop"]
     messages = [Message("orders", b'{"n":1,"times":2,"total":3}', key) for key in keys]
     with CommitLog.open(place / "log") as log:
@@ -245,13 +245,13 @@ def _settle(directory: Path, last: int) -> None:
 
 
 def contents(place: Path) -> dict[str, bytes]:
-    """Return what lies in *place*, but for what Python itself leaves there."""
+    """Return the contents of *place*, except for Python's own files."""
     files = (path for path in place.rglob("*") if path.is_file() and path.suffix != ".pyc")
     return {str(path): path.read_bytes() for path in files}
 
 
 def test_cases_without_java(place: Path) -> None:
-    """The other cases run; those with a query are reported as not run, with one reason for all."""
+    """The other cases run, and those with a query are reported as not run, with one reason."""
     done = without_java(place, "test", str(place / "cases.yaml"), ANSI="true")
     assert done.returncode == 3
     *verdicts, end = done.stdout.splitlines()
@@ -262,7 +262,7 @@ def test_cases_without_java(place: Path) -> None:
 
 
 def test_a_dry_run_without_java(place: Path) -> None:
-    """The other routes are shown; those with a query are reported."""
+    """The other routes are shown, and those with a query are reported."""
     with CommitLog.open(place / "log") as log:
         log.append(messages_to_batch([Message("orders", b'{"card":1}')]), "in")
     done = without_java(place, "dry-run", str(place / "p.yaml"), "--json", ANSI="true")
@@ -274,7 +274,7 @@ def test_a_dry_run_without_java(place: Path) -> None:
 
 
 def test_a_dry_run_of_a_replay_without_java(place: Path) -> None:
-    """What would be read is shown, with the reason why nobody can say what would be delivered."""
+    """The entries to read are shown, with the reason why the deliveries are unknown."""
     with CommitLog.open(place / "log") as log:
         log.append(messages_to_batch([Message("orders", b'{"card":1}')]), "in")
         _settle(place / "log", log.durable)

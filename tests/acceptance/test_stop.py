@@ -23,7 +23,7 @@ readers: [{name: lines, adaptor: demo, rate: 5}]
 routes: [{name: copy, writer: {adaptor: file, path: out.jsonl}}]
 """
 LATEST = 1.5
-"""Seconds after its start at which the last of the signals comes."""
+"""Latest time of a signal, in seconds after the start."""
 
 
 @pytest.mark.spark
@@ -31,7 +31,7 @@ LATEST = 1.5
 def test_a_signal_at_any_moment_ends_a_run_with_exit_0(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Imports, the opening of the log and Spark's start are left without a traceback."""
+    """Imports, the opening of the log and Spark's start end without a traceback."""
     (tmp_path / "p.yaml").write_text(PIPELINE)
     rng = random.Random(25)
     delays = [step * LATEST / 6 + rng.uniform(0, LATEST / 6) for step in range(6)]
@@ -53,7 +53,7 @@ def test_a_signal_at_any_moment_ends_a_run_with_exit_0(
 
 
 def test_signals_are_handled_before_anything_heavy_is_imported() -> None:
-    """What runs before the handlers are set has imported no library."""
+    """The code that runs before the handlers are set has imported no library."""
     heavy = ("typer", "pydantic", "pyarrow", "rich", "json")
     code = (
         "import sys\n"
@@ -69,7 +69,7 @@ def test_signals_are_handled_before_anything_heavy_is_imported() -> None:
 
 
 def _catches(pid: int) -> bool:
-    """Tell whether the process has a handler for SIGTERM; Python itself has one for SIGINT."""
+    """Return whether the process handles SIGTERM, because Python itself handles SIGINT."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     mask = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
     command = Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -23,7 +23,7 @@ Found = dict[str, list[tuple[str, str]]]
 
 @pytest.fixture
 def look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Found]]:
-    """Return a function that checks a pipeline and returns the exit code and what was found."""
+    """Return a function that checks a pipeline and returns its exit code and findings."""
 
     def look(reader: dict[str, Any], writer: dict[str, Any]) -> tuple[int, Found]:
         document = {
@@ -48,7 +48,7 @@ SCREEN = {"adaptor": "file", "path": "-"}
 
 @pytest.mark.postgres
 def test_an_outbox(postgres: Database, look: Callable[..., tuple[int, Found]]) -> None:
-    """It is complete, or what is missing is named; neither rows nor tables are touched."""
+    """A missing table or trigger is named, and the check changes neither rows nor tables."""
     reader = {"adaptor": "postgres-outbox", "dsn": postgres.dsn}
     code, found = look(reader, SCREEN)
     assert code == 3
@@ -77,7 +77,7 @@ def test_an_outbox(postgres: Database, look: Callable[..., tuple[int, Found]]) -
 
 @pytest.mark.postgres
 def test_a_role_without_rights(postgres: Database, look: Callable[..., tuple[int, Found]]) -> None:
-    """The right that is missing is named, be it on the table or for the table of terms."""
+    """A missing right on the table, or a missing table of terms, is named."""
     role = f"reader_{uuid.uuid4().hex[:8]}"
     postgres.execute(outbox_sql("outbox"))
     postgres.execute(f"CREATE ROLE {role}")
@@ -101,7 +101,7 @@ def test_a_role_without_rights(postgres: Database, look: Callable[..., tuple[int
 
 @pytest.mark.postgres
 def test_a_server_that_is_away(look: Callable[..., tuple[int, Found]]) -> None:
-    """It is said within seconds, and the password is not."""
+    """An unreachable server is reported within seconds, without the password."""
     dsn = "host=127.0.0.1 port=1 user=ada password=word-of-ada"
     code, found = look({"adaptor": "postgres-outbox", "dsn": dsn}, SCREEN)
     ((level, text),) = found["in"]
@@ -114,7 +114,7 @@ def test_a_server_that_is_away(look: Callable[..., tuple[int, Found]]) -> None:
 def test_topics(
     kafka_broker: Broker, kafka_topic: str, look: Callable[..., tuple[int, Found]]
 ) -> None:
-    """Those that are there are told with their partitions; one that is missing is a problem."""
+    """Existing topics are listed with their partitions, and a missing topic is a problem."""
     place = {"adaptor": "kafka", "bootstrap_servers": kafka_broker.bootstrap_servers}
     group = uuid.uuid4().hex
     code, found = look(
@@ -148,7 +148,7 @@ def test_topics(
 def test_a_queue_without_topics(
     kafka_broker: Broker, look: Callable[..., tuple[int, Found]]
 ) -> None:
-    """The command that makes them is named."""
+    """The command that creates the missing topics is named."""
     name = f"q-{uuid.uuid4().hex[:8]}"
     place = {"bootstrap_servers": kafka_broker.bootstrap_servers, "queue_topic": name}
     reader = {"adaptor": "kafka-queue", **place, "queue": "jobs", "markers_topic": f"{name}-m"}
@@ -160,7 +160,7 @@ def test_a_queue_without_topics(
 
 @pytest.mark.kafka
 def test_brokers_that_are_away(look: Callable[..., tuple[int, Found]]) -> None:
-    """Both ends say so."""
+    """Unreachable brokers are a problem of both ends."""
     place = {"adaptor": "kafka", "bootstrap_servers": "127.0.0.1:1"}
     code, found = look({**place, "topics": ["t"], "group": "g"}, {**place, "topic": "t"})
     assert code == 3
@@ -172,7 +172,7 @@ def test_brokers_that_are_away(look: Callable[..., tuple[int, Found]]) -> None:
 def test_what_an_election_rests_on(
     postgres: Database, kafka_broker: Broker, kafka_topic: str, look: Callable[..., Any]
 ) -> None:
-    """Its topic, or a database of its own."""
+    """The elector's topic, or its own database, is checked."""
     postgres.execute(outbox_sql("outbox"))
     reader = {"adaptor": "postgres-outbox", "dsn": postgres.dsn}
     elector = {"kind": "kafka", "bootstrap_servers": kafka_broker.bootstrap_servers}

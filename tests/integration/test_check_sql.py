@@ -1,4 +1,4 @@
-"""``transporter check`` and SQL: what Spark's parser refuses, with its line, and nothing else."""
+"""SQL in ``transporter check``: it reports errors of Spark's parser, with their lines, only."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def literal(query: str) -> str:
 def test_what_does_not_parse_is_told_with_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each mistake has the line of the file and Spark's words; a variable's value is not told."""
+    """Each mistake is reported with its line and Spark's words, without a variable's value."""
     monkeypatch.setenv("WORD", "s3cret-word")
     steps = [
         " SELECT * FORM entries",
@@ -72,7 +72,7 @@ def test_what_does_not_parse_is_told_with_its_line(
 def test_what_spark_takes_is_not_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """New syntax, functions of the user's own, and the queries that come with us are right."""
+    """New syntax, user-defined functions and the queries of our examples are accepted."""
     quickstart = load(Path("pipelines/quickstart.yaml"), {"ORDERS_DSN": "dbname=x"})
     ours = [
         SqlSettings.model_validate(step.settings).query
@@ -90,7 +90,7 @@ def test_what_spark_takes_is_not_refused(
 def test_settings_of_the_pipeline_decide(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A setting that changes Spark's grammar is heeded, and one that may do so is told."""
+    """Settings that change Spark's grammar are respected, and possible changes are reported."""
     steps = [literal('SELECT offset AS "a b" FROM entries')]
     assert app.execute(["check", str(pipeline(tmp_path, steps))]) == 2
     settings = (
@@ -108,7 +108,7 @@ def test_settings_of_the_pipeline_decide(
     ("step", "told"), [(" SELECT * FORM entries", "sql steps were not parsed: no Java"), ("", "")]
 )
 def test_without_java(tmp_path: Path, step: str, told: str) -> None:
-    """Without Java nothing is refused, and that is told; without queries nothing is asked."""
+    """Without Java no query is refused, and the skipped check is reported."""
     file = pipeline(tmp_path, [step])
     if not step:
         file.write_text(file.read_text().replace("      - sql:\n", "      - pretty: {}\n"))

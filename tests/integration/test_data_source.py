@@ -38,7 +38,7 @@ COUNT, EACH = 2000, 100
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """Run Spark in this environment, as one that is activated: nothing else is configured."""
+    """Run Spark in this environment as if activated, without further configuration."""
     settings = {
         "spark.master": "local[2]",
         "spark.driver.host": "127.0.0.1",
@@ -64,7 +64,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class _Clock:
-    """A second an append, from 2020 on; opening the log takes one too."""
+    """A clock that advances one second for each append, from 2020 on, and for the opening."""
 
     def __init__(self) -> None:
         self.now = 1_577_836_799 * SECOND
@@ -88,23 +88,23 @@ def message(number: int) -> Message:
 
 
 def table(spark: SparkSession, directory: Path, **options: Any) -> DataFrame:
-    """Load the log in *directory*."""
+    """Load the log of *directory*."""
     return spark.read.format("transporter").options(**options).load(str(directory))
 
 
 def offsets(found: DataFrame) -> list[int]:
-    """Return the offsets of the rows that are *found*, ascending."""
+    """Return the offsets of the rows in *found*, ascending."""
     return sorted(row["offset"] for row in found.select("offset").collect())
 
 
 def append(directory: Path, texts: Sequence[bytes], **settings: Any) -> None:
-    """Append a segment of these data, each with its own text as its key."""
+    """Append a segment of *texts*, each text as its own key."""
     with CommitLog.open(directory, segment_bytes=1, **settings) as opened:
         opened.append(messages_to_batch([Message("n", text, text) for text in texts]), "r")
 
 
 def test_a_table_without_registration(spark: SparkSession, log: Path) -> None:
-    """Counts, the last entry of each key and a JSON field are what the log holds."""
+    """Counts, the last entry of each key and a JSON field match the log."""
     table(spark, log).createOrReplaceTempView("held")
     counts = spark.sql("SELECT namespace, count(*) FROM held GROUP BY 1").collect()
     last = spark.sql("SELECT key, max(offset) FROM held GROUP BY 1").collect()
@@ -137,7 +137,7 @@ def test_every_column(spark: SparkSession, log: Path) -> None:
 
 
 def test_options_bound_what_is_read(spark: SparkSession, log: Path) -> None:
-    """Offsets, times and a namespace leave exactly what they name, in several partitions."""
+    """Offsets, times and a namespace select exactly their entries, in several partitions."""
     first, last = "2020-01-01T00:00:03+00:00", "2020-01-01T00:00:04+00:00"
     assert offsets(table(spark, log, **{"from": 150, "to": 152})) == [150, 151, 152]
     assert offsets(table(spark, log, **{"from": first, "to": last})) == list(range(200, 400))
@@ -150,7 +150,7 @@ def test_options_bound_what_is_read(spark: SparkSession, log: Path) -> None:
 
 
 def test_a_schema_of_the_users(spark: SparkSession, log: Path) -> None:
-    """A schema of the user's own prunes columns and makes bytes text."""
+    """A user's schema prunes columns and turns bytes into text."""
     reader = spark.read.format("transporter").option("to", 1)
     found = reader.schema("key string, offset long, data binary").load(str(log)).collect()
     assert [tuple(row) for row in found][1] == ("k1", 1, b'{"n": 1, "pad": "x"}')
@@ -159,7 +159,7 @@ def test_a_schema_of_the_users(spark: SparkSession, log: Path) -> None:
 
 
 def test_unconfirmed_entries_are_not_seen(spark: SparkSession, tmp_path: Path) -> None:
-    """Beside an engine a query ends at the durable offset, not at what is written already."""
+    """Beside an engine a query ends at the durable offset, not at the last written one."""
     with CommitLog.open(tmp_path / "log") as opened:
         batch = messages_to_batch([message(n) for n in range(3)])
         opened.append(batch, "r")
@@ -168,7 +168,7 @@ def test_unconfirmed_entries_are_not_seen(spark: SparkSession, tmp_path: Path) -
 
 
 def test_bytes_that_are_no_text(spark: SparkSession, tmp_path: Path) -> None:
-    """Invalid UTF-8 fails a query for text with its offset, is null if asked for, or bytes."""
+    """Invalid UTF-8 fails a text query with its offset, or is read as null or as bytes."""
     append(tmp_path / "log", [b"{}", b"\xff\x00", b"a"])
     with pytest.raises(PySparkException, match="data at offset 1 is not UTF-8 text"):
         table(spark, tmp_path / "log").collect()
@@ -196,7 +196,7 @@ CONDITIONS = (
 
 
 def test_push_down_changes_no_result(spark: SparkSession, log: Path) -> None:
-    """Every kind of filter leaves the same rows here as in Spark, and times and offsets prune."""
+    """Filters give the same rows here as in Spark, and times and offsets prune partitions."""
     whole = table(spark, log, columns="offset, logged_at, namespace, op, key, data, timestamp")
     judged = whole.selectExpr("offset", *CONDITIONS).collect()
     expected = [[row[0] for row in judged if row[at]] for at in range(1, len(CONDITIONS) + 1)]
@@ -209,7 +209,7 @@ def test_push_down_changes_no_result(spark: SparkSession, log: Path) -> None:
             plans.append(wanted._jdf.queryExecution().optimizedPlan().toString())
             found.append([row[0] for row in wanted.collect()])
         assert found == expected
-        # The counter-proof that it was not Spark: no filter is left but the one on text.
+        # Proof that Spark did not filter: its plans keep no filter but the ones on text.
         assert [
             condition for condition, plan in zip(CONDITIONS, plans, strict=True) if "Filter" in plan
         ] == [CONDITIONS[9], CONDITIONS[10]]
@@ -220,10 +220,10 @@ def test_push_down_changes_no_result(spark: SparkSession, log: Path) -> None:
 
 
 def test_a_table_without_push_down_may_be_read_again(spark: SparkSession, log: Path) -> None:
-    """With Spark's push-down on, a table that did not ask for it never loses rows.
+    """With Spark's push-down on, a table that did not enable it never loses rows.
 
-    One that did is bound to its last filters: when this part fails, Spark has
-    mended that, and push-down may become the default.
+    A table that enabled it is bound to its last filters. If that part fails, Spark has
+    fixed the bug, and push-down may become the default.
     """
     spark.conf.set(PUSH_DOWN, "true")
     try:
@@ -235,7 +235,7 @@ def test_a_table_without_push_down_may_be_read_again(spark: SparkSession, log: P
 
 
 def test_damage_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """A damaged frame fails the query with file, byte and offset; the rest can be read."""
+    """A damaged frame fails the query with file, byte and offset, and the rest is readable."""
     directory = tmp_path / "log"
     for text in (b"a", b"b", b"c"):
         append(directory, [text], compression=None)
@@ -249,7 +249,7 @@ def test_damage_is_named(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_what_is_no_log(spark: SparkSession, tmp_path: Path) -> None:
-    """A directory without a log, and an option that does not exist, are told at once."""
+    """A directory without a log, and an unknown option, are refused at once."""
     with pytest.raises(AnalysisException, match=f"{tmp_path}: no transporter log here"):
         table(spark, tmp_path)
     with pytest.raises(AnalysisException, match="there is no option 'form'; did you mean from"):
@@ -257,7 +257,7 @@ def test_what_is_no_log(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_retention_in_the_middle_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
-    """A planned query whose entries are removed fails, and says from where the log is retained."""
+    """A planned query whose entries are removed fails with the log's first remaining offset."""
     directory = tmp_path / "log"
     for text in (b"a", b"b", b"c"):
         append(directory, [text])
@@ -272,7 +272,7 @@ def test_retention_in_the_middle_of_a_query(spark: SparkSession, tmp_path: Path)
 
 
 def test_compaction_in_the_middle_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
-    """A planned query reads on in segments that are replaced; the last of a key is always there."""
+    """A planned query reads replaced segments, and always finds the last entry of each key."""
     directory = tmp_path / "log"
     texts = [b"%d" % (n % 3) for n in range(30)]
     with CommitLog.open(directory, segment_bytes=1) as opened:
@@ -291,7 +291,7 @@ def test_compaction_in_the_middle_of_a_query(spark: SparkSession, tmp_path: Path
 def stream(
     spark: SparkSession, directory: Path, checkpoint: Path, **options: Any
 ) -> list[list[int]]:
-    """Run a stream over what is there; return the offsets of each micro-batch."""
+    """Run a stream over the available entries, and return the offsets of each micro-batch."""
     batches: list[list[int]] = []
 
     def keep(found: DataFrame, _: int) -> None:
@@ -309,7 +309,7 @@ def stream(
 
 
 def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    """Restarts continue exactly, across rolls; limits bound micro-batches; loss is an error."""
+    """Restarts resume exactly, across rolls, limits bound micro-batches, and loss is an error."""
     directory, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
     for start in range(0, 9, 3):
         append(directory, [b"%d" % n for n in range(start, start + 3)])
@@ -328,7 +328,7 @@ def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_where_a_stream_begins(spark: SparkSession, tmp_path: Path) -> None:
-    """The latest offset skips what is there; a checkpoint of another log is refused."""
+    """The latest offset skips existing entries, and a checkpoint of another log is refused."""
     one, other = tmp_path / "one", tmp_path / "other"
     append(one, [b"a", b"b"])
     append(other, [b"c"])
@@ -344,7 +344,7 @@ def test_where_a_stream_begins(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_statement_of_the_shell(
     spark: SparkSession, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A statement is answered row by row and with an end, or with an error that says why."""
+    """A statement returns its rows and an end, or an error with the reason."""
     spark.conf.set(HIDE, "true")
     try:
         request = Request(str(log), "execute", "SELECT count(*) AS n FROM log", {"to": "9"})
@@ -368,7 +368,7 @@ def test_python_in_the_shell(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In Python the table, spark and F are there, and the table is read anew each time."""
+    """In Python the names log, spark and F exist, and the table is read again each time."""
     append(tmp_path / "log", [b"a", b"b"])
 
     def lines() -> Iterator[str]:
@@ -387,7 +387,7 @@ def _end() -> str:
 
 
 def test_the_examples_of_the_page(spark: SparkSession, log: Path, tmp_path: Path) -> None:
-    """Every example of docs/spark.md runs, one after the other, and the stream writes all."""
+    """Every example of docs/spark.md runs, in order, and the stream writes all entries."""
     names: dict[str, Any] = {
         "spark": spark,
         "directory": str(log),

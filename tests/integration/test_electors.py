@@ -1,4 +1,4 @@
-"""Electors on a real PostgreSQL: one leads, and another soon after it is gone."""
+"""Electors on a real PostgreSQL: one leads, and another takes over soon after its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def lock_holder(postgres: Database, name: str = "orders") -> int | None:
-    """Return the server's process that holds the lock of *name*."""
+    """Return the server process that holds the lock of *name*."""
     rows = postgres.execute(
         "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
         " AND (classid::bigint << 32) | objid::bigint = %s",
@@ -44,7 +44,7 @@ def lock_holder(postgres: Database, name: str = "orders") -> int | None:
 
 @pytest.mark.postgres
 def test_one_of_three_leads_over_many_takeovers(postgres: Database) -> None:
-    """Leaders close or pulse no more: another leads within two terms, never two at once."""
+    """After a close or missed pulses another elector leads within two terms, never two at once."""
     took = []
     with Watch() as watch:
         for _ in range(3):
@@ -69,7 +69,7 @@ def test_one_of_three_leads_over_many_takeovers(postgres: Database) -> None:
 
 @pytest.mark.postgres
 def test_a_leader_whose_session_is_ended_is_revoked_at_its_next_pulse(postgres: Database) -> None:
-    """It need not ask to hear of it, and takes part again."""
+    """A leader whose session ends is revoked at its next pulse, and then competes again."""
     took = []
     with Watch() as watch:
         leader = watch.add(elector(postgres.dsn, term=9.0))
@@ -86,7 +86,7 @@ def test_a_leader_whose_session_is_ended_is_revoked_at_its_next_pulse(postgres: 
 
 @pytest.mark.postgres
 def test_a_clean_close_hands_over_at_once(postgres: Database) -> None:
-    """A candidate tries five times a term; nobody waits for a time-out."""
+    """A candidate tries five times a term, so a clean close needs no time-out."""
     with Watch() as watch:
         leader = watch.add(elector(postgres.dsn, term=5.0))
         watch.leader()
@@ -132,7 +132,7 @@ def test_a_stopped_leader_loses_its_lock_within_a_term(postgres: Database) -> No
 def test_a_leader_behind_a_pulled_cable_is_fenced_and_waits_for_nothing(
     postgres: Database,
 ) -> None:
-    """Its pulses return, it believes for a term at most, and comes back as a candidate."""
+    """Pulses return, the leadership ends within a term, and the leader becomes a candidate."""
     with FaultyProxy(("127.0.0.1", postgres.server.port)) as proxy, Watch() as watch:
         through = make_conninfo(postgres.tcp_dsn(), port=proxy.port)
         leader = watch.add(elector(through))
@@ -144,7 +144,7 @@ def test_a_leader_behind_a_pulled_cable_is_fenced_and_waits_for_nothing(
         watch.successor(leader)
         took = time.monotonic() - began
         until(lambda: leader.changes[-1][1] is Change.FENCED, "it is told at the next pulse")
-        time.sleep(2 * TERM)  # Long enough for it to see that nobody answers.
+        time.sleep(2 * TERM)  # Long enough for the missing answer to be noticed.
         assert leader.problems
         proxy.heal()
         until(lambda: leader.elector.standing(0) is Standing.CANDIDATE, "a candidate again")
@@ -156,7 +156,7 @@ def test_a_leader_behind_a_pulled_cable_is_fenced_and_waits_for_nothing(
 
 @pytest.mark.postgres
 def test_a_cut_connection_revokes_and_is_made_again(postgres: Database) -> None:
-    """The reason is told without the password; the elector leads again, as nobody else does."""
+    """The reason is reported without the password, and the only elector leads again."""
     with FaultyProxy(("127.0.0.1", postgres.server.port)) as proxy, Watch() as watch:
         leader = watch.add(elector(make_conninfo(postgres.tcp_dsn(), port=proxy.port)))
         watch.leader()
@@ -175,7 +175,7 @@ def test_a_cut_connection_revokes_and_is_made_again(postgres: Database) -> None:
 
 @pytest.mark.postgres
 def test_a_restart_of_the_server_is_survived(tmp_path: Path) -> None:
-    """Electors say what is wrong, and one of them leads soon after the server is back."""
+    """Electors report the problem, and one leads soon after the server is back."""
     settings = {"listen_addresses": "127.0.0.1", "port": str(free_port()), "fsync": "off"}
     dsn = f"host=127.0.0.1 port={settings['port']} user=postgres dbname=postgres"
     with Watch() as watch:
@@ -194,7 +194,7 @@ def test_a_restart_of_the_server_is_survived(tmp_path: Path) -> None:
 
 @pytest.mark.postgres
 def test_elections_of_other_names_do_not_meet(postgres: Database) -> None:
-    """Two outboxes of one database have a leader each."""
+    """Two outboxes of one database have one leader each."""
     with Watch() as one, Watch() as other:
         one.add(elector(postgres.dsn, "orders"))
         other.add(elector(postgres.dsn, "payments"))
@@ -204,7 +204,7 @@ def test_elections_of_other_names_do_not_meet(postgres: Database) -> None:
 
 @pytest.mark.postgres
 def test_who_may_not_connect_stays_a_candidate_and_says_why(postgres: Database) -> None:
-    """A password that is wrong may be put right while the engine runs; it is never quoted."""
+    """A wrong password is reported but never quoted, and the elector stays a candidate."""
     with Watch() as watch:
         engine = watch.add(elector(postgres.tcp_dsn("wrong horse")))
         until(lambda: engine.problems, "the problem is told")
@@ -215,7 +215,7 @@ def test_who_may_not_connect_stays_a_candidate_and_says_why(postgres: Database) 
 
 @pytest.mark.postgres
 def test_a_pooler_that_shares_a_session_is_refused(tmp_path: Path) -> None:
-    """Both would get the lock, for it is re-entrant: one notices, and says what to do."""
+    """Two electors in one session would both get the re-entrant lock, so the second refuses."""
     settings = {"listen_addresses": "127.0.0.1", "port": str(free_port()), "fsync": "off"}
     with embedded_postgres(tmp_path / "server", settings) as direct:
         pooler = Pooler(int(settings["port"]))
@@ -240,7 +240,7 @@ def test_a_pooler_that_shares_a_session_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.postgres
 def test_a_lock_that_others_free_is_noticed(postgres: Database) -> None:
-    """The leader asks the server for its lock, not only for an answer."""
+    """The leader checks that it still holds its lock, not only that the server answers."""
     made = elector(postgres.dsn)
     assert made.pulse(time.monotonic()).standing is Standing.LEADER
     session = made._session  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Routes whose slices are DataFrames, on a real Spark: queries, sinks, and what fails in them."""
+"""Routes whose slices are DataFrames, on a real Spark: queries, sinks, and their failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def opened(spark: SparkSession, folder: Path) -> Iterator[Callable[..., Delivering]]:
-    """Return a maker of opened routes: ``opened(steps, writer, settings)``."""
+    """Return a function that opens routes: ``opened(steps, writer, settings)``."""
     made: list[Delivering] = []
 
     def make(
@@ -57,7 +57,7 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_query_goes_into_parquet(opened: Callable[..., Delivering], folder: Path) -> None:
-    """What a query returns is written with its types; what it drops counts as skipped."""
+    """The rows of a query are written with their types, and dropped rows count as skipped."""
     query = (
         "SELECT offset, key, data, timestamp, variant_get(parse_json(data), '$.order', 'int') AS n "
         "FROM entries WHERE offset % 2 = 0"
@@ -73,7 +73,7 @@ def test_a_query_goes_into_parquet(opened: Callable[..., Delivering], folder: Pa
 
 
 def test_every_slice_is_a_slice_of_its_own(opened: Callable[..., Delivering], folder: Path) -> None:
-    """A query that shuffles gives the entries of each slice, never those of an earlier one."""
+    """A query that shuffles returns the entries of its slice, never those of an earlier one."""
     query = "SELECT offset, count(*) OVER (PARTITION BY key) AS orders FROM entries"
     daily = opened([{"sql": query}], "spark", {"path": "daily"})
     for first in (0, 6, 12):
@@ -83,7 +83,7 @@ def test_every_slice_is_a_slice_of_its_own(opened: Callable[..., Delivering], fo
 
 
 def test_every_slice_of_rows_too(opened: Callable[..., Delivering], folder: Path) -> None:
-    """A writer in Python gets each slice once, in the order of the log, whatever Spark shuffles."""
+    """A Python writer gets each slice once, in log order, even if Spark shuffles."""
     rows = opened([{"sql": "SELECT * FROM entries"}], "file", {"path": "rows.jsonl"})
     for first in (0, 5, 10):
         assert rows.deliver(entries(5, first)).failure is None
@@ -112,7 +112,7 @@ def test_a_schema_opens_the_document(opened: Callable[..., Delivering], folder: 
 
 
 def test_bytes_stay_bytes(opened: Callable[..., Delivering], folder: Path) -> None:
-    """With bytes, data that is no text comes through as it is; without, its entry is named."""
+    """With ``bytes``, invalid UTF-8 arrives unchanged, and without it the entry is named."""
     hostile = entries(3, at_1=b"\xff\xfe")
     raw = opened(
         [{"sql": {"query": "SELECT offset, data FROM entries", "bytes": True}}],
@@ -133,7 +133,7 @@ def test_bytes_stay_bytes(opened: Callable[..., Delivering], folder: Path) -> No
 def test_text_is_asked_for_where_it_is_looked_at(
     opened: Callable[..., Delivering], folder: Path
 ) -> None:
-    """Data that is no text fails no query that passes over its entry, or never reads data."""
+    """Invalid UTF-8 fails no query that skips its entry or never reads data."""
     hostile = entries(4, at_1=b"\xff\xfe")
     some = opened(
         [{"sql": "SELECT offset, data FROM entries WHERE offset <> 1"}], "spark", {"path": "some"}
@@ -150,7 +150,7 @@ def test_text_is_asked_for_where_it_is_looked_at(
 def test_a_query_sees_the_columns_of_a_message(
     opened: Callable[..., Delivering], folder: Path
 ) -> None:
-    """``SELECT *`` returns what a message has and nothing of ours, behind Python and without."""
+    """``SELECT *`` returns a message's columns, and no internal ones, behind Python or without."""
     for number, steps in enumerate(([], [{"pick": {"fields": ["order"]}}])):
         for more in ([], [{"sql": "SELECT * FROM entries"}]):
             path = f"daily-{number}-{len(more)}"
@@ -160,7 +160,7 @@ def test_a_query_sees_the_columns_of_a_message(
 
 
 def test_the_guilty_entry_is_found(opened: Callable[..., Delivering], folder: Path) -> None:
-    """A query that fails without naming an entry delivers what is before it, and names it."""
+    """A failing query delivers the entries before the bad one, which the route finds and names."""
     steps = [
         {
             "sql": {
@@ -182,7 +182,7 @@ def test_the_guilty_entry_is_found(opened: Callable[..., Delivering], folder: Pa
 def test_steps_in_python_stand_before_and_behind(
     opened: Callable[..., Delivering], folder: Path
 ) -> None:
-    """Steps in Python before a query feed it, and those behind it get what it returns."""
+    """Python steps before a query feed it, and Python steps behind it get its rows."""
     steps = [
         {"omit": {"fields": ["customer"]}},
         {"sql": "SELECT * FROM entries WHERE data LIKE '{\"order\":%' AND offset <> 3"},
@@ -197,7 +197,7 @@ def test_steps_in_python_stand_before_and_behind(
 def test_what_a_query_makes_of_json_is_not_said_to_be_json(
     opened: Callable[..., Delivering], folder: Path
 ) -> None:
-    """Data that is a document keeps its content type on the way to a writer in Python."""
+    """Only data that is still a document keeps its content type on the way to a Python writer."""
     (folder / "kinds.py").write_text(KINDS, encoding="utf-8")
     made = "if(offset = 1, string(data), base64(data))"
     query = f"SELECT * EXCEPT (data), {made} AS data FROM entries"
@@ -229,7 +229,7 @@ class Kinds:
 
 
 def test_untouched_columns_are_exact(opened: Callable[..., Delivering], folder: Path) -> None:
-    """Headers with bytes and without a value, keys and times come through a query unchanged."""
+    """Headers, keys and times pass through a query unchanged, bytes and nulls included."""
     rows = opened([{"sql": "SELECT * FROM entries"}], "file", {"path": "rows.jsonl"})
     plain = opened(
         [{"pick": {"fields": ["order", "customer"]}}, {"sql": "SELECT * FROM entries"}],
@@ -245,7 +245,7 @@ def test_untouched_columns_are_exact(opened: Callable[..., Delivering], folder: 
 
 
 def test_a_failing_step_names_its_entry(opened: Callable[..., Delivering]) -> None:
-    """A step in Python that fails in a task names its entry, and nothing is halved."""
+    """A Python step that fails in a task names its entry, and the slice is not halved."""
     daily = opened(
         [{"omit": {"fields": ["customer"]}}, {"sql": "SELECT offset FROM entries"}],
         "spark",
@@ -257,7 +257,7 @@ def test_a_failing_step_names_its_entry(opened: Callable[..., Delivering]) -> No
 
 
 def test_what_is_stored_is_adopted(opened: Callable[..., Delivering], folder: Path) -> None:
-    """Sinks that store the offset tell it when the route is opened again."""
+    """A sink that stores its offset returns it when the route is opened again."""
     for writer, settings in (("spark", {"path": "daily"}), ("lmdb", {"path": "rows.lmdb"})):
         steps = [{"sql": "SELECT * FROM entries"}]
         first = opened(steps, writer, settings)
@@ -269,7 +269,7 @@ def test_what_is_stored_is_adopted(opened: Callable[..., Delivering], folder: Pa
 
 
 def test_a_dead_task_is_halved_down(opened: Callable[..., Delivering], folder: Path) -> None:
-    """A step that ends its process, or hangs, costs its own entry and no other."""
+    """A step that ends its process, or hangs, costs only its own entry."""
     (folder / "deadly_step.py").write_text(
         "import os, time\n"
         "def step(message):\n"
@@ -303,7 +303,7 @@ def test_a_dead_task_is_halved_down(opened: Callable[..., Delivering], folder: P
 def test_a_wrong_query_stops_its_route(
     opened: Callable[..., Delivering], query: str, writer: str, told: str
 ) -> None:
-    """A query that cannot work is told when the route is opened, before any entry."""
+    """A query that cannot work is refused when the route is opened, before any entry."""
     if "REPLACE" in query:
         query = "SELECT * EXCEPT (data), parse_json(data) AS data FROM entries"
     with pytest.raises(RouteFault, match=r".") as caught:
@@ -312,7 +312,7 @@ def test_a_wrong_query_stops_its_route(
 
 
 def test_a_file_system_that_is_away_is_waited_for(opened: Callable[..., Delivering]) -> None:
-    """A sink that cannot be reached is no entry's doing: the route tries again."""
+    """An unreachable sink is not an entry's fault, and the route retries."""
     away = "hdfs://127.0.0.1:1/daily?timeout=1"
     daily = opened([{"sql": "SELECT offset FROM entries"}], "spark", {"path": away})
     outcome = daily.deliver(entries(3))
@@ -320,7 +320,7 @@ def test_a_file_system_that_is_away_is_waited_for(opened: Callable[..., Deliveri
 
 
 def test_files_are_named_by_their_slices(opened: Callable[..., Delivering], folder: Path) -> None:
-    """The same slice of a replay adds files of its own, and nothing stays aside."""
+    """The same slice of a replay adds its own files, and no temporary file remains."""
     daily = opened([], "spark", {"path": "daily", "drop": ["headers"]})
     daily.deliver(entries(3))
     daily.deliver(entries(3), generation=1)
@@ -334,7 +334,7 @@ def test_files_are_named_by_their_slices(opened: Callable[..., Delivering], fold
 
 
 def test_a_path_is_taken_as_it_is_written(opened: Callable[..., Delivering], folder: Path) -> None:
-    """Spaces, percent signs and other letters in a path lead nowhere else."""
+    """Spaces, percent signs and non-ASCII letters in a path are kept."""
     steps = [{"sql": "SELECT offset FROM entries"}]
     daily = opened(steps, "spark", {"path": "my dätä 100%25"})
     assert daily.deliver(entries(3)).failure is None
@@ -342,7 +342,7 @@ def test_a_path_is_taken_as_it_is_written(opened: Callable[..., Delivering], fol
 
 
 def test_what_differs_from_run_to_run_does(opened: Callable[..., Delivering], folder: Path) -> None:
-    """A query's uuid() is another one in each slice, and current_timestamp() goes on."""
+    """Each slice gets its own uuid(), and current_timestamp() advances."""
     query = "SELECT offset, uuid() AS id, current_timestamp() AS at FROM entries"
     daily = opened([{"sql": query}], "spark", {"path": "daily"})
     for first in range(3):
@@ -355,7 +355,7 @@ def test_what_differs_from_run_to_run_does(opened: Callable[..., Delivering], fo
 def test_a_table_beside_the_slice_is_read_anew(
     opened: Callable[..., Delivering], folder: Path
 ) -> None:
-    """What a query joins is looked at for each slice: its files come and go."""
+    """A joined table is read again for each slice, so its files may change."""
     table = folder / "names"
     table.mkdir()
     query = (
@@ -374,7 +374,7 @@ def test_a_table_beside_the_slice_is_read_anew(
 def test_a_sink_of_ones_own_is_not_waited_for(
     opened: Callable[..., Delivering], folder: Path
 ) -> None:
-    """A frame writer gets the DataFrame; one that never runs it holds nobody up."""
+    """A frame writer gets the DataFrame, and one that never runs it blocks no slice."""
     (folder / "own.py").write_text(
         "from pathlib import Path\n"
         "from transporter.adaptor import AdaptorConfig\n"
@@ -396,7 +396,7 @@ def test_a_sink_of_ones_own_is_not_waited_for(
 def test_a_task_that_dies_behind_its_commit_repeats_nothing(
     opened: Callable[..., Delivering], folder: Path
 ) -> None:
-    """What the sink has stored is not written again when the task ends before it says so."""
+    """A slice that the sink stored is not written again when the task dies before its report."""
     (folder / "deadly.py").write_text(
         "import os\n"
         "from pathlib import Path\n"
@@ -420,7 +420,7 @@ def test_a_task_that_dies_behind_its_commit_repeats_nothing(
 def test_a_commit_that_seemed_to_fail_is_not_written_twice(
     opened: Callable[..., Delivering], folder: Path
 ) -> None:
-    """A slice whose files cannot be moved yet is finished later, whatever slice comes then."""
+    """A slice whose files cannot be moved yet is finished later, with any slice that follows."""
     steps = [{"sql": "SELECT offset, key FROM entries"}]
     daily = opened(steps, "spark", {"path": "daily", "partition_by": ["key"]})
     (folder / "daily" / "key=c1").write_text("in the way")
@@ -435,7 +435,7 @@ def test_a_commit_that_seemed_to_fail_is_not_written_twice(
 
 
 def test_each_shard_has_a_sink_of_its_own(opened: Callable[..., Delivering], folder: Path) -> None:
-    """With several workers each gets all entries of its keys, in order, beside the others."""
+    """With several workers each shard gets all entries of its keys, in order."""
     steps = [{"sql": "SELECT * FROM entries"}]
     rows = opened(steps, "file", {"path": "rows.jsonl"}, shards=2)
     for first in (0, 30):
@@ -455,7 +455,7 @@ def test_each_shard_has_a_sink_of_its_own(opened: Callable[..., Delivering], fol
 def test_the_writer_on_the_page(
     opened: Callable[..., Delivering], spark: SparkSession, folder: Path
 ) -> None:
-    """The writer of DataFrames in docs/adaptors.md appends each slice to its table."""
+    """The DataFrame writer in docs/adaptors.md appends each slice to its table."""
     page = (Path(__file__).parents[2] / "docs" / "adaptors.md").read_text(encoding="utf-8")
     (code,) = (each for each in FENCE.findall(page) if "class Lake:" in each)
     (folder / "lake.py").write_text(code, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The queries of docs/steps.md do on Spark what the page says."""
+"""The queries of docs/steps.md, run on Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def _rows(
     folder: Path, spark: SparkSession, step: dict[str, Any], data: bytes
 ) -> list[dict[str, Any]]:
-    """Return what *step* makes of one message, as a sink of Spark's gets it."""
+    """Return the rows that *step* makes of one message, as a Spark sink gets them."""
     made = Delivering(route(folder, [step], "spark", {"path": "out"}), spark, folder)
     try:
         batch = messages_to_batch([Message("orders.fr", data)])
@@ -59,7 +59,7 @@ def _rows(
 def test_an_example_is_true(
     spark: SparkSession, folder: Path, step: str, before: str, after: str
 ) -> None:
-    """Each query turns what is above into the rows below, as far as they are shown."""
+    """Each query turns its input on the page into the rows on the page, as far as shown."""
     expected = [json.loads(line) for line in after.splitlines()]
     found = _rows(folder, spark, parse(step, "steps.md", {}).root, before.encode())
     shown = [
@@ -74,7 +74,7 @@ def _plain(value: object) -> object:
 
 
 def test_the_columns_are_those_of_the_page(spark: SparkSession, folder: Path) -> None:
-    """The table of the page names every column of ``entries``, with its type as text."""
+    """The page's table names every column of ``entries``, with its type as text."""
     section = PAGE.read_text().partition("### The table `entries`")[2].partition("\n### ")[0]
     listed = {
         name: kind

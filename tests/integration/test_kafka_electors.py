@@ -1,4 +1,4 @@
-"""The elector of Kafka on a real broker: what it says of a wrong set-up."""
+"""The Kafka elector on a real broker: its reports of a wrong set-up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_what_no_elector_wrote_is_told_and_passed_by(
     kafka_election: dict[str, Any], kafka_broker: Broker
 ) -> None:
-    """Anybody's record proves nothing, and harms nobody."""
+    """A foreign record in the topic is reported, and the leader keeps its lead."""
     from confluent_kafka import Producer  # noqa: PLC0415 - this test alone
 
     with Watch() as watch:
@@ -38,7 +38,7 @@ def test_what_no_elector_wrote_is_told_and_passed_by(
 def test_a_topic_that_is_not_there_is_told(
     kafka_election: dict[str, Any], kafka_broker: Broker
 ) -> None:
-    """The elector makes none, waits for it, and leads when there is one."""
+    """The elector creates no topic, waits for it, and then leads."""
     kafka_election["topic"] = f"missing-{uuid.uuid4().hex[:8]}"
     with Watch() as watch:
         engine = watch.add(elector(**kafka_election))
@@ -52,7 +52,7 @@ def test_a_topic_that_is_not_there_is_told(
 def test_a_session_that_the_broker_does_not_allow_is_explained(
     kafka_election: dict[str, Any],
 ) -> None:
-    """The error names the brokers' settings."""
+    """The error names the brokers' settings that limit the session."""
     with Watch() as watch:
         engine = watch.add(elector(**{**kafka_election, "session_timeout": "2s"}))
         until(lambda: engine.error, "it refuses")

@@ -1,4 +1,4 @@
-"""Queues as sources and sinks of a running engine: when a message is acked, and when not."""
+"""Queues as sources and sinks of a running engine, and the moments of its acks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXAMPLE, PAGE = ROOT / "pipelines" / "queue.yaml", ROOT / "docs" / "queue.md"
 
 @pytest.fixture
 def settings(kafka_broker: Broker) -> QueueSettings:
-    """Give topics of this test; messages are redelivered after a second, for ever."""
+    """Create topics of this test, with redelivery after a second, without a limit."""
     return fresh(kafka_broker, redeliver_after=1.0, max_redeliveries=None)
 
 
@@ -55,7 +55,7 @@ def reading(settings: QueueSettings, **more: Any) -> dict[str, Any]:
 
 
 def into(name: str, **keys: Any) -> dict[str, Any]:
-    """Return a route into ``<name>.jsonl`` that fails as the test says while it runs."""
+    """Return a route into ``<name>.jsonl``, which fails as long as the test wants it to."""
     writer = {"adaptor": "engine_tools:LinesWriter", "path": f"{name}.jsonl"}
     retry = {"attempts": 2, "backoff": "1ms..5ms"}
     return {"name": name, "retry": retry, **keys, "writer": keys.get("writer", writer)}
@@ -90,18 +90,18 @@ def numbers(path: Path) -> Counter[int]:
 
 
 def each_once(count: int) -> dict[int, int]:
-    """Return what :func:`numbers` returns when each was delivered once."""
+    """Return the result of :func:`numbers` when each was delivered once."""
     return dict.fromkeys(range(count), 1)
 
 
 def nothing_left(tracker: Tracker, acked: int) -> bool:
-    """Tell whether all is settled, and *acked* messages were acked."""
+    """Return whether all messages are settled, *acked* of them by an ack."""
     counted = tracker.metrics()
     return (counted.in_progress, counted.acked) == (0, acked)
 
 
 def test_a_queue_goes_through_the_log_into_a_file(tmp_path: Path, settings: QueueSettings) -> None:
-    """Each message is delivered once and acked, those that come later, too."""
+    """Each message is delivered once and acked, including those sent later."""
     send(settings, 500)
     writer = {"adaptor": "file", "path": "out.txt", "format": "data"}
     made = pipeline(tmp_path, reading(settings), into("out", writer=writer))
@@ -115,7 +115,7 @@ def test_a_queue_goes_through_the_log_into_a_file(tmp_path: Path, settings: Queu
 
 
 def test_a_file_goes_through_the_log_into_a_queue(tmp_path: Path, settings: QueueSettings) -> None:
-    """Whoever receives from the queue has each line once."""
+    """A consumer of the queue gets each line once."""
     lines = [json.dumps({"n": number}) for number in range(500)]
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
     reader = {"name": "in", "adaptor": "file", "path": "in.txt", "namespace": "jobs"}
@@ -134,7 +134,7 @@ def test_a_file_goes_through_the_log_into_a_queue(tmp_path: Path, settings: Queu
 def test_a_message_is_acked_when_every_route_has_delivered_its_entry(
     tmp_path: Path, settings: QueueSettings
 ) -> None:
-    """While one route is paused nothing is acked, and nothing redelivered for many timeouts."""
+    """While one route is paused nothing is acked or redelivered, even for many timeouts."""
     send(settings, 200)
     made = pipeline(tmp_path, reading(settings), into("fast"), into("slow"))
     with Tracker(settings) as tracker, running(made) as engine:
@@ -156,7 +156,7 @@ def test_a_message_is_acked_when_every_route_has_delivered_its_entry(
 def test_a_paused_reader_gives_its_messages_to_other_consumers(
     tmp_path: Path, settings: QueueSettings
 ) -> None:
-    """At once, and this engine delivers them no more; after a resume it takes new ones."""
+    """The messages go at once, are not delivered here again, and a resume takes new ones."""
     send(settings, 20)
     made = pipeline(tmp_path, reading(settings), into("out"))
     with Tracker(settings) as tracker, running(made) as engine:
@@ -191,7 +191,7 @@ def offsets_of(engine: Engine, route: str) -> Any:
 
 
 def resume(engine: Engine, route: str) -> None:
-    """Let *route* go on, as the command does."""
+    """Resume *route*, as the command does."""
     found = engine.route(route)
     assert found is not None
     found[1].resume()
@@ -199,7 +199,7 @@ def resume(engine: Engine, route: str) -> None:
 
 
 def parking(settings: QueueSettings, folder: Path) -> Pipeline:
-    """Return a pipeline that parks what is bad until ``out.mended`` exists."""
+    """Return a pipeline that parks bad entries until ``out.mended`` exists."""
     writer = {"adaptor": "failing_sink:FailingWriter", "path": "out.jsonl"}
     return pipeline(folder, reading(settings), into("out", on_error="park", writer=writer))
 
@@ -207,7 +207,7 @@ def parking(settings: QueueSettings, folder: Path) -> Pipeline:
 def test_a_parked_entry_is_acked_when_it_was_retried(
     tmp_path: Path, settings: QueueSettings
 ) -> None:
-    """It is kept alive while it is parked; the others are acked at once."""
+    """A parked entry is kept alive until its retry, and the others are acked at once."""
     send(settings, 20)
     send(settings, 1, 20, bad=True)
     send(settings, 20, 21)
@@ -227,7 +227,7 @@ def test_a_parked_entry_is_acked_when_it_was_retried(
 
 
 def test_a_parked_entry_comes_again_after_a_stop(tmp_path: Path, settings: QueueSettings) -> None:
-    """The engine gives its message back; the next start forgets the old entry and delivers it."""
+    """The engine returns the message, and the next run drops the old entry and delivers it."""
     send(settings, 1, bad=True)
     with Tracker(settings) as tracker:
         with running(parking(settings, tmp_path)) as engine:
@@ -243,7 +243,7 @@ def test_a_parked_entry_comes_again_after_a_stop(tmp_path: Path, settings: Queue
 def test_what_is_in_flight_at_a_stop_is_delivered_by_another_engine(
     tmp_path: Path, settings: QueueSettings
 ) -> None:
-    """Two engines share the queue; what one gives back, the other has at once."""
+    """Two engines share the queue, and messages that one returns reach the other at once."""
     settings = settings.model_copy(update={"redeliver_after": 120.0})
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
@@ -268,7 +268,7 @@ def test_what_is_in_flight_at_a_stop_is_delivered_by_another_engine(
 def test_no_more_is_in_flight_than_the_reader_may_have(
     tmp_path: Path, settings: QueueSettings
 ) -> None:
-    """Invariant 17: ``max_in_flight`` bounds what is logged, and a batch what is begun ahead."""
+    """Invariant 17: ``max_in_flight`` bounds logged messages, and a batch those begun ahead."""
     send(settings, 300)
     reader = reading(settings, max_in_flight=20, batch_rows=10)
     made = pipeline(tmp_path, reader, into("out"))
@@ -287,7 +287,7 @@ def test_no_more_is_in_flight_than_the_reader_may_have(
 def test_brokers_that_come_back_find_the_engine_at_work(
     tmp_path: Path, settings: QueueSettings, kafka_broker: Broker
 ) -> None:
-    """What could not be acked in an outage is acked behind it, or comes again; nothing is lost."""
+    """Acks that fail in an outage are sent later, or their messages come again, without loss."""
     send(settings, 200)
     events = Events()
     (tmp_path / "out.down").write_text("write")
@@ -306,7 +306,7 @@ def test_brokers_that_come_back_find_the_engine_at_work(
 
 
 def test_the_example_pipeline_runs(tmp_path: Path, kafka_broker: Broker) -> None:
-    """pipelines/queue.yaml brings the mails of a queue with the topics of ``queue init``."""
+    """pipelines/queue.yaml delivers the mails of a queue, on the topics of ``queue init``."""
     kafka_broker.start()
     settings = settings_of(bootstrap_servers=kafka_broker.bootstrap_servers)
     make_topics(settings)
@@ -326,7 +326,7 @@ def test_the_example_pipeline_runs(tmp_path: Path, kafka_broker: Broker) -> None
 
 
 def test_the_pipeline_of_the_page_forwards(tmp_path: Path, kafka_broker: Broker) -> None:
-    """From one queue to another, as docs/queue.md shows it: a redelivery counts anew there."""
+    """The pipeline of docs/queue.md forwards messages, with redeliveries counted from zero."""
     kafka_broker.start()
     settings = settings_of(bootstrap_servers=kafka_broker.bootstrap_servers)
     make_topics(settings)

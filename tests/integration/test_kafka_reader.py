@@ -1,4 +1,4 @@
-"""The Kafka reader against a real broker: what it reads, where it begins, what it commits."""
+"""The Kafka reader against a real broker: its records, its start positions, its commits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def bench(kafka_broker: Broker) -> Iterator[Bench]:
-    """Give topics, producers and readers of a group of this test; all are closed at its end."""
+    """Create topics, producers and readers of this test's group, and close all at the end."""
     kafka_broker.start()
     with Bench(kafka_broker) as bench:
         yield bench
@@ -63,7 +63,7 @@ def test_every_part_of_a_record_arrives_exactly(bench: Bench) -> None:
 
 
 def test_a_header_name_that_is_no_text_is_told_in_a_header(bench: Bench) -> None:
-    """The record arrives marked, to be parked; the ones around it are not touched."""
+    """The record arrives marked, ready to be parked, and its neighbours arrive unchanged."""
     topic = bench.topic()
     bench.produce(topic, b"1", headers=[("a", b"1")])
     bench.produce_badly_named(topic, b"\xff\xfe")
@@ -77,7 +77,7 @@ def test_a_header_name_that_is_no_text_is_told_in_a_header(bench: Bench) -> None
 
 
 def test_a_content_type_can_be_given_or_left_open(bench: Bench) -> None:
-    """The setting is the content type of every message; null says that nobody knows."""
+    """The setting is the content type of every message, and null means unknown."""
     topic = bench.topic()
     bench.produce(topic, b"x")
 
@@ -90,7 +90,7 @@ def test_a_content_type_can_be_given_or_left_open(bench: Bench) -> None:
 def test_a_pattern_finds_topics_and_later_ones_and_no_internal_ones(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Topics whose names match are read, new ones soon after, even if there was none meanwhile."""
+    """Matching topics are read, and new ones soon after, even when none existed meanwhile."""
     monkeypatch.setattr("transporter_adaptors.kafka.reader._LOOK", 0.2)
     mark = uuid.uuid4().hex[:8]
     first = bench.topic(f"x-{mark}-a")
@@ -109,7 +109,7 @@ def test_a_pattern_finds_topics_and_later_ones_and_no_internal_ones(
 
 
 def test_the_group_hears_only_of_what_is_durable(bench: Bench) -> None:
-    """What was polled and not committed is not committed to the group, not even at the close."""
+    """Polled records that were not committed are not committed to the group, even at close."""
     topic = bench.topic()
     bench.produce_numbers(topic, 10)
     reader = bench.reader(topic, batch_rows=5)
@@ -126,7 +126,7 @@ def test_the_group_hears_only_of_what_is_durable(bench: Bench) -> None:
 def test_a_group_that_waits_for_delivery_hears_of_nothing_else_after_a_restart(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """Whoever gets the partition then would pass what this engine has still to deliver."""
+    """Otherwise the partition's next owner would skip records that are still undelivered here."""
     topic, file, down = bench.topic(), tmp_path / "pipeline.yaml", tmp_path / "out.down"
     reader = bench.reads(topic, release="delivered")
     writer = {"adaptor": "engine_tools:LinesWriter", "path": "out.jsonl"}
@@ -151,7 +151,7 @@ def test_a_group_that_waits_for_delivery_hears_of_nothing_else_after_a_restart(
 def test_a_record_that_no_append_takes_is_parked_and_the_others_arrive(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """Brokers may allow records of more than 8 MiB: such a one stops neither reader nor route."""
+    """A record of more than 8 MiB, which brokers may allow, stops neither reader nor route."""
     topic, file = bench.topic(max_message_bytes=str(20 * 1024**2)), tmp_path / "pipeline.yaml"
     bench.produce(topic, b"1", key=b"a")
     bench.produce(topic, b"x" * 9 * 1024**2, key=b"b")
@@ -180,7 +180,7 @@ def test_a_record_that_no_append_takes_is_parked_and_the_others_arrive(
 
 
 def test_the_committed_metadata_names_the_log(bench: Bench) -> None:
-    """Beside its offset the group keeps the log's id and the topic's, for who reads on."""
+    """Beside its offset the group keeps the ids of log and topic."""
     topic = bench.topic()
     bench.produce_numbers(topic, 3)
     reader = bench.reader(topic, log_id="log-of-ada", commit_interval=0.0)
@@ -210,7 +210,7 @@ def test_the_log_goes_before_the_group_that_this_log_has_committed(bench: Bench)
 
 
 def test_without_a_commit_the_log_alone_decides(bench: Bench) -> None:
-    """A position of the log counts in a group that knows nothing."""
+    """A position of the log counts in a group without a commit."""
     topic = bench.topic()
     bench.produce_numbers(topic, 20)
     reader = bench.reader(topic, batch_rows=10)
@@ -224,7 +224,7 @@ def test_without_a_commit_the_log_alone_decides(bench: Bench) -> None:
 
 @pytest.mark.parametrize("to", [3, 17])
 def test_an_operators_reset_of_the_group_wins(bench: Bench, to: int) -> None:
-    """Offsets that were set for the group, back or ahead, count more than the log's position."""
+    """Offsets set for the group, back or ahead, take precedence over the log's position."""
     topic = bench.topic()
     bench.produce_numbers(topic, 20)
     position = bench.read_all(bench.reader(topic, batch_rows=10), 10)
@@ -236,7 +236,7 @@ def test_an_operators_reset_of_the_group_wins(bench: Bench, to: int) -> None:
 
 
 def test_another_engine_goes_on_behind_what_the_group_knows(bench: Bench) -> None:
-    """An engine with a log of its own begins where the first one's commits end, and back again."""
+    """An engine with its own log begins where the first one's commits end, and back again."""
     topic = bench.topic()
     bench.produce_numbers(topic, 10)
     ours = bench.read_all(bench.reader(topic, log_id="ours"), 10)
@@ -251,7 +251,7 @@ def test_another_engine_goes_on_behind_what_the_group_knows(bench: Bench) -> Non
 
 
 def test_a_takeover_without_a_record_is_remembered(bench: Bench) -> None:
-    """Who takes a partition over and reads nothing does not fall back to its own old place."""
+    """An engine that took over a partition without a record does not return to its old position."""
     topic = bench.topic()
     bench.produce_numbers(topic, 10)
     ours = bench.read_all(bench.reader(topic, log_id="ours"), 10)
@@ -269,7 +269,7 @@ def test_a_takeover_without_a_record_is_remembered(bench: Bench) -> None:
 
 
 def test_latest_begins_at_the_end_and_remembers_it(bench: Bench) -> None:
-    """With ``start: latest`` nothing old is read, and what came while it was down is not lost."""
+    """With ``start: latest`` old records are skipped, and records sent during a stop are read."""
     topic = bench.topic()
     bench.produce_numbers(topic, 5)
     first = bench.reader(topic, start="latest", commit_interval=0.0)
@@ -289,7 +289,7 @@ FRESH = {"topic.metadata.refresh.interval.ms": 300}
 def test_partitions_added_later_are_read_from_their_beginning(
     bench: Bench, *, reading: bool
 ) -> None:
-    """``start: latest`` is said of what was there at the start: a key's records move elsewhere."""
+    """``start: latest`` covers partitions that existed at the start, as keys move to new ones."""
     topic = bench.topic()
     bench.produce_numbers(topic, 5)
     settings = {"start": "latest", "client": FRESH, "commit_interval": 0.0}
@@ -310,7 +310,7 @@ def test_partitions_added_later_are_read_from_their_beginning(
 def test_topics_that_a_pattern_finds_later_are_read_from_their_beginning(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, *, reading: bool
 ) -> None:
-    """What is there at the start is not read, and all of what comes later is."""
+    """Topics that exist at the start are skipped, and later ones are read completely."""
     monkeypatch.setattr("transporter_adaptors.kafka.reader._LOOK", 0.2)
     mark = uuid.uuid4().hex[:8]
     bench.produce(bench.topic(f"{mark}-old"), b"old")
@@ -327,7 +327,7 @@ def test_topics_that_a_pattern_finds_later_are_read_from_their_beginning(
 
 
 def test_all_engines_of_a_group_begin_at_the_same_end(bench: Bench) -> None:
-    """Who joins second takes no partition for a later one: its old records are not read."""
+    """The second member does not take a partition for a new one and read its old records."""
     topic = bench.topic(partitions=4)
     bench.produce_numbers(topic, 8)
     settings = {"start": "latest", "commit_interval": 3600.0}
@@ -348,7 +348,7 @@ def test_all_engines_of_a_group_begin_at_the_same_end(bench: Bench) -> None:
 
 
 def test_a_topic_that_is_named_later_begins_as_start_says(bench: Bench) -> None:
-    """Also while others are in the group, so that its start cannot be committed before the join."""
+    """``start`` also applies while others are in the group, before the start can be committed."""
     one, two = bench.topic(), bench.topic()
     bench.produce(two, b"old")
     other = bench.reader(one, start="latest")
@@ -367,7 +367,7 @@ def test_a_topic_that_is_named_later_begins_as_start_says(bench: Bench) -> None:
 
 
 def test_the_end_is_told_when_it_is_not_waited_for(bench: Bench) -> None:
-    """With ``follow: false`` a topic without records is an end, at once."""
+    """With ``follow: false`` a topic without records ends at once."""
     reader = bench.reader(bench.topic(partitions=3), follow=False)
 
     assert contents(bench.to_end(reader)) == []
@@ -387,7 +387,7 @@ def test_records_of_aborted_transactions_are_left_out(bench: Bench) -> None:
 
 
 def test_ends_of_transactions_are_passed_and_told(bench: Bench) -> None:
-    """A quiet topic of transactions shows no lag, and its retention is no loss after a restart."""
+    """A quiet transactional topic shows no lag, and its retention is not a loss after a restart."""
     topic = bench.topic()
     bench.transaction(topic, [b"1", b"2"], commit=True)
     reader = bench.reader(topic, commit_interval=0.0)
@@ -401,7 +401,7 @@ def test_ends_of_transactions_are_passed_and_told(bench: Bench) -> None:
 
 
 def test_records_that_are_gone_stop_the_reader(bench: Bench) -> None:
-    """By default the error names the partition, what was wanted and what there is."""
+    """By default the error names the partition, the wanted offset and the available ones."""
     topic = bench.topic()
     bench.produce_numbers(topic, 20)
     position = bench.read_all(bench.reader(topic, batch_rows=5), 5)
@@ -421,7 +421,7 @@ def test_records_that_are_gone_stop_the_reader(bench: Bench) -> None:
 def test_records_that_are_gone_can_be_passed(
     bench: Bench, policy: str, expected: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With another policy the reader goes on at the beginning or the end, and says so."""
+    """With another policy the reader continues at the beginning or the end, and logs it."""
     topic = bench.topic()
     bench.produce_numbers(topic, 20)
     position = bench.read_all(bench.reader(topic, batch_rows=5), 5)
@@ -438,7 +438,7 @@ def test_records_that_are_gone_can_be_passed(
 def test_a_topic_created_anew_is_read_from_its_beginning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the log knows of a deleted topic is not applied to the one that has its name now."""
+    """The position in a deleted topic is not applied to a new topic of the same name."""
     topic = bench.topic()
     bench.produce_numbers(topic, 10)
     position = bench.read_all(bench.reader(topic, batch_rows=5), 5)
@@ -458,7 +458,7 @@ def test_a_topic_created_anew_is_read_from_its_beginning(
 def test_a_topic_created_anew_while_it_is_read_is_read_from_its_beginning(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, refresh: int
 ) -> None:
-    """Every record of the new topic arrives, those before the old place included."""
+    """Every record of the new topic arrives, including those below the old position."""
     monkeypatch.setattr("transporter_adaptors.kafka.reader._LOOK", 0.5)
     topic = bench.topic()
     bench.produce_numbers(topic, 10)
@@ -476,7 +476,7 @@ def test_a_topic_created_anew_while_it_is_read_is_read_from_its_beginning(
 def test_a_topic_that_was_never_there_is_waited_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a moment of grace the open says which topics are missing: the engine tries again."""
+    """After a grace period the open names the missing topics, and the engine retries."""
     monkeypatch.setattr("transporter_adaptors.kafka.reader._GRACE", 0.5)
     with pytest.raises(SourceUnavailable, match="there are no topics nowhere"):
         bench.reader("nowhere")
@@ -485,7 +485,7 @@ def test_a_topic_that_was_never_there_is_waited_for(
 def test_a_topic_that_is_deleted_makes_the_source_unavailable(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic that was read and is gone is waited for, visibly."""
+    """A topic that was deleted after it was read is reported, and waited for."""
     monkeypatch.setattr("transporter_adaptors.kafka.reader._GRACE", 0.5)
     monkeypatch.setattr("transporter_adaptors.kafka.reader._LOOK", 0.2)
     topic = bench.topic()
@@ -501,7 +501,7 @@ def test_a_topic_that_is_deleted_makes_the_source_unavailable(
 
 
 def test_no_broker_is_an_outage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An open without an answer says that trying again may help, and leaves nothing behind."""
+    """An open without an answer raises a retriable error and leaves nothing behind."""
     monkeypatch.setattr("transporter_adaptors.kafka.cluster.REQUEST_SECONDS", 1.0)
     config = KafkaReader.Config(bootstrap_servers="127.0.0.1:9", group="g", topics=("t",))
     reader = KafkaReader(config)
@@ -512,7 +512,7 @@ def test_no_broker_is_an_outage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_unknown_setting_is_a_fault_and_keeps_secrets(bench: Bench) -> None:
-    """A setting that the client does not know is named, and no value of any setting is shown."""
+    """A setting unknown to the client is named, and no value of any setting is shown."""
     with pytest.raises(EnvironmentFault) as failure:
         bench.reader(bench.topic(), client={"sasl.pasword": "hunter2"})
 
@@ -521,7 +521,7 @@ def test_an_unknown_setting_is_a_fault_and_keeps_secrets(bench: Bench) -> None:
 
 
 def test_an_idle_reader_gives_a_record_within_milliseconds(bench: Bench) -> None:
-    """A record that comes while a poll waits is not held back for more of them, or a time-out."""
+    """A record that arrives during a poll is returned without waiting for more or a time-out."""
     topic = bench.topic()
     reader = bench.reader(topic)
     bench.produce_numbers(topic, 1)
@@ -539,7 +539,7 @@ def test_an_idle_reader_gives_a_record_within_milliseconds(bench: Bench) -> None
 
 
 def test_a_batch_is_bounded_by_rows_and_by_bytes(bench: Bench) -> None:
-    """No batch has more rows than allowed, and none goes on far behind the bytes."""
+    """No batch exceeds its rows, and none exceeds its bytes by much."""
     topic = bench.topic()
     bench.produce_numbers(topic, 5000, size=1000)
     rows = bench.to_end(bench.reader(topic, follow=False, batch_rows=700))
@@ -553,7 +553,7 @@ def test_a_batch_is_bounded_by_rows_and_by_bytes(bench: Bench) -> None:
 def test_a_broker_that_does_not_answer_is_an_outage(
     bench: Bench, kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A frozen broker, whose connections stay open, is noticed by the next look at the topics."""
+    """A frozen broker with open connections is noticed by the next look at the topics."""
     monkeypatch.setattr("transporter_adaptors.kafka.reader._LOOK", 0.5)
     monkeypatch.setattr("transporter_adaptors.kafka.cluster.REQUEST_SECONDS", 1.0)
     reader = bench.reader(bench.topic())
@@ -568,7 +568,7 @@ def test_a_broker_that_does_not_answer_is_an_outage(
 def test_a_reader_outlives_a_short_absence_of_the_broker(
     bench: Bench, kafka_broker: Broker
 ) -> None:
-    """A broker that is restarted cleanly interrupts nothing: each record comes once."""
+    """A clean restart of the broker interrupts nothing, and each record arrives once."""
     topic = bench.topic()
     bench.produce_numbers(topic, 50)
     reader = bench.reader(topic)
@@ -585,7 +585,7 @@ def test_a_reader_outlives_a_short_absence_of_the_broker(
 def test_an_assignment_that_fails_is_told_and_leaves_nothing_behind(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the places of partitions cannot be found nothing is read, and the next reader begins."""
+    """Without the partitions' positions nothing is read, and the next reader starts."""
     topic = bench.topic()
     bench.produce_numbers(topic, 3)
     reader = bench.reader(topic)
@@ -599,6 +599,6 @@ def test_an_assignment_that_fails_is_told_and_leaves_nothing_behind(
 
 
 def test_a_lost_position_of_another_kind_is_named(bench: Bench) -> None:
-    """A position that no kafka reader wrote stops the open with what to do."""
+    """A position that no kafka reader wrote stops the open, with the remedy."""
     with pytest.raises(SourceError, match="give the reader another name"):
         bench.reader(bench.topic(), position='{"batch": 3}')

@@ -1,4 +1,4 @@
-"""Topics that are missing, on a broker that creates whatever is asked for: Kafka's default."""
+"""Missing topics on a broker that creates each requested topic, which is Kafka's default."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CONTEXT = WriterContext(log_id="log-1", route="route", epoch=1, deadline=10.0)
 
 @pytest.fixture
 def name() -> str:
-    """Return the name of a topic that is not there."""
+    """Return the name of a topic that does not exist."""
     return f"missing-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def make_writer(default_broker: Broker) -> Iterator[Callable[..., KafkaWriter]]:
-    """Return a function that opens a writer to the broker; all are closed at the end."""
+    """Return a function that opens a writer to the broker, and close all at the end."""
     opened: list[KafkaWriter] = []
 
     def make(**settings: Any) -> KafkaWriter:
@@ -54,7 +54,7 @@ def topics(broker: Broker) -> set[str]:
 
 
 def write(writer: KafkaWriter, *messages: Message) -> RecordingAck:
-    """Write *messages* and return what the writer told about them."""
+    """Write *messages* and return the ack with the writer's report."""
     batch = entries(messages)
     ack = RecordingAck(batch)
     writer.write(batch, ack)
@@ -69,7 +69,7 @@ def test_a_missing_topic_is_named_and_tried_again_and_not_created(
     *,
     transactional: bool,
 ) -> None:
-    """A mistyped name makes no topic; once somebody creates it the route goes on."""
+    """A mistyped name creates no topic, and the route continues once the topic exists."""
     for _ in range(2):
         with pytest.raises(SinkUnavailable, match=f"{name}.*create it, or set create_topics"):
             make_writer(topic=name, transactional=transactional)
@@ -84,7 +84,7 @@ def test_a_missing_topic_is_named_and_tried_again_and_not_created(
 def test_a_topic_that_is_deleted_is_not_created_anew(
     make_writer: Callable[..., KafkaWriter], default_broker: Broker, name: str
 ) -> None:
-    """Also not by a writer that has it open, and has known it so far."""
+    """Even a writer that has the topic open does not create it again."""
     default_broker.create_topic(name)
     writer = make_writer(topic=name)
     assert write(writer, Message("n", b"1")).complete
@@ -102,7 +102,7 @@ def test_a_topic_that_is_deleted_is_not_created_anew(
 def test_a_namespace_whose_topic_is_missing_is_rejected_and_not_created(
     make_writer: Callable[..., KafkaWriter], default_broker: Broker, name: str
 ) -> None:
-    """What precedes the entry is delivered; it is itself tried again, or parked (Invariant 15)."""
+    """Earlier entries are delivered, and the entry itself is retried or parked (Invariant 15)."""
     default_broker.create_topic(f"{name}-there")
     writer = make_writer(topic=f"{name}-{{namespace}}")
     messages = Message("there", b"1"), Message("away", b"2"), Message("there", b"3")
@@ -122,7 +122,7 @@ def test_a_namespace_whose_topic_is_missing_is_rejected_and_not_created(
 def test_a_topic_is_created_where_that_is_asked_for(
     make_writer: Callable[..., KafkaWriter], default_broker: Broker, name: str, template: str
 ) -> None:
-    """With create_topics, as the broker's defaults say, and the entries are in it."""
+    """With create_topics the topic gets the broker's defaults, and the entries arrive in it."""
     writer = make_writer(topic=template.format(name), create_topics=True)
 
     assert write(writer, Message("n", b"1"), Message("n", b"2")).complete
@@ -134,7 +134,7 @@ def test_a_topic_is_created_where_that_is_asked_for(
 def test_a_created_topic_is_as_the_settings_say(
     make_writer: Callable[..., KafkaWriter], default_broker: Broker, name: str
 ) -> None:
-    """Partitions and settings are those of create_topics."""
+    """A created topic has the partitions and settings of create_topics."""
     settings = {"cleanup.policy": "compact", "segment.ms": 60_000, "preallocate": False}
     create = {"partitions": 3, "replication": 1, "config": settings}
     writer = make_writer(topic=name, create_topics=create)
@@ -165,7 +165,7 @@ def test_a_topic_that_cannot_be_created_is_told_with_the_reason(
     by_namespace: type[Exception],
     words: str,
 ) -> None:
-    """What brokers never do is a fault, of the entry where its namespace names the topic."""
+    """A creation that brokers never allow is a fault, of the entry if it names the topic."""
     with pytest.raises(fixed, match=f"{name}.*cannot be created.*{words}.*check create_topics"):
         make_writer(topic=name, create_topics=create)
 

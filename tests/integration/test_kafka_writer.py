@@ -29,7 +29,7 @@ CONTEXT = WriterContext(log_id="log-1", route="route", epoch=1, deadline=10.0)
 
 @pytest.fixture
 def make_writer(kafka_broker: Broker, kafka_topic: str) -> Iterator[Callable[..., KafkaWriter]]:
-    """Return a function that opens a writer to the test's topic; all are closed at the end."""
+    """Return a function that opens a writer to the test's topic, and close all at the end."""
     opened: list[KafkaWriter] = []
 
     def make(deadline: float = 10.0, **settings: Any) -> KafkaWriter:
@@ -46,7 +46,7 @@ def make_writer(kafka_broker: Broker, kafka_topic: str) -> Iterator[Callable[...
 
 
 def write(writer: KafkaWriter, batch: Entries) -> RecordingAck:
-    """Write *batch* and return what the writer told about it."""
+    """Write *batch* and return the ack with the writer's report."""
     ack = RecordingAck(batch)
     writer.write(batch, ack)
     return ack
@@ -92,7 +92,7 @@ def test_ids_arrive_as_headers_where_they_are_wanted(
     *,
     transactional: bool,
 ) -> None:
-    """A consumer can tell a redelivery, and what it came from, by the last header of each name."""
+    """The last header of each name identifies a redelivery and its origin."""
     messages = [
         Message("n", b"1", b"k", source_id="shop/7", headers=(("transporter-entry-id", b"of"),)),
         Message("n", None, b"k", "delete"),
@@ -137,7 +137,7 @@ def test_no_time_becomes_the_time_of_sending(
     kafka_topic: str,
     timestamp: int,
 ) -> None:
-    """An entry without a time, or with one before 1970, is given the present."""
+    """An entry without a time, or with one before 1970, gets the present time."""
     before = time.time() - 60
 
     write(make_writer(), entries([Message("n", b"{}", timestamp=timestamp)]))
@@ -148,7 +148,7 @@ def test_no_time_becomes_the_time_of_sending(
 def test_each_key_keeps_its_order_over_many_slices(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker
 ) -> None:
-    """Over slices of every size, each key's messages lie in one partition, in order, once."""
+    """Over slices of any size, each key's messages lie in one partition, in order, once."""
     topic = kafka_broker.create_topic(f"keys-{uuid.uuid4().hex[:8]}", partitions=3)
     writer = make_writer(topic=topic)
     messages = numbered(3000, keys=50)
@@ -201,7 +201,7 @@ def test_the_namespace_chooses_the_topic(
 def test_a_value_above_one_megabyte_arrives_where_the_topic_allows_it(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """Just below the broker's default limit, and above it in a topic with a larger one."""
+    """A value just below the broker's limit arrives, and a larger one if the topic allows it."""
     large = kafka_broker.create_topic(f"large-{uuid.uuid4().hex[:8]}", max_message_bytes="3000000")
 
     just = write(make_writer(), entries([Message("n", b"x" * 1_040_000)]))
@@ -253,7 +253,7 @@ def test_max_message_bytes_refuses_before_sending(
 def test_a_batch_over_a_small_limit_names_nobody(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker
 ) -> None:
-    """When a whole batch is refused for its size, no entry is blamed and none is acked."""
+    """No entry of a batch that is refused for its size is blamed, and none is acked."""
     small = kafka_broker.create_topic(f"small-{uuid.uuid4().hex[:8]}", max_message_bytes="2000")
     writer = make_writer(topic=small)
     batch = entries([Message("n", b"x" * 500, b"k") for _ in range(20)])
@@ -303,7 +303,7 @@ def test_nothing_overtakes_what_was_refused(
 def test_alike_entries_are_never_acked_beyond_a_failed_one(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """Of entries that look the same, one failed means that the first of them is not acked."""
+    """Of identical entries, one failure leaves even the first of them unacked."""
     twin = Message("orders", b"x" * 1_200_000, b"k")
 
     ack = write(make_writer(), entries([*numbered(2), twin, *numbered(2), twin]))
@@ -315,7 +315,7 @@ def test_alike_entries_are_never_acked_beyond_a_failed_one(
 def test_a_batch_that_the_topic_forbids_names_nobody(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker
 ) -> None:
-    """A compacted topic refuses the whole batch of a keyless message; alone, it is named."""
+    """A compacted topic refuses the whole batch of a keyless message, which alone is named."""
     compacted = kafka_broker.create_topic(
         f"compacted-{uuid.uuid4().hex[:8]}", cleanup_policy="compact"
     )
@@ -334,7 +334,7 @@ def test_a_batch_that_the_topic_forbids_names_nobody(
 
 
 def test_an_unknown_fixed_topic_is_waited_for(make_writer: Callable[..., KafkaWriter]) -> None:
-    """Where every entry goes to a topic that is not there, it is named as the sink that is away."""
+    """A missing topic that every entry goes to is an unavailable sink."""
     with pytest.raises(SinkUnavailable, match=r"nowhere.*create it, or set create_topics"):
         make_writer(topic="nowhere")
 
@@ -342,7 +342,7 @@ def test_an_unknown_fixed_topic_is_waited_for(make_writer: Callable[..., KafkaWr
 def test_an_unknown_topic_of_one_namespace_is_the_entrys(
     make_writer: Callable[..., KafkaWriter], kafka_topic: str
 ) -> None:
-    """Where the namespace chooses the topic, the first entry without a topic is named."""
+    """The first entry whose namespace has no topic is named."""
     writer = make_writer(deadline=2.0, topic="{namespace}")
     known, unknown = Message(kafka_topic, b"1"), Message("nowhere", b"2")
 
@@ -358,7 +358,7 @@ def test_an_unknown_topic_of_one_namespace_is_the_entrys(
 def test_a_namespace_that_makes_no_topic_name_is_rejected(
     make_writer: Callable[..., KafkaWriter], kafka_topic: str, namespace: str
 ) -> None:
-    """An entry whose namespace Kafka cannot have as a topic is named; others are delivered."""
+    """An entry whose namespace is not a valid topic name is named, and others are delivered."""
     writer = make_writer(topic="{namespace}")
 
     ack = write(writer, entries([Message(kafka_topic, b"1"), Message(namespace, b"2")]))
@@ -371,7 +371,7 @@ def test_a_namespace_that_makes_no_topic_name_is_rejected(
 def test_a_broker_that_is_down_is_unavailable_and_nothing_is_lost(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """With the broker down slices are unavailable; afterwards the writer goes on in order."""
+    """With the broker down slices fail as unavailable, and later the writer continues in order."""
     writer = make_writer(deadline=1.5)
     assert write(writer, entries(numbered(100))).complete
     kafka_broker.kill()
@@ -413,7 +413,7 @@ def test_a_broker_killed_while_it_writes_loses_nothing(
 def test_a_broker_that_does_not_answer_times_out(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """A frozen broker is a timeout at the deadline; what it takes late only repeats a run."""
+    """A frozen broker is a timeout, and slices that it takes late only repeat a run."""
     writer = make_writer(deadline=2.0)
     assert write(writer, entries(numbered(10))).complete
     kafka_broker.pause()
@@ -435,13 +435,13 @@ def test_a_broker_that_does_not_answer_times_out(
 def test_a_fatal_error_is_followed_by_a_new_client(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """A client that has given up for good is replaced, and the next slice is delivered."""
+    """A client after a fatal error is replaced, and the next slice is delivered."""
     writer = make_writer(client={"enable.gapless.guarantee": True})
 
     ack = write(writer, entries([Message("n", b"x" * 1_200_000), *numbered(3)]))
 
     assert ack.prefix == []
-    # Which of the two is told first, the refusal or the end of the client, is a race in the client.
+    # The refusal and the client's end race in the client: either may come first.
     assert isinstance(ack.failures[0][0], Rejected | SinkUnavailable)
     assert write(writer, entries(numbered(3), first=2)).complete
     assert [record.value() for record in read(kafka_broker, kafka_topic)] == [b"0", b"1", b"2"]
@@ -450,7 +450,7 @@ def test_a_fatal_error_is_followed_by_a_new_client(
 def test_a_slice_larger_than_the_clients_queue_is_delivered(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """When the client's queue is full the writer waits for room instead of failing."""
+    """A full client queue makes the writer wait for room instead of failing."""
     writer = make_writer(client={"queue.buffering.max.messages": 100})
 
     assert write(writer, entries(numbered(5000))).complete
@@ -460,7 +460,7 @@ def test_a_slice_larger_than_the_clients_queue_is_delivered(
 def test_an_unknown_setting_is_the_routes_fault_and_keeps_secrets(
     make_writer: Callable[..., KafkaWriter],
 ) -> None:
-    """A setting that the client does not know is named, and no value of any setting is shown."""
+    """A setting unknown to the client is named, and no value of any setting is shown."""
     with pytest.raises(RouteFault) as failure:
         make_writer(client={"sasl.pasword": "hunter2", "compression.type": "hunter3"})
 
@@ -469,7 +469,7 @@ def test_an_unknown_setting_is_the_routes_fault_and_keeps_secrets(
 
 
 def deliver_until_done(writer: KafkaWriter, batch: Entries) -> None:
-    """Deliver *batch* as a route does: again and again, from the first entry not acked."""
+    """Deliver *batch* as a route does, again and again from the first entry not acked."""
     done = 0
     for _ in range(20):
         ack = write(writer, Entries(batch.batch.slice(done)))
@@ -493,14 +493,14 @@ def in_runs(values: list[bytes]) -> list[bytes]:
 
 
 class WatchingAck(RecordingAck):
-    """Counts what the topic holds whenever something is acked."""
+    """An ack that counts the messages in the topic at each call."""
 
     def __init__(self, batch: Entries, broker: Broker, topic: str) -> None:
         super().__init__(batch)
         settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "count"}
         self._consumer, self._place = Consumer(settings), TopicPartition(topic, 0)
         self.seen: list[tuple[int, int]] = []
-        """Each time: how many entries are acked, how many are there."""
+        """At each call: the number of acked entries, and of messages in the topic."""
 
     def __call__(self, offsets: Iterable[int]) -> None:
         super().__call__(offsets)
@@ -514,7 +514,7 @@ class WatchingAck(RecordingAck):
 def test_a_large_slice_is_acked_part_by_part(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """What is acked is there, and no more than that: a kill repeats a part, not the slice."""
+    """Acked entries are in the topic, and a kill repeats a part, not the slice."""
     batch = entries(numbered(9_000))
     ack = WatchingAck(batch, kafka_broker, kafka_topic)
     make_writer().write(batch, ack)
@@ -527,7 +527,7 @@ def test_a_large_slice_is_acked_part_by_part(
 def test_parts_end_before_what_is_refused(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str, at: int
 ) -> None:
-    """Invariant 9: in whatever part it is, it is named, and all before it is acked once."""
+    """Invariant 9: the refused entry of any part is named, and all before it is acked once."""
     messages = numbered(9_000)
     messages[at] = replace(messages[at], data=b"x" * 1_200_000)
     ack = write(make_writer(), entries(messages))
@@ -540,7 +540,7 @@ def test_parts_end_before_what_is_refused(
 def test_a_namespace_without_a_topic_in_a_later_part_is_rejected(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker
 ) -> None:
-    """All before that entry arrives, in the same part, too, and nothing behind it."""
+    """All entries before it arrive, even of the same part, and none behind it."""
     topic = kafka_broker.create_topic(f"named-{uuid.uuid4().hex[:8]}")
     messages = [replace(each, namespace=topic) for each in numbered(6_000)]
     messages[4_500] = replace(messages[4_500], namespace="no topic name")

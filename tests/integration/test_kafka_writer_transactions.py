@@ -1,4 +1,4 @@
-"""What a transactional Kafka writer commits, and what it makes of failures; a real broker."""
+"""Commits and failures of a transactional Kafka writer, on a real broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONTEXT = WriterContext(log_id="", route="route", epoch=1, deadline=10.0)
 
 
 class Sink:
-    """One topic and one log, and writers from the one to the other."""
+    """A topic and a log, with writers from the log to the topic."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self.broker, self.topic = broker, topic
@@ -39,7 +39,7 @@ class Sink:
         self.stored: StoredOffset | None = None
 
     def writer(self, context: WriterContext | None = None, **settings: Any) -> KafkaWriter:
-        """Open a writer; what it found stored is kept as ``stored``."""
+        """Open a writer and keep its stored progress as ``stored``."""
         settings = {"topic": self.topic, "transactional": True, **settings}
         servers = self.broker.bootstrap_servers
         writer = KafkaWriter(KafkaWriterConfig(bootstrap_servers=servers, **settings))
@@ -54,7 +54,7 @@ class Sink:
 
 @pytest.fixture
 def sink(kafka_broker: Broker, kafka_topic: str) -> Iterator[Sink]:
-    """Give a sink and close its writers."""
+    """Create a sink and close its writers at the end."""
     made = Sink(kafka_broker, kafka_topic)
     yield made
     for writer in made.writers:
@@ -72,7 +72,7 @@ def numbers(count: int) -> list[bytes]:
 
 
 def write(writer: KafkaWriter, batch: Entries) -> RecordingAck:
-    """Write *batch* and return what the writer told about it, or raised."""
+    """Write *batch* and return the ack, with any error that the writer raised."""
     ack = RecordingAck(batch)
     try:
         writer.write(batch, ack)
@@ -82,7 +82,7 @@ def write(writer: KafkaWriter, batch: Entries) -> RecordingAck:
 
 
 def test_what_precedes_a_refused_entry_is_committed_and_nothing_behind_it(sink: Sink) -> None:
-    """The transaction with the refused entry leaves nothing; the next has what precedes it."""
+    """The transaction with the refused entry is aborted, and the next has the entries before it."""
     writer, messages = sink.writer(), numbered(2_000)
     messages[1_000] = Message("orders", b"x" * 1_200_000, b"key-0")
 
@@ -99,7 +99,7 @@ def test_what_precedes_a_refused_entry_is_committed_and_nothing_behind_it(sink: 
 
 
 def test_the_client_goes_on_after_a_refused_entry(sink: Sink) -> None:
-    """The same writer delivers what follows, in order and once."""
+    """The same writer delivers the following entries, in order and once."""
     writer, messages = sink.writer(max_message_bytes=4000), numbered(30)
     messages[10] = Message("orders", b"x" * 5000, b"key-0")
 
@@ -110,7 +110,7 @@ def test_the_client_goes_on_after_a_refused_entry(sink: Sink) -> None:
 
 
 def test_a_slice_larger_than_the_clients_queue_is_one_transaction(sink: Sink) -> None:
-    """When the client's queue is full the writer waits for room; all of it is committed."""
+    """A full client queue makes the writer wait for room, and all is committed."""
     writer = sink.writer(client={"queue.buffering.max.messages": 100})
 
     assert write(writer, entries(numbered(5_000))).complete
@@ -119,7 +119,7 @@ def test_a_slice_larger_than_the_clients_queue_is_one_transaction(sink: Sink) ->
 
 
 def test_a_newer_engine_is_named_by_the_older_one(sink: Sink) -> None:
-    """Who has been shut out says by which epoch, when it writes and when it opens."""
+    """A fenced writer names the newer epoch, when it writes and when it opens."""
     old = sink.writer()
     sink.writer(replace(sink.context, epoch=5))
 
@@ -135,7 +135,7 @@ def test_a_newer_engine_is_named_by_the_older_one(sink: Sink) -> None:
 
 
 def test_an_older_engine_does_not_shut_out_a_newer_one(sink: Sink) -> None:
-    """An older epoch is refused before it takes the id: the newer writer does not notice."""
+    """An older epoch is refused before it takes the id, without effect on the newer writer."""
     newer = sink.writer(replace(sink.context, epoch=5))
     with pytest.raises(RouteFault):
         sink.writer()
@@ -158,7 +158,7 @@ def test_a_worker_that_takes_over_leaves_its_predecessor_without_effect(sink: Si
 
 
 def test_a_writer_that_was_shut_out_in_vain_goes_on(sink: Sink) -> None:
-    """When nobody else has written since, the id is taken again at the next attempt."""
+    """The next attempt takes the id again if no other writer has written since."""
     writer = sink.writer()
     assert write(writer, entries(numbered(3))).complete
     sink.writer().close()
@@ -175,7 +175,7 @@ def test_a_writer_that_was_shut_out_in_vain_goes_on(sink: Sink) -> None:
 def test_a_commit_without_an_answer_is_neither_lost_nor_repeated(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
-    """Whether or not the brokers had committed, the next attempt finds it out."""
+    """The next attempt finds out whether the brokers had committed."""
     writer = sink.writer()
     with monkeypatch.context() as patch:
         patch.setattr(Transactions, "_call", without_answer(before=before))
@@ -190,7 +190,7 @@ def test_a_commit_without_an_answer_is_neither_lost_nor_repeated(
 
 
 def without_answer(*, before: bool) -> Callable[..., None]:
-    """Return what stands for a transaction's calls where the answer to a commit is lost."""
+    """Return a substitute for a transaction's calls that loses the answer to a commit."""
     real = Transactions._call
 
     def call(self: Any, ends: float, act: Callable[..., Any], *values: object) -> None:
@@ -206,7 +206,7 @@ def without_answer(*, before: bool) -> Callable[..., None]:
 def test_a_topic_for_each_namespace_and_one_for_the_progress(
     sink: Sink, kafka_broker: Broker
 ) -> None:
-    """With a template the progress belongs to a topic of its own, which stays empty."""
+    """With a template the progress belongs to its own topic, which stays empty."""
     mark = uuid.uuid4().hex[:8]
     for name in ("a", "b"):
         kafka_broker.create_topic(f"{mark}.{name}")
@@ -230,7 +230,7 @@ def test_a_topic_for_each_namespace_and_one_for_the_progress(
 def test_settings_that_the_brokers_or_the_client_refuse_are_the_routes_fault(
     sink: Sink, settings: dict[str, Any], named: str
 ) -> None:
-    """They are told when the writer opens, without any value that may be a secret."""
+    """Refused settings are reported at the opening, without any value that may be secret."""
     with pytest.raises(RouteFault, match=named) as refused:
         sink.writer(replace(sink.context, deadline=3.0), **settings)
 
@@ -238,7 +238,7 @@ def test_settings_that_the_brokers_or_the_client_refuse_are_the_routes_fault(
 
 
 def test_a_progress_topic_that_is_missing_is_waited_for(sink: Sink) -> None:
-    """The writer says which one; once it is there the writer opens."""
+    """The writer names the missing topic, and opens once it exists."""
     name = f"progress-{uuid.uuid4().hex[:8]}"
     settings = {"progress_topic": name}
     with pytest.raises(SinkUnavailable, match=f"create the topic {name}"):
@@ -249,11 +249,11 @@ def test_a_progress_topic_that_is_missing_is_waited_for(sink: Sink) -> None:
 
 
 def test_a_broker_that_is_down_is_unavailable_and_nothing_is_lost_or_repeated(sink: Sink) -> None:
-    """With the broker down slices fail; afterwards the same writer goes on, each entry once."""
+    """With the broker down slices fail, and later the same writer delivers each entry once."""
     sink.writer().close()  # A new broker may need longer than the deadline for its first id.
     writer = sink.writer(replace(sink.context, deadline=2.0))
     assert write(writer, entries(numbered(10))).complete
-    # Of what is not visible yet the broker may lose the end: that is a test of its own.
+    # The broker may lose the end of an invisible commit: another test covers that.
     assert sink.values() == numbers(10)
     sink.broker.kill()
     try:
@@ -272,12 +272,12 @@ def test_a_broker_that_is_down_is_unavailable_and_nothing_is_lost_or_repeated(si
 def test_a_transaction_whose_end_the_brokers_lost_is_ended(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Progress that stays held back after the id was taken is freed by a commit of its own."""
+    """Progress still blocked after the id was taken is freed by another commit."""
     assert write(sink.writer(), entries(numbered(10))).complete
     read, held_back = Groups.read, [True]
 
     def held(self: Groups, group: str, ends: float, *, stable: bool) -> Progress | None:
-        # For real it takes a broker that is killed at the right moment: see the soak tests.
+        # On a real broker this takes a kill at the right moment: see the soak tests.
         if stable and held_back.pop():
             held_back.append(False)
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -301,7 +301,7 @@ def test_a_transaction_whose_end_the_brokers_lost_is_ended(
 
 
 def test_shards_keep_their_progress_apart(sink: Sink) -> None:
-    """Each shard reads back what it has written itself."""
+    """Each shard reads back its own progress."""
     contexts = [replace(sink.context, shard=shard, shards=3) for shard in range(3)]
     for shard, context in enumerate(contexts):
         assert write(sink.writer(context), entries(numbered(2), first=10 * (shard + 1))).complete

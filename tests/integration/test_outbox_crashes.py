@@ -1,4 +1,4 @@
-"""An engine that ends the hard way between any two steps of a row's way out of the outbox."""
+"""An engine that crashes between any two steps of a row's way out of the outbox."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def insert(database: Database, first: int, count: int = ROWS) -> None:
 
 @pytest.fixture
 def engine(tmp_path: Path, postgres: Database) -> Iterator[Callable[[str], Node]]:
-    """Make an engine by the name of a release; it is killed at the end."""
+    """Make an engine with the settings of a release, and kill it at the end."""
     prepare(postgres)
     made = list[Node]()
 
@@ -64,10 +64,10 @@ def drained(database: Database) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Take each point with one release in turn, and with all of them for ``--exhaustive``."""
     if "point" in metafunc.fixturenames:
-        # What only a restart does is met in test_outbox_restarts.
+        # Points that only a restart reaches are in test_outbox_restarts.
         points = [point for point in POINTS if "adopted" not in point and "super" not in point]
         cases = [(point, release) for point in points for release in RELEASES]
-        # Neighbours have other points and other releases.
+        # Neighbouring points get different releases.
         step = 1 if metafunc.config.getoption("--exhaustive") else 2 * len(RELEASES) + 1
         metafunc.parametrize(("point", "release"), cases[::step])
 
@@ -79,7 +79,7 @@ def test_a_crash_between_two_steps_loses_nothing(
     postgres: Database,
     tmp_path: Path,
 ) -> None:
-    """The next run delivers all, in order; what a route has settled is not repeated."""
+    """The next run delivers all rows in order, and does not repeat settled slices."""
     insert(postgres, 1)
     node = engine(release)
     if "known" in point:
@@ -93,7 +93,7 @@ def test_a_crash_between_two_steps_loses_nothing(
     node.stop()
     assert postgres.execute("SELECT * FROM wrong") == []
     repeated = len(list(seen(tmp_path / "out.txt"))) - rows
-    # Where rows are purged as soon as they are logged, a slice is in flight meanwhile.
+    # If rows are purged as soon as they are logged, a slice is in flight meanwhile.
     slices = 2 if "known" in point else 1
     flying = slices if release == "logged" or point == "before the settling" else 0
     assert repeated <= flying * ROWS
@@ -138,10 +138,10 @@ def test_ids_that_begin_anew_are_other_rows(
 def test_a_restored_database_loses_nothing(
     release: str, engine: Callable[[str], Node], postgres: Database, tmp_path: Path
 ) -> None:
-    """Rows that were delivered and come back are, at the most, delivered again; others once.
+    """Delivered rows that come back are at most delivered again, and other rows once.
 
-    What was marked and not purged is gone, its ids are those of other rows, and the numbers of
-    the terms have gone back.
+    Marked rows that were not purged are gone, their ids are those of other rows, and the terms'
+    numbers have gone back.
     """
     insert(postgres, 1)
     backup = postgres.execute("SELECT * FROM outbox ORDER BY id")
@@ -167,6 +167,6 @@ def test_a_restored_database_loses_nothing(
 
 
 def expected(release: str) -> set[int]:
-    """Return which rows must have arrived: all that the restored database had."""
+    """Return the rows that must have arrived: all rows of the restored database."""
     assert release in RELEASES
     return {*range(1, 11), *range(ROWS + 1, 2 * ROWS + 1)}

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
 @pytest.fixture
 def fleet(tmp_path: Path, postgres: Database) -> Iterator[list[Node]]:
-    """Return three engines that were not started; all are killed at the end."""
+    """Return three engines that are not started, and kill all at the end."""
     postgres.execute(outbox_sql())
     writer = {"adaptor": "leader_tools:SharedWriter", "path": str(tmp_path / "out.txt")}
     document = fleet_pipeline(postgres.dsn, {"writer": writer})
@@ -40,19 +40,19 @@ def fleet(tmp_path: Path, postgres: Database) -> Iterator[list[Node]]:
 
 
 def leader(nodes: list[Node]) -> Node | None:
-    """Return the running engine that believes to lead under the highest term."""
+    """Return the running engine that reports to lead under the highest term."""
     leading = [node for node in nodes if node.running and node.term is not None]
     return max(leading, key=lambda node: node.term or 0, default=None)
 
 
 def led_behind(nodes: list[Node], number: int) -> bool:
-    """Tell whether one of *nodes* leads under a later term than *number*."""
+    """Return whether one of *nodes* leads under a later term than *number*."""
     found = leader(nodes)
     return found is not None and (found.term or 0) > number
 
 
 def test_leaders_come_and_go(fleet: list[Node], postgres: Database, tmp_path: Path) -> None:
-    """A leader stops, is killed, is paused beyond its term and goes on: six takeovers.
+    """A leader stops, is killed, is paused beyond its term and resumes: six takeovers.
 
     No row is missing, first deliveries keep the order of their keys, and the next engine
     leads within two terms.
@@ -93,19 +93,19 @@ def test_leaders_come_and_go(fleet: list[Node], postgres: Database, tmp_path: Pa
 
 
 def operate(node: Node, request: Request) -> dict[str, Any]:
-    """Ask an engine, as the commands do."""
+    """Send *request* to an engine, as the commands do."""
     return perform(node.folder / "log", request)
 
 
 def is_candidate(node: Node) -> bool:
-    """Tell whether an engine takes part in the election and does not lead."""
+    """Return whether an engine takes part in the election and does not lead."""
     return operate(node, Status())["readers"][0]["state"] == "candidate"
 
 
 def test_a_paused_reader_gives_its_seat_to_another_engine(
     fleet: list[Node], postgres: Database, tmp_path: Path
 ) -> None:
-    """The group goes on: another leads within two terms, and the paused one stands for nothing."""
+    """Another engine leads within two terms, and the paused one is not a candidate."""
     path, nodes = tmp_path / "out.txt", fleet[:2]
     with Rows(postgres, keys=20, pause=0.1) as rows:
         for node in nodes:

@@ -1,7 +1,7 @@
-"""Notifications while nobody polls: they never fill the server's queue.
+"""Notifications that no session reads never fill the server's queue.
 
-A session that listens and does not read holds what it was not sent in a queue that all
-databases of a server share. Once that is full every commit that notifies fails.
+For a session that listens and does not read, unsent notifications stay in a queue that all
+databases of a server share. Once it is full every commit that notifies fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LED = ("leader-acquired", "leader-refreshed", "leader-revoked", "leader-fenced")
 TERM = "SELECT term, leader_id FROM transporter_term"
 ROUNDS = 10
 ROWS = 30
-"""Of a round: with the notification below, each of them fills most of a page; there are 64."""
+"""Rows of a round: with the notification below, each fills most of a page, and there are 64."""
 COMMIT = (
     "BEGIN; INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES ('t', 'k', 'v');"
     "SELECT pg_notify('outbox', repeat('x', 7900)); COMMIT"
@@ -68,7 +68,7 @@ def pipeline(folder: Path, database: Database, **reader: Any) -> Pipeline:
 
 @contextmanager
 def full_log() -> Iterator[threading.Event]:
-    """Let no log take anything until the event is set."""
+    """Let every log refuse appends until the event is set."""
     room, append = threading.Event(), CommitLog.append
 
     def full(self: CommitLog, *values: Any) -> Any:
@@ -83,7 +83,7 @@ def full_log() -> Iterator[threading.Event]:
 
 
 def commit_much(database: Database) -> None:
-    """Commit as an application does, several times what the queue holds; each round is read."""
+    """Commit several times the queue's capacity, as an application does, with each round read."""
     with database.connect() as connection:
         for _ in range(ROUNDS):
             for _ in range(ROWS):
@@ -111,11 +111,11 @@ def test_commits_go_on_while_the_log_is_full(
 
 
 def test_a_term_goes_on_while_the_log_is_full(small: Database, tmp_path: Path) -> None:
-    """Back-pressure ends no term, so nothing is superseded and given again (Invariant 14)."""
+    """Back-pressure ends no term, so nothing is superseded and redelivered (Invariant 14)."""
     events = Events()
     insert(small)
     with full_log() as room, running(pipeline(tmp_path, small, elector=ELECTOR), events=events):
-        # With pauses of up to a second each: several terms.
+        # The pauses are up to a second each, so eight span several terms.
         events.await_count("log-full", 8)
         room.set()
         until(lambda: remaining(small) == [])
@@ -123,7 +123,7 @@ def test_a_term_goes_on_while_the_log_is_full(small: Database, tmp_path: Path) -
 
 
 def test_a_term_goes_on_while_max_in_flight_is_reached(small: Database, tmp_path: Path) -> None:
-    """A sink that is away ends no term: what it has not taken yet is not superseded."""
+    """An unavailable sink ends no term, so its undelivered entries are not superseded."""
     events = Events()
     given = pipeline(tmp_path, small, elector=ELECTOR, max_in_flight=1)
     (tmp_path / "out.down").write_text("write")
@@ -131,7 +131,7 @@ def test_a_term_goes_on_while_max_in_flight_is_reached(small: Database, tmp_path
     with running(given, events=events) as engine:
         until(lambda: "max_in_flight" in engine.status().readers[0].problem)
         before = small.execute(TERM)
-        time.sleep(3.0)  # Of one second each: several terms.
+        time.sleep(3.0)  # Terms are one second each, so this spans several.
         assert "max_in_flight" in engine.status().readers[0].problem
         (tmp_path / "out.down").unlink()
         until(lambda: remaining(small) == [])
@@ -140,7 +140,7 @@ def test_a_term_goes_on_while_max_in_flight_is_reached(small: Database, tmp_path
 
 
 def test_commits_go_on_while_a_route_is_paused(small: Database, tmp_path: Path) -> None:
-    """An operator's pause holds the reader back, and not the application."""
+    """An operator's pause blocks the reader, and not the application."""
     given = pipeline(tmp_path, small, release="delivered", max_in_flight=1)
     with running(given) as engine:
         found = engine.route("out")
@@ -156,7 +156,7 @@ def test_commits_go_on_while_a_route_is_paused(small: Database, tmp_path: Path) 
 
 
 def test_commits_go_on_while_max_in_flight_is_reached(small: Database, tmp_path: Path) -> None:
-    """A sink that is away holds the reader back, and not the application."""
+    """An unavailable sink blocks the reader, and not the application."""
     given = pipeline(tmp_path, small, release="delivered", max_in_flight=1)
     (tmp_path / "out.down").write_text("write")
     insert(small)

@@ -1,4 +1,4 @@
-"""docs/outbox.md: its code and its pipeline, executed."""
+"""The code and the pipeline of docs/outbox.md, executed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fences(kind: str) -> list[str]:
 
 @pytest.fixture
 def shop(postgres: Database) -> dict[str, Any]:
-    """Create the page's table of orders and return what its code defines."""
+    """Create the page's table of orders and return the names that its code defines."""
     (orders,) = fences("sql")
     postgres.execute(orders)
     found: dict[str, Any] = {}
@@ -50,7 +50,7 @@ async def ship(dsn: str, shop: dict[str, Any], orders: list[int]) -> None:
 def test_the_code_stashes_in_the_transaction_of_the_change(
     postgres: Database, shop: dict[str, Any]
 ) -> None:
-    """Orders and events are there together, or neither is."""
+    """Orders and events commit together, or neither does."""
     postgres.execute(outbox_sql())
     with postgres.connect() as connection:
         orders = [shop["place_order"](connection, cents) for cents in (500, 700)]
@@ -86,7 +86,7 @@ def test_the_five_minutes(
     for line in "\n".join(fences("sh")).splitlines():
         program, *words = line.partition("#")[0].split() or [""]
         if program == "transporter" and words[0] == "outbox":
-            here = {"orders.yaml": str(file), "10": "1000"}  # nobody has to read these events
+            here = {"orders.yaml": str(file), "10": "1000"}  # the events are not needed here
             assert app.execute([here.get(word, word) for word in words]) == 0
     with postgres.connect() as connection:
         order = shop["place_order"](connection, 500)
@@ -101,7 +101,7 @@ def test_the_five_minutes(
 
 
 def test_every_command_of_the_page_is_there() -> None:
-    """What the page calls a command has a help page."""
+    """Each command that the page names has a help page."""
     commands = re.findall(r"\*\*`outbox (\w+)`\*\*", PAGE)
     assert commands == ["init", "pump", "reset", "drop"]
     for command in commands:

@@ -1,4 +1,4 @@
-"""``release: delivered`` on a real outbox, with all that holds a delivery up for a while."""
+"""``release: delivered`` on a real outbox, with everything that delays a delivery."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def _route(name: str, writer: dict[str, Any] | None = None, **keys: Any) -> dict
 
 
 def values(folder: Path, route: str = "out") -> list[str]:
-    """Return the values that *route* has delivered, in order."""
+    """Return the values that *route* delivered, in order."""
     return [line["data"] for line in delivered(folder / f"{route}.jsonl")]
 
 
 def retry(engine: Engine, route: str = "out") -> None:
-    """Have every parked entry of *route* delivered, as an operator does."""
+    """Request a retry of every parked entry of *route*, as an operator does."""
     found = engine.route(route)
     assert found is not None
     running_route, offsets = found
@@ -68,9 +68,9 @@ def retry(engine: Engine, route: str = "out") -> None:
 def test_a_parked_row_stays_until_its_retry_also_over_a_restart(
     outbox: Database, tmp_path: Path
 ) -> None:
-    """It is parked in the next run as it was, and leaves the table when it is delivered.
+    """A parked row stays parked in the next run, and leaves the table once it is delivered.
 
-    What came behind it under its key waits with it; other keys are delivered and purged.
+    Later rows of its key wait with it. Other keys are delivered and purged.
     """
     for key, value in (("a", "1"), ("b", "2"), ("a", "3")):
         insert(outbox, key, value)
@@ -88,7 +88,7 @@ def test_a_parked_row_stays_until_its_retry_also_over_a_restart(
 
 
 def test_a_row_waits_for_the_route_that_has_parked_it(outbox: Database, tmp_path: Path) -> None:
-    """With two routes the one that has delivered does not do so again, and the row stays."""
+    """The other route does not deliver the row again, and the row stays."""
     insert(outbox, "a", "1")
     routes = {"name": "out", "writer": {"reject": [0]}}, {"name": "other"}
     with running(pipeline(tmp_path, outbox, *routes)) as engine:
@@ -103,7 +103,7 @@ def test_a_row_waits_for_the_route_that_has_parked_it(outbox: Database, tmp_path
 
 
 def test_a_paused_route_holds_its_rows_back(outbox: Database, tmp_path: Path) -> None:
-    """Nothing is purged while a route is paused; the term goes on, and all comes when it does."""
+    """Nothing is purged while a route is paused, and the same term continues after the resume."""
     events = Events()
     with running(pipeline(tmp_path, outbox, {"name": "out"}), events=events) as engine:
         until(lambda: engine.status().readers[0].term is not None)
@@ -124,7 +124,7 @@ def test_a_paused_route_holds_its_rows_back(outbox: Database, tmp_path: Path) ->
 
 
 def test_a_paused_route_is_paused_after_a_restart(outbox: Database, tmp_path: Path) -> None:
-    """What it had not delivered waits for it in the log, and its row in the table."""
+    """Undelivered entries of the paused route wait in the log, and their rows in the table."""
     insert(outbox, "a", "1")
     (tmp_path / "out.down").write_text("write")
     given = pipeline(tmp_path, outbox, {"name": "out"})

@@ -1,4 +1,4 @@
-"""An engine that is started again and again while one of its routes is away."""
+"""An engine that is restarted again and again while one of its routes is away."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
 @pytest.fixture
 def engine(tmp_path: Path, outbox: Database) -> Iterator[Callable[..., Node]]:
-    """Make an engine whose route ``away`` is away; it is killed at the end."""
+    """Make an engine whose route ``away`` is away, and kill it at the end."""
     made = list[Node]()
 
     def make(elector: Any, **reader: Any) -> Node:
@@ -52,7 +52,7 @@ def engine(tmp_path: Path, outbox: Database) -> Iterator[Callable[..., Node]]:
 def test_restarts_repeat_nothing_while_a_route_is_away(
     elector: str, engine: Callable[..., Node], outbox: Database
 ) -> None:
-    """Exact sinks hold each row once, and the log does not grow, over stops and kills alike."""
+    """Exact sinks hold each row once, and the log does not grow, over stops and kills."""
     node = engine(ELECTORS[elector])
     rows = 0
     for turn in range(6):
@@ -85,9 +85,9 @@ def test_restarts_repeat_nothing_while_a_route_is_away(
 def test_only_a_takeover_supersedes(
     point: str | None, engine: Callable[..., Node], outbox: Database
 ) -> None:
-    """Once another engine has led, what is left comes again; a crash on the way changes nothing.
+    """After another engine has led, remaining rows come again, even with a crash on the way.
 
-    What the other one has delivered and purged is not delivered here.
+    Rows that the other engine delivered and purged are not delivered here.
     """
     node = engine("none")
     insert(outbox, 0, 50)
@@ -119,7 +119,7 @@ def test_only_a_takeover_supersedes(
 def test_a_crash_while_rows_are_adopted_changes_nothing(
     elector: str, point: str, engine: Callable[..., Node], outbox: Database
 ) -> None:
-    """Each row is in the exact sinks once, and in the log once, whatever crash comes on crash."""
+    """Each row is in the exact sinks once, and in the log once, over repeated crashes."""
     node = engine(ELECTORS[elector])
     insert(outbox, 0, 150)
     node.start()
@@ -140,7 +140,7 @@ def test_a_crash_while_rows_are_adopted_changes_nothing(
 def test_a_row_that_cannot_be_logged_is_told_of_once(
     engine: Callable[..., Node], outbox: Database
 ) -> None:
-    """It stays in the table and its entry stays parked; restarts log no other one."""
+    """The row stays in the table, its entry stays parked, and restarts log no second entry."""
     node = engine("none")
     insert(outbox, 0, 1)
     outbox.execute(
@@ -158,7 +158,7 @@ def test_a_row_that_cannot_be_logged_is_told_of_once(
 
 
 def test_a_key_keeps_its_order_over_restarts(engine: Callable[..., Node], outbox: Database) -> None:
-    """Invariant 9 with ``max_in_flight_per_key``: the next of a key waits for the route away."""
+    """Invariant 9 with ``max_in_flight_per_key``: a key's next entry waits for the route away."""
     node = engine(ELECTORS["elected"], batch_rows=1)
     node.change(lambda document: document["routes"][0].update(max_in_flight_per_key=1))
     insert(outbox, 0, 10)

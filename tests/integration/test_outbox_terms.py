@@ -1,4 +1,4 @@
-"""An outbox's reader whose term ends at any moment, and what stands in a new term's way."""
+"""An outbox reader whose term ends at any moment, and the obstacles to a new term."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ FENCE = "SELECT term FROM transporter_term WHERE outbox = 'public.outbox' FOR SH
 
 @pytest.fixture
 def opened(postgres: Database) -> Iterator[Callable[..., Any]]:
-    """Open readers on the database; all are closed at the end."""
+    """Open readers on the database, and close all at the end."""
     with readers(postgres, "mark") as opener:
         yield opener
 
 
 def began(reader: Any) -> list[int]:
-    """Poll until there is something; return its ids."""
+    """Poll until rows come, and return their ids."""
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends:
         batch = reader.poll(0.1)
@@ -59,15 +59,15 @@ def began(reader: Any) -> list[int]:
 
 
 def bump(database: Database) -> None:
-    """Begin a term for somebody else."""
+    """Begin a term for another leader."""
     database.execute("UPDATE transporter_term SET term = term + 1, leader_id = gen_random_uuid()")
 
 
-# --- what a term's end may meet
+# --- the end of a term
 
 
 def bumped_once(database: Database, patch: pytest.MonkeyPatch) -> None:
-    """Have another engine begin a term while the first one that begins looks at the rows."""
+    """Begin another engine's term once, while an engine that begins its own looks at the rows."""
     original, done = Outbox.purge_logged, threading.Event()
 
     def purge_logged(self: Outbox, entries: Any) -> None:
@@ -82,7 +82,7 @@ def bumped_once(database: Database, patch: pytest.MonkeyPatch) -> None:
 def test_a_term_may_end_before_it_has_begun(
     outbox: Database, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another engine's term begins between ours and our first look: ours comes again later."""
+    """Another engine's term begins between our term and our first look, and ours follows later."""
     log = Log()
     insert(outbox)
     first = opened(log)
@@ -101,7 +101,7 @@ def test_a_term_may_end_before_it_has_begun(
 def test_a_term_whose_number_comes_again_is_not_ours(
     act: str, outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """In a restored database another engine's term gets our number: ours is over (Invariant 7)."""
+    """In a restored database another engine's term gets our number, and ours ends (Invariant 7)."""
     first = opened()
     outbox.execute("UPDATE transporter_term SET term = term - 1")
     second = opened()
@@ -115,7 +115,7 @@ def test_a_term_whose_number_comes_again_is_not_ours(
 def test_notifications_without_end_do_not_hold_a_poll(
     outbox: Database, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A channel on which there is always one more keeps nobody from pulsing or stopping."""
+    """A channel with endless notifications blocks neither pulses nor stops."""
     reader = opened(elector=ELECTOR, poll_interval="1h")
     until(lambda: reader.keep_alive() or outbox.execute("SELECT term FROM transporter_term"))
     monkeypatch.setattr("transporter_adaptors.postgres.reader.wait_for_notify", lambda *_: True)
@@ -125,9 +125,9 @@ def test_notifications_without_end_do_not_hold_a_poll(
 
 
 def test_what_was_handed_out_is_not_kept(outbox: Database, opened: Callable[..., Any]) -> None:
-    """Invariant 17: while rows wait for their delivery the reader knows their ids, and no more.
+    """Invariant 17: while rows await their delivery the reader keeps only their ids.
 
-    Once they are delivered it knows nothing of them, however long its term is.
+    Once they are delivered it keeps nothing of them, however long its term is.
     """
     for number in range(3):
         insert(outbox, value=str(number))
@@ -144,7 +144,7 @@ def test_what_was_handed_out_is_not_kept(outbox: Database, opened: Callable[...,
 
 
 def test_of_a_batch_only_parked_rows_are_kept(outbox: Database, opened: Callable[..., Any]) -> None:
-    """Invariant 17: a row that stays for long keeps the ids of its batch no longer in memory."""
+    """Invariant 17: a row that stays for long does not keep its batch's ids in memory."""
     for number in range(20):
         insert(outbox, value=str(number))
     reader = opened()
@@ -160,7 +160,7 @@ def test_of_a_batch_only_parked_rows_are_kept(outbox: Database, opened: Callable
 def test_who_is_alone_knows_after_an_outage_what_was_delivered(
     outbox: Database, tmp_path: Path
 ) -> None:
-    """A lost connection repeats nothing that the routes have delivered meanwhile."""
+    """After a lost connection the rows that the routes delivered meanwhile are not repeated."""
     for number in range(5):
         insert(outbox, value=str(number))
     (tmp_path / "out.down").write_text("write")
@@ -179,7 +179,7 @@ def test_who_is_alone_knows_after_an_outage_what_was_delivered(
 
 
 def lines(folder: Path) -> int:
-    """Return how many entries route ``out`` has delivered."""
+    """Return the number of entries that route ``out`` delivered."""
     file = folder / "out.jsonl"
     return len(file.read_text().splitlines()) if file.exists() else 0
 
@@ -201,12 +201,12 @@ def pipeline(folder: Path, dsn: str, **reader: Any) -> Pipeline:
     return load(folder / "pipeline.yaml", {})
 
 
-# --- what stands in the way of a term
+# --- obstacles to a term
 
 
 @contextmanager
 def holding(database: Database, how: str) -> Iterator[None]:
-    """Hold a share of the term's row as a leader does that was stopped at this moment."""
+    """Hold a share of the term's row, like a leader that was stopped at this moment."""
     if how == "transaction":
         with database.connect(autocommit=False) as connection:
             connection.execute(FENCE)
@@ -215,7 +215,7 @@ def holding(database: Database, how: str) -> Iterator[None]:
                 connection.rollback()
         return
     connection = database.connect()
-    # Its answer fills every buffer, and nobody reads it: the statement does not end.
+    # The unread answer fills every buffer, so the statement does not end.
     endless = (
         f"WITH fence AS MATERIALIZED ({FENCE}) SELECT repeat('x', 1000000)"
         " FROM fence, generate_series(1, 1000)"
@@ -230,7 +230,7 @@ def holding(database: Database, how: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("how", ["transaction", "statement"])
 def test_a_stopped_leader_is_out_of_the_way_after_half_a_term(outbox: Database, how: str) -> None:
-    """A share of the term's row holds the next leader up for half a term, and no longer."""
+    """A share of the term's row blocks the next leader for half a term, and no longer."""
     dsn = SecretStr(outbox.dsn)
     with connect(dsn, TERM) as connection:
         first = term.acquire(connection, TABLE, dsn, TERM)
@@ -243,7 +243,7 @@ def test_a_stopped_leader_is_out_of_the_way_after_half_a_term(outbox: Database, 
 
 
 def test_who_may_end_nobody_waits_no_longer_than_a_term(outbox: Database) -> None:
-    """Without the right to end the blocker the wait is over after a term, and is told."""
+    """Without the right to end the blocker the wait is over after a term, with an error."""
     outbox.execute("DROP ROLE IF EXISTS timid")
     outbox.execute("CREATE ROLE timid LOGIN")
     try:
@@ -262,7 +262,7 @@ def test_who_may_end_nobody_waits_no_longer_than_a_term(outbox: Database) -> Non
 
 
 def test_a_server_that_hangs_is_given_up_within_two_terms(outbox: Database) -> None:
-    """Its kernel confirms every packet, so nothing but our own patience ends the wait."""
+    """The server's kernel confirms every packet, so only our time-out ends the wait."""
     with FaultyProxy(("127.0.0.1", outbox.server.port)) as proxy:
         dsn = make_conninfo(outbox.tcp_dsn(), host="127.0.0.1", port=proxy.port)
         with connect(SecretStr(dsn), TERM) as connection:
@@ -278,7 +278,7 @@ def test_a_server_that_hangs_is_given_up_within_two_terms(outbox: Database) -> N
 def test_a_server_that_hangs_is_given_up_without_an_elector(
     outbox: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An engine that is alone does not wait for ever either: it connects anew."""
+    """An engine without an elector does not wait for ever either: it connects again."""
     monkeypatch.setattr("transporter_adaptors.postgres.session.SILENCE", 1.0)
     events = Events()
     with FaultyProxy(("127.0.0.1", outbox.server.port)) as proxy:
@@ -295,7 +295,7 @@ def test_a_server_that_hangs_is_given_up_without_an_elector(
 
 
 def slow_rows(database: Database) -> None:
-    """Have each row that is marked or purged take 10 ms."""
+    """Slow each marking or purge of a row down by 10 ms."""
     database.execute(
         "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " PERFORM pg_sleep(0.01); RETURN coalesce(NEW, OLD); END $$;"
@@ -305,7 +305,7 @@ def slow_rows(database: Database) -> None:
 
 
 def test_a_batch_too_large_for_a_term_is_halved(outbox: Database, tmp_path: Path) -> None:
-    """Three terms would not do for all rows at once; a server that is slow is read all the same."""
+    """Even three terms are too short for all rows at once, and a slow server is still read."""
     slow_rows(outbox)
     outbox.execute(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value)"
@@ -323,7 +323,7 @@ def test_a_batch_too_large_for_a_term_is_halved(outbox: Database, tmp_path: Path
 
 
 def test_rows_too_many_for_one_statement_are_purged_in_parts(outbox: Database) -> None:
-    """What was logged leaves the table also when the server has become slow since."""
+    """Logged rows leave the table even if the server has become slow since."""
     dsn = SecretStr(outbox.dsn)
     with outbox.connect() as session:
         for _ in range(300):
@@ -344,9 +344,9 @@ def test_rows_too_many_for_one_statement_are_purged_in_parts(outbox: Database) -
 def test_a_stop_ends_while_the_database_is_away(
     outbox: Database, tmp_path: Path, fault: str, elector: Any
 ) -> None:
-    """It takes ``shutdown_timeout`` and a few seconds at most, whether the server says no or not.
+    """A stop takes at most ``shutdown_timeout`` and a few seconds, even if the server hangs.
 
-    What was delivered is purged by the next run, and not repeated.
+    Delivered rows are purged by the next run, and not repeated.
     """
     with FaultyProxy(("127.0.0.1", outbox.server.port)) as proxy:
         dsn = make_conninfo(outbox.tcp_dsn(), port=proxy.port)

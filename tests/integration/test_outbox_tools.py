@@ -1,4 +1,4 @@
-"""The application's side of the outbox on a real PostgreSQL: stashing, and the commands."""
+"""The outbox as applications use it, on a real PostgreSQL: stashing, and the commands."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CREATE TABLE outbox (
 
 @pytest.fixture
 def opened(postgres: Database) -> Iterator[Callable[..., Any]]:
-    """Open readers on the database; all are closed at the end."""
+    """Open readers on the database, and close all at the end."""
     with readers(postgres, "mark") as opener:
         yield opener
 
@@ -90,7 +90,7 @@ def result(text: str) -> dict[str, Any]:
 
 
 def test_an_event_exists_exactly_when_its_transaction_commits(outbox: Database) -> None:
-    """A rollback takes the event with it; nothing is committed on the application's behalf."""
+    """A rollback removes the event, and stash never commits on the application's behalf."""
     with psycopg.connect(outbox.dsn) as connection, connection.cursor() as cursor:
         stash(cursor, PLACED)
         assert remaining(outbox) == []
@@ -103,7 +103,7 @@ def test_an_event_exists_exactly_when_its_transaction_commits(outbox: Database) 
 def test_what_is_stashed_is_what_an_engine_reads(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """Topic, key, value, tombstone and headers arrive as they were said."""
+    """Topic, key, value, tombstone and headers arrive as the application gave them."""
     letters = Record("zákazníci", "schlüssel-鍵", "žluťoučký 🐎", {"x": 'a"b,{}\\', "y": ""})
     with outbox.connect() as connection:
         for record in (PLACED, letters, Record("t", "", None)):
@@ -124,7 +124,7 @@ def test_what_is_stashed_is_what_an_engine_reads(
 
 
 def test_async_code_stashes_as_well(outbox: Database) -> None:
-    """The async pair works on cursors and connections, in the transaction they are in."""
+    """The async pair works on cursors and connections, in their current transaction."""
 
     async def work() -> None:
         async with await psycopg.AsyncConnection.connect(outbox.dsn) as connection:
@@ -139,7 +139,7 @@ def test_async_code_stashes_as_well(outbox: Database) -> None:
 
 
 def test_the_kinds_of_cursor_are_told_apart(outbox: Database) -> None:
-    """An async cursor given to sync code is an error, for its event would silently be lost."""
+    """An async cursor in sync code is an error, because its event would silently be lost."""
 
     async def work() -> None:
         async with await psycopg.AsyncConnection.connect(outbox.dsn) as connection:
@@ -151,7 +151,7 @@ def test_the_kinds_of_cursor_are_told_apart(outbox: Database) -> None:
 
 
 def test_a_table_of_any_name(postgres: Database) -> None:
-    """A schema, capitals, quotes and per cent signs are no obstacle."""
+    """A schema, capitals, quotes and per cent signs are accepted."""
     table = '"My Shop"."100%s ""Out"""'
     postgres.execute('CREATE SCHEMA "My Shop"')
     with postgres.connect() as connection:
@@ -163,7 +163,7 @@ def test_a_table_of_any_name(postgres: Database) -> None:
 
 
 def test_a_table_that_goharvest_made(postgres: Database) -> None:
-    """Its columns have no defaults, which makes no difference."""
+    """Stashing works although the table's columns have no defaults."""
     postgres.execute(GOHARVEST)
     with postgres.connect() as connection:
         stash(connection, Record("t", "k", None))
@@ -189,7 +189,7 @@ def test_an_application_needs_two_rights_only(outbox: Database) -> None:
 
 
 def test_init_creates_the_table_once(postgres: Database, command: Callable[..., str]) -> None:
-    """A second run says that it is there, and changes nothing; rows stay."""
+    """A second run reports the existing table and changes nothing, and rows stay."""
     assert command("init", "--run") == "public.outbox: created\n"
     insert(postgres)
     assert "public.outbox: existed already" in command("init", "--run")
@@ -202,7 +202,7 @@ def test_init_creates_the_table_once(postgres: Database, command: Callable[..., 
 
 
 def test_what_init_prints_is_what_it_runs(postgres: Database, command: Callable[..., str]) -> None:
-    """The printed SQL makes the same table, trigger and settings, as often as it runs."""
+    """The printed SQL makes the same table, trigger and settings, and can run again."""
     postgres.execute("CREATE SCHEMA a; CREATE SCHEMA b")
     command("init", "--run", "--table", "a.outbox")
     printed = command("init", "--table", "b.outbox")
@@ -223,7 +223,7 @@ def test_what_init_prints_is_what_it_runs(postgres: Database, command: Callable[
 def test_init_adds_the_trigger_to_a_table_of_goharvest(
     postgres: Database, command: Callable[..., str]
 ) -> None:
-    """An outbox that is there keeps its columns, and wakes the reader from then on."""
+    """An existing outbox keeps its columns, and notifies the reader from then on."""
     postgres.execute(GOHARVEST)
     assert "existed already" in command("init", "--run")
     with postgres.connect() as listener:
@@ -236,7 +236,7 @@ def test_init_adds_the_trigger_to_a_table_of_goharvest(
 def test_init_touches_no_other_table(
     postgres: Database, command: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A table that is no outbox gets no trigger: exit 3, and what it lacks."""
+    """A table that is not an outbox gets no trigger, only exit code 3 with the reason."""
     postgres.execute("CREATE TABLE orders (id int)")
     assert app.execute(["outbox", "init", "--run", "--table", "orders"]) == 3
     told = capsys.readouterr().err
@@ -248,7 +248,7 @@ def test_init_touches_no_other_table(
 def test_init_needs_a_schema(
     command: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A schema that is not there is named, exit 3."""
+    """A missing schema is named, with exit code 3."""
     assert app.execute(["outbox", "init", "--run", "--table", "shop.outbox", "--json"]) == 3
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["exit_code"] == 3
@@ -259,7 +259,7 @@ def test_init_needs_a_schema(
 
 
 def test_the_pump_counts_every_key(outbox: Database, command: Callable[..., str]) -> None:
-    """In id order the header seq of each key goes from 1 without a gap; values have their size."""
+    """In id order each key's header seq runs from 1 without a gap, and values have their size."""
     words = ("--keys", "7", "--records", "205", "--rows", "10", "--value-bytes", "300")
     told = result(command("pump", *words, "--json"))
     assert (told["records"], told["keys"], told["table"]) == (205, 7, "outbox")
@@ -279,7 +279,7 @@ def test_the_pump_counts_every_key(outbox: Database, command: Callable[..., str]
 
 
 def test_the_pump_keeps_its_rate_and_tells_of_it(outbox: Database) -> None:
-    """Transactions come when the rate has them due, and the meter is read in between."""
+    """Transactions come when they are due, and the meter is read in between."""
     now, told, read = [0.0], [], []
 
     def wait(seconds: float) -> None:
@@ -308,14 +308,14 @@ def test_the_pump_keeps_its_rate_and_tells_of_it(outbox: Database) -> None:
 def test_the_pump_without_a_table(
     command: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A missing table is exit 3, with the command that creates it."""
+    """A missing table is exit code 3, with the command that creates it."""
     for name in ("pump", "reset"):
         assert app.execute(["outbox", name]) == 3
         assert "'transporter outbox init --run' creates it" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_the_pump(outbox: Database) -> None:
-    """An interrupt is exit 130; stderr tells what is committed, and that is what is there."""
+    """An interrupt is exit code 130, and stderr reports the true number of committed rows."""
     words = [*TRANSPORTER, "outbox", "pump", "--records", "100000", "--rate", "100"]
     environment = {**os.environ, VARIABLE: outbox.dsn}
     with subprocess.Popen(
@@ -345,7 +345,7 @@ def leaders(database: Database) -> list[UUID | None]:
 def test_reset_clears_what_ended_terms_have_marked(
     outbox: Database, opened: Callable[..., Any], command: Callable[..., str]
 ) -> None:
-    """Marks of a leader that was replaced go; those of the last one stay, and are told."""
+    """Marks of a replaced leader are reset, and those of the last leader stay and are counted."""
     for _ in range(3):
         insert(outbox)
     first = opened(batch_rows=1)
@@ -369,7 +369,7 @@ def test_reset_clears_what_ended_terms_have_marked(
 def test_end_term_resets_what_the_last_leader_has_marked(
     outbox: Database, opened: Callable[..., Any], command: Callable[..., str]
 ) -> None:
-    """The engine that lived is fenced; what it had logged is purged by the next, never twice."""
+    """The living engine is fenced, and the next engine purges its logged rows, never twice."""
     insert(outbox, "logged")
     reader, log = opened(), Log()
     batch = reader.poll(5)
@@ -388,7 +388,7 @@ def test_end_term_resets_what_the_last_leader_has_marked(
 def test_reset_asks(
     outbox: Database, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str]
 ) -> None:
-    """Without --yes there is a question with the count; no is exit 130, and nothing is changed."""
+    """Without --yes the command asks with the count, and a no is exit code 130 without a change."""
     for _ in range(2):
         insert(outbox)
     mark(outbox, GHOST, 1, 2)
@@ -408,7 +408,7 @@ def test_reset_asks(
 
 
 def test_reset_of_a_backlog_goes_in_steps(outbox: Database, command: Callable[..., str]) -> None:
-    """Many rows are reset in several statements, each of them once; others stay."""
+    """Many rows are reset in several statements, each row once, and others stay."""
     outbox.execute(
         "INSERT INTO outbox (kafka_topic, kafka_key, leader_id) SELECT 't', 'k',"
         " CASE WHEN n %% 5 > 0 THEN %s::uuid END FROM generate_series(1, 25003) AS n",
@@ -421,7 +421,7 @@ def test_reset_of_a_backlog_goes_in_steps(outbox: Database, command: Callable[..
 def test_a_term_that_begins_in_the_meantime_is_left_alone(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """Rows that a new leader marks after the look keep their marks, and its term is not ended."""
+    """Rows that a new leader marks after the look keep their marks, and its term does not end."""
     for _ in range(2):
         insert(outbox)
     opened()
@@ -438,7 +438,7 @@ def test_a_term_that_begins_in_the_meantime_is_left_alone(
 
 
 class Interrupted:
-    """A connection on which something happens behind its n-th statement."""
+    """A connection that calls a function after its n-th statement."""
 
     def __init__(self, connection: Connection, number: int, happens: Callable[[], object]) -> None:
         self.connection, self.left, self.happens = connection, number, happens
@@ -455,7 +455,7 @@ class Interrupted:
 def test_a_look_beside_a_start_takes_no_living_leader_for_a_dead_one(
     outbox: Database, opened: Callable[..., Any], number: int
 ) -> None:
-    """Whenever in the look a new engine starts and marks, its marks are not reset."""
+    """Marks of an engine that starts at any point of the look are not reset."""
     insert(outbox)
     opened()
     mark(outbox, GHOST, 1)
@@ -478,7 +478,7 @@ def test_a_look_beside_a_start_takes_no_living_leader_for_a_dead_one(
 def test_a_reset_beside_a_take_repeats_nothing(
     outbox: Database, command: Callable[..., str]
 ) -> None:
-    """Rows that are being taken are reset under the reader's hands, and still go, once."""
+    """Rows are reset while the reader takes them, and still leave the table, once."""
     for _ in range(3):
         insert(outbox)
     mark(outbox, GHOST, 1, 3)
@@ -495,7 +495,7 @@ def test_a_reset_beside_a_take_repeats_nothing(
 
 
 def test_reset_waits_for_a_row_and_looks_again(outbox: Database) -> None:
-    """A row that another transaction is marking meanwhile keeps that mark."""
+    """A row that another transaction marks meanwhile keeps that mark."""
     insert(outbox)
     mark(outbox, GHOST, 1)
     with connect(outbox.dsn) as connection, psycopg.connect(outbox.dsn) as rival:
@@ -526,7 +526,7 @@ ALL, NONE = [(True, True, 1)], [(False, False, 0)]
 def test_drop_removes_what_init_has_created(
     postgres: Database, command: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing of it is left, and a second time there is no such table."""
+    """Nothing of it remains, and a second drop reports the missing table."""
     command("init", "--run")
     assert postgres.execute(THERE) == ALL
     assert command("drop", "--yes") == "public.outbox: trigger, function and table dropped\n"
@@ -538,7 +538,7 @@ def test_drop_removes_what_init_has_created(
 def test_drop_refuses_rows_that_are_not_delivered(
     outbox: Database, command: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not even a question is asked; --force loses them, and says how many."""
+    """The command refuses without a question, and --force drops the rows with their count."""
     for _ in range(3):
         insert(outbox)
     for words in (["drop"], ["drop", "--yes"]):
@@ -559,7 +559,7 @@ def test_drop_refuses_rows_that_are_not_delivered(
 def test_drop_asks(
     outbox: Database, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str]
 ) -> None:
-    """Without --yes there is a question; no is exit 130, and nothing is dropped."""
+    """Without --yes the command asks, and a no is exit code 130 and drops nothing."""
     asked: list[str] = []
 
     def refuse(question: str, **_: Any) -> None:
@@ -580,7 +580,7 @@ def test_drop_asks(
 
 
 def test_drop_can_leave_the_table(outbox: Database, command: Callable[..., str]) -> None:
-    """A table that was there before init loses its trigger, and nothing else, whatever it holds."""
+    """A table that existed before init loses only its trigger, with or without rows."""
     insert(outbox)
     drop = ["drop", "--keep-table", "--yes"]
     assert command(*drop) == "public.outbox: trigger and function dropped\n"
@@ -592,7 +592,7 @@ def test_drop_can_leave_the_table(outbox: Database, command: Callable[..., str])
 def test_drop_leaves_alone_what_is_not_its_own(
     postgres: Database, command: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another kind of table, a function of the user's, and a table that others depend on."""
+    """Other tables, the user's functions, and tables with dependent objects are not dropped."""
     postgres.execute("CREATE TABLE orders (id int)")
     assert app.execute(["outbox", "drop", "--table", "orders", "--yes", "--force"]) == 3
     assert "it is not an outbox" in capsys.readouterr().err
@@ -613,7 +613,7 @@ def test_drop_leaves_alone_what_is_not_its_own(
 def test_drop_spells_every_name(
     postgres: Database, command: Callable[..., str], table: str
 ) -> None:
-    """Also where the trigger's name is longer than PostgreSQL's names, and is cut by it."""
+    """Even a trigger name that PostgreSQL truncates to its limit is found."""
     postgres.execute('CREATE SCHEMA "My 5% Shop"')
     command("init", "--run", "--table", table)
     done = result(command("drop", "--yes", "--json", "--table", table))
@@ -623,7 +623,7 @@ def test_drop_spells_every_name(
 
 
 def test_rows_that_come_while_drop_asks_are_not_lost(outbox: Database) -> None:
-    """They are counted again under the lock, with those of transactions that were open."""
+    """The rows are counted again under the lock, with those of open transactions."""
     with connect(outbox.dsn) as connection, psycopg.connect(outbox.dsn) as application:
         found = removal.find_removable(connection, "outbox", Columns())
         insert(application)
@@ -648,7 +648,7 @@ def test_rows_that_come_while_drop_asks_are_not_lost(outbox: Database) -> None:
 def test_drop_of_an_event_router_is_its_trigger(
     postgres: Database, tmp_path: Any, command: Callable[..., str]
 ) -> None:
-    """Its table is the application's, and stays with its rows."""
+    """The table belongs to the application, and stays with its rows."""
     postgres.execute("CREATE TABLE outboxevent (id uuid)")
     (tmp_path / "p.yaml").write_text(
         f"readers: [{{name: in, adaptor: postgres-outbox, dsn: {json.dumps(postgres.dsn)},"
@@ -661,13 +661,13 @@ def test_drop_of_an_event_router_is_its_trigger(
     assert postgres.execute("SELECT count(*) FROM outboxevent") == [(1,)]
 
 
-# --- where the database is
+# --- the choice of the database
 
 
 def test_a_pipeline_file_names_the_outbox(
     postgres: Database, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its reader's database and table are used; variables of sinks need not be set."""
+    """The reader's database and table are used, and variables of sinks may be unset."""
     postgres.execute("CREATE SCHEMA shop")
     (tmp_path / "p.yaml").write_text(
         "readers: [{name: in, adaptor: postgres-outbox, dsn: '${SHOP_DSN}', table: shop.events}]\n"
@@ -683,7 +683,7 @@ def test_a_pipeline_file_names_the_outbox(
 def test_a_server_that_is_away_is_exit_3(
     capsys: pytest.CaptureFixture[str], postgres: Database
 ) -> None:
-    """No connection is the environment's fault; a wrong password is not repeated (Invariant 20)."""
+    """A failed connection is exit code 3, without the wrong password in it (Invariant 20)."""
     away = make_conninfo(host="127.0.0.1", port=free_port(), user="x", password="hunter22")
     wrong = postgres.tcp_dsn(password=f"{PASSWORD}-hunter22")
     for dsn in (away, wrong):
@@ -695,7 +695,7 @@ def test_a_server_that_is_away_is_exit_3(
 
 
 def test_a_lost_connection_tells_what_is_committed(outbox: Database) -> None:
-    """When the database ends the session, the error says how many rows are there."""
+    """A session ended by the database is an error with the number of committed rows."""
 
     def cut(_: int) -> None:
         outbox.execute(

@@ -1,4 +1,4 @@
-"""Outbox tables whose columns have names of their own, on a real PostgreSQL."""
+"""Outbox tables with custom column names, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOSTILE = {
     "header_values": '"größe 鍵"',
     "leader": '"SELECT"',
 }
-"""Spaces, quotes, placeholders of every kind, and the name that another column usually has."""
+"""Spaces, quotes, placeholders of every kind, and the usual name of another column."""
 KEYWORDS = {
     "id": "size",
     "created": "found",
@@ -45,13 +45,13 @@ KEYWORDS = {
     "header_values": "text",
     "leader": "kafka_topic",
 }
-"""What our statements call other things."""
+"""Names that our statements use for other things."""
 RECORD = Record("orders", "7", '{"id": 7}', [("trace", "a"), ("n", "1")])
 
 
 @dataclass(frozen=True)
 class Outbox:
-    """A table with columns of any name."""
+    """A table with arbitrary column names."""
 
     database: Database
     columns: dict[str, str]
@@ -72,7 +72,7 @@ class Outbox:
 
 @pytest.fixture(params=[HOSTILE, KEYWORDS, {"id": '"n%"', "value": '"V"'}])
 def outbox(request: pytest.FixtureRequest, postgres: Database) -> Outbox:
-    """Create an outbox with awkward names, all or some."""
+    """Create an outbox in which some or all names are awkward."""
     postgres.execute('CREATE SCHEMA "My 5% Shop"')
     postgres.execute(outbox_sql(TABLE, columns=Columns(**request.param)))
     return Outbox(postgres, request.param)
@@ -80,13 +80,13 @@ def outbox(request: pytest.FixtureRequest, postgres: Database) -> Outbox:
 
 @pytest.fixture(params=["mark", "take"])
 def opened(request: pytest.FixtureRequest, postgres: Database) -> Iterator[Callable[..., Any]]:
-    """Open readers on the database; all are closed at the end."""
+    """Open readers on the database, and close all at the end."""
     with readers(postgres, request.param) as opener:
         yield opener
 
 
 def test_rows_are_read_and_purged(outbox: Outbox, opened: Callable[..., Any]) -> None:
-    """Whatever the columns are called, a row arrives whole, wakes the reader, and goes."""
+    """With any column names a row arrives whole, notifies the reader, and is purged."""
     reader = opened(**outbox.settings, poll_interval=60)
     assert ids(reader.poll(0)) == []
     outbox.stash(RECORD, Record("orders", "8", None))
@@ -117,7 +117,7 @@ def test_late_rows_and_sweeps(outbox: Outbox, opened: Callable[..., Any]) -> Non
 
 
 def test_rows_are_recognised(outbox: Outbox, opened: Callable[..., Any]) -> None:
-    """What was logged before a crash is purged at the next open."""
+    """Rows logged before a crash are purged at the next open."""
     log = Log()
     outbox.stash(RECORD, RECORD)
     reader = opened(log, **outbox.settings)
@@ -129,7 +129,7 @@ def test_rows_are_recognised(outbox: Outbox, opened: Callable[..., Any]) -> None
 
 
 def test_bad_and_large_rows_are_told_of_by_name(outbox: Outbox, opened: Callable[..., Any]) -> None:
-    """Raw columns, sizes and the statement to run have the names that the table has."""
+    """Raw columns, sizes and the suggested statement use the table's column names."""
     outbox.stash(RECORD, RECORD)
     found = OutboxConfig(dsn="", columns=outbox.columns).columns.names  # type: ignore[arg-type]
     quoted = {role: '"' + name.replace('"', '""') + '"' for role, name in found.items()}
@@ -155,14 +155,14 @@ def test_bad_and_large_rows_are_told_of_by_name(outbox: Outbox, opened: Callable
 def test_missing_columns_are_named_with_their_setting(
     outbox: Outbox, opened: Callable[..., Any]
 ) -> None:
-    """The error tells the column that was looked for, and under which key of columns."""
+    """The error names the missing column and its key in columns."""
     settings = {**outbox.settings, "columns": {**outbox.columns, "value": '"No 5%"'}}
     with pytest.raises(EnvironmentFault, match=r'"No 5%" \(columns: value\) is missing'):
         opened(**settings)
 
 
 def test_ids_must_be_unique(outbox: Outbox, opened: Callable[..., Any]) -> None:
-    """A column that does not name one row each is refused, with what to run (Invariant 7)."""
+    """A numbering column that is not unique is refused, with the remedy (Invariant 7)."""
     ((name,),) = outbox.database.execute(
         "SELECT conname FROM pg_constraint WHERE contype = 'p' AND conrelid = %s::regclass",
         [TABLE],
@@ -199,7 +199,7 @@ def test_the_commands_take_columns_from_the_pipeline_file(
 def test_the_commands_take_columns_as_options(
     postgres: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a pipeline file --column says what a column is called."""
+    """Without a pipeline file --column gives the name of a column."""
     words = ["--dsn", postgres.dsn, "--column", "id=event_id", "--column", 'value="The Value"']
     assert app.execute(["outbox", "init", "--run", *words]) == 0
     assert app.execute(["outbox", "pump", "--records", "3", *words]) == 0
@@ -216,7 +216,7 @@ def test_the_commands_take_columns_as_options(
 
 
 def test_a_partitioned_table(postgres: Database, opened: Callable[..., Any]) -> None:
-    """Its unique indexes have the column that it is parted by in them, which is no obstacle."""
+    """A unique index that also contains the partition key is accepted."""
     postgres.execute(
         "CREATE TABLE outbox (id bigserial, create_time timestamptz NOT NULL DEFAULT now(),"
         " kafka_topic text, kafka_key text, kafka_value text, leader_id uuid,"
@@ -235,7 +235,7 @@ def test_a_partitioned_table(postgres: Database, opened: Callable[..., Any]) -> 
 
 @pytest.mark.parametrize("kind", ["smallint", "integer"])
 def test_narrow_ids(postgres: Database, opened: Callable[..., Any], kind: str) -> None:
-    """A table that numbers its rows with fewer bytes is read and purged like any other."""
+    """A table with smallint or integer ids is read and purged like any other."""
     postgres.execute(outbox_sql())
     postgres.execute(f"ALTER TABLE outbox ALTER id TYPE {kind}")
     outbox = Outbox(postgres, {})

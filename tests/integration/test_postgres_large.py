@@ -1,4 +1,4 @@
-"""Rows that are larger than the log takes in one piece, on a real PostgreSQL."""
+"""Rows too large for one append to the log, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ pytestmark = pytest.mark.postgres
 
 MIB = 1024**2
 SMALL = ("orders", "k")
-"""Topic and key of a row: with them and this value it has just the bytes that are taken."""
+"""Topic and key of a row: with a value of FITS bytes the row has the largest size accepted."""
 FITS = LARGEST - len("".join(SMALL))
 
 
 @pytest.fixture(params=["mark", "take"])
 def claim(request: pytest.FixtureRequest) -> str:
-    """Name the way to claim rows: what a test promises holds for either."""
+    """Return the way to claim rows: each test must pass with either."""
     return str(request.param)
 
 
 @pytest.fixture
 def opened(postgres: Database, claim: str) -> Iterator[Callable[..., Any]]:
-    """Open readers on the database; all are closed at the end."""
+    """Open readers on the database, and close all at the end."""
     with readers(postgres, claim) as opener:
         yield opener
 
 
 def put(database: Database, size: int) -> int:
-    """Insert a row with a value of *size* bytes, which are made on the server."""
+    """Insert a row with a value of *size* bytes, which the server makes."""
     ((number,),) = database.execute(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES (%s, %s, repeat('x', %s))"
         " RETURNING id",
@@ -55,14 +55,14 @@ def put(database: Database, size: int) -> int:
 
 
 def reason(message: Message) -> str:
-    """Return what the header of a message in the place of a row says."""
+    """Return the reason in the header of a message that stands for a row."""
     ((name, why),) = message.headers
     assert name == "transporter-error"
     return (why or b"").decode()
 
 
 def log_all(reader: Any, log: Log) -> list[int]:
-    """Read, log and commit all there is; return the ids."""
+    """Read, log and commit all rows, and return their ids."""
     found: list[int] = []
     while (batch := reader.poll(0.1)).position is not None:
         parts = list(appendable(batch.messages))
@@ -77,7 +77,7 @@ def log_all(reader: Any, log: Log) -> list[int]:
 def test_what_the_log_takes_is_read_and_more_is_told_of(
     outbox: Database, opened: Callable[..., Any], value: int
 ) -> None:
-    """One byte more than fits: the row stays, its neighbours go, and an entry is in its place."""
+    """A row one byte too large stays with an entry in its place, and its neighbours are purged."""
     numbers = [insert(outbox), put(outbox, value), insert(outbox)]
     log = Log()
     reader = opened(log, batch_bytes="64MiB")
@@ -109,7 +109,7 @@ def test_what_it_says_to_run_removes_the_row(outbox: Database, opened: Callable[
 
 
 def test_a_large_row_is_told_of_once_a_term(outbox: Database, opened: Callable[..., Any]) -> None:
-    """Neither a look, nor a sweep, nor a purge behind it meets it again; the next term does."""
+    """Looks, sweeps and purges in the term do not meet it again, but the next term does."""
     log = Log()
     reader = opened(log, poll_interval=0.01)
     large = put(outbox, 9 * MIB)
@@ -131,7 +131,7 @@ def test_a_large_row_is_told_of_once_a_term(outbox: Database, opened: Callable[.
 def test_a_crash_before_the_commit_purges_no_large_row(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """Recognition purges the neighbours that were logged; what was only told of stays."""
+    """Recognition purges the logged neighbours, and the reported large row stays."""
     log = Log()
     numbers = [insert(outbox), put(outbox, 9 * MIB), insert(outbox)]
     reader = opened(log)
@@ -148,7 +148,7 @@ def test_a_crash_before_the_commit_purges_no_large_row(
 def test_a_term_that_ends_leaves_large_rows_to_the_next(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """A second engine is told of them, too, and the first one's purge has no effect on them."""
+    """A second engine reports them too, and the first one's purge does not affect them."""
     put(outbox, 9 * MIB)
     old, new = opened(), opened()
     assert ids(new.poll(5)) == [1]
@@ -171,7 +171,7 @@ def test_a_term_that_ends_leaves_large_rows_to_the_next(
 def test_any_column_may_be_the_large_one(
     outbox: Database, opened: Callable[..., Any], column: str, expression: str
 ) -> None:
-    """However well a column compresses in the table, what it takes in the log is what counts."""
+    """The size in the log counts, however well a column compresses in the table."""
     outbox.execute("ALTER TABLE outbox ALTER kafka_topic TYPE varchar")
     values = {"kafka_topic": "'t'", "kafka_key": "'k'", "kafka_value": "'v'"} | {column: expression}
     names = ", ".join(values)
@@ -188,7 +188,7 @@ def test_any_column_may_be_the_large_one(
 def test_a_bad_row_that_is_too_large_as_json_stays(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """What would be published in the place of a bad row must be taken by the log as well."""
+    """The entry that stands for a bad row must fit into the log as well."""
     log = Log()
     outbox.execute(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys)"
@@ -213,7 +213,7 @@ def test_a_bad_row_that_is_too_large_as_json_stays(
 def test_a_take_around_large_rows_is_exact(
     outbox: Database, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The delete in the snapshot hits just the rows that were copied, and need not be undone."""
+    """The delete in the snapshot hits exactly the copied rows, and need not be undone."""
     reader = opened(poll_interval=0.01)
     undone: list[bytes] = []
     monkeypatch.setattr(Outbox, "purge_logged", lambda *_: undone.append(b"undone"))
@@ -232,7 +232,7 @@ def test_a_take_around_large_rows_is_exact(
 def test_a_take_around_large_rows_detects_what_it_must_not_delete(
     outbox: Database, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the snapshot the count tells of a row that came in between: it stays, unread."""
+    """Without the snapshot the count reveals a row that came in between: it stays, unread."""
     begin = b"BEGIN ISOLATION LEVEL READ COMMITTED"
     monkeypatch.setattr(Outbox, "begin", lambda outbox: outbox._run_command(begin))
     numbers = [insert(outbox), put(outbox, 9 * MIB), insert(outbox)]
@@ -250,7 +250,7 @@ def test_a_take_around_large_rows_detects_what_it_must_not_delete(
 def test_what_is_told_as_delivered_purges_no_large_row(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """An operator who skips the parked entry settles it for the route, not for the table."""
+    """An operator's skip of the parked entry settles it for the route, not for the table."""
     numbers = [insert(outbox), put(outbox, 9 * MIB), insert(outbox)]
     reader = opened()
     batch = reader.poll(5)
@@ -261,7 +261,7 @@ def test_what_is_told_as_delivered_purges_no_large_row(
 
 
 def test_many_large_rows_are_one_batch(outbox: Database, opened: Callable[..., Any]) -> None:
-    """They count as what is told of them, not as what they hold; none travels."""
+    """Each counts with the size of its report, and none is transferred."""
     for _ in range(20):
         put(outbox, 16 * MIB)
     insert(outbox)
@@ -276,7 +276,7 @@ def test_many_large_rows_are_one_batch(outbox: Database, opened: Callable[..., A
 def test_a_large_row_that_is_made_smaller_is_read(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """An operator may mend it: the next term reads it like any other."""
+    """After an operator shrinks it, the next term reads it like any other."""
     log = Log()
     reader = opened(log)
     put(outbox, 9 * MIB)
@@ -292,7 +292,7 @@ def test_a_large_row_that_is_made_smaller_is_read(
 def test_other_encodings_are_measured_as_they_are_sent(
     postgres: Database, opened: Callable[..., Any], times: int, fits: bool
 ) -> None:
-    """A text of LATIN1 takes twice its bytes in the log."""
+    """A LATIN1 text takes twice its bytes in the log."""
     name = f"{postgres.name}_latin1"
     postgres.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
     dsn = make_conninfo(postgres.dsn, dbname=name)
@@ -315,7 +315,7 @@ def test_other_encodings_are_measured_as_they_are_sent(
 def test_a_large_row_that_goes_before_it_is_told_of(
     outbox: Database, opened: Callable[..., Any], claim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages and ids stay side by side, so that no other row is purged in its place."""
+    """Messages and ids stay aligned, so no other row is purged in its place."""
     numbers = [insert(outbox), put(outbox, 9 * MIB), insert(outbox)]
     by_row = Outbox._read_by_row
 

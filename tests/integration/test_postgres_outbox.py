@@ -33,13 +33,13 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture(params=["mark", "take"])
 def claim(request: pytest.FixtureRequest) -> str:
-    """Name the way to claim rows: what a test promises holds for either, if it names none."""
+    """Return the way to claim rows: each test must pass with either, unless it names one."""
     return str(request.param)
 
 
 @pytest.fixture
 def opened(postgres: Database, claim: str) -> Iterator[Callable[..., Any]]:
-    """Open readers on the database; all are closed at the end."""
+    """Open readers on the database, and close all at the end."""
     with readers(postgres, claim) as opener:
         yield opener
 
@@ -79,7 +79,7 @@ def test_rows_come_in_order_as_messages(outbox: Database, opened: Callable[..., 
 def test_an_empty_table_gives_an_empty_batch_in_time(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """A poll that finds nothing returns when its time is over, without a position."""
+    """A poll without rows returns when its time is over, without a position."""
     reader = opened(poll_interval=0.05)
     began = monotonic()
     batch = reader.poll(0.3)
@@ -88,7 +88,7 @@ def test_an_empty_table_gives_an_empty_batch_in_time(
 
 
 def test_large_values_are_bounded_by_bytes(outbox: Database, opened: Callable[..., Any]) -> None:
-    """A batch ends before it exceeds its bytes, but takes a row that is larger alone."""
+    """A batch ends before it exceeds its bytes, but takes a larger row alone."""
     for letter in "abcde":
         insert(outbox, value=letter * 1_000_000)
     reader = opened(batch_bytes=2_500_000)
@@ -117,7 +117,7 @@ def test_batches_are_bounded_by_rows(outbox: Database, opened: Callable[..., Any
 
 
 def test_another_table_and_channel(postgres: Database, opened: Callable[..., Any]) -> None:
-    """A table with an awkward name in a schema of its own works, and so does its channel."""
+    """A table with an awkward name in its own schema works, and so does its channel."""
     table = TableName.parse('"My 5% Shop"."Out""box;%s"')
     postgres.execute('CREATE SCHEMA "My 5% Shop"')
     postgres.execute(outbox_sql(str(table), "Chan nel"))
@@ -162,7 +162,7 @@ def test_a_row_in_flight_at_open_is_not_overtaken(
         insert(outbox, key="fast")
         reader = opened(poll_interval=60)
         assert read(reader) == [2]
-        reader._pace.record_sweep(monotonic(), monotonic() + 60)  # no sweep may help
+        reader._pace.record_sweep(monotonic(), monotonic() + 60)  # exclude the sweep
         slow.commit()
         then = insert(outbox, key="slow")
         assert read(reader) == [late, then]
@@ -170,7 +170,7 @@ def test_a_row_in_flight_at_open_is_not_overtaken(
 
 @pytest.fixture
 def settles_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let settling looks be a tenth of a second apart."""
+    """Set the interval of settling looks to a tenth of a second."""
     monkeypatch.setattr(pacing, "SETTLING_INTERVAL", 0.1)
 
 
@@ -178,7 +178,7 @@ def settles_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_transactions_that_have_ended_out_of_order_are_waited_for(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """A transaction whose number is above all that have ended is not in the look's snapshot."""
+    """A transaction numbered above all ended ones is not in the look's snapshot."""
     reader = opened(poll_interval=0.02)
     assert read(reader, 0) == []
     with (
@@ -203,7 +203,7 @@ def test_transactions_that_have_ended_out_of_order_are_waited_for(
 def test_a_long_transaction_costs_no_look_anything(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """What only it can fill is looked at when its end is visible, and then before later rows."""
+    """Gaps that only it can fill are read once its end is visible, before later rows."""
     reader = opened(poll_interval=0.02, batch_rows=500)
     assert read(reader, 0) == []
     with outbox.connect(autocommit=False) as long:
@@ -230,7 +230,7 @@ def test_a_long_transaction_costs_no_look_anything(
 def test_a_sweep_that_takes_too_long_stops_nobody(
     outbox: Database, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dead rows that a long transaction keeps make it slow, and fewer rows would not help."""
+    """Dead rows of a long transaction make a sweep slow, and fewer rows would not help."""
     log = Log()
     reader = opened(log, poll_interval=0.02)
     insert(outbox)
@@ -251,14 +251,14 @@ def test_a_sweep_that_takes_too_long_stops_nobody(
 
 
 def settle(reader: OutboxReader) -> None:
-    """Poll until gaps that were there have been settled twice."""
+    """Poll until existing gaps have been settled twice."""
     deadline = monotonic() + 0.8
     while monotonic() < deadline:
         assert read(reader, 0.1) == []
 
 
 def test_gaps_of_rolled_back_rows_close(outbox: Database, opened: Callable[..., Any]) -> None:
-    """Ids that will never come are forgotten after a while."""
+    """Ids that will never come are dropped after a while."""
     reader = opened(poll_interval=0.05)
     with outbox.connect(autocommit=False) as connection:
         for _ in range(3):
@@ -275,7 +275,7 @@ def test_gaps_of_rolled_back_rows_close(outbox: Database, opened: Callable[..., 
 
 
 def test_a_row_far_below_is_swept_up(outbox: Database, opened: Callable[..., Any]) -> None:
-    """A row with an id that no open gap covers is found by the sweep."""
+    """A row whose id lies in no open gap is found by the sweep."""
     reader = opened(poll_interval=0.05)
     insert(outbox)
     assert read(reader) == [1]
@@ -309,7 +309,7 @@ def test_commit_purges_exactly_the_logged_rows(
 def test_rows_are_there_until_they_are_committed(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """Polling on does not purge what the log has not confirmed (Invariant 1)."""
+    """Further polls do not purge rows that the log has not confirmed (Invariant 1)."""
     reader = opened(batch_rows=1)
     insert(outbox)
     insert(outbox)
@@ -337,7 +337,7 @@ def test_a_commit_covers_the_batches_before_it(
 def test_an_idle_reader_writes_no_wal(outbox: Database, opened: Callable[..., Any]) -> None:
     """Looks at an empty table take no transaction number.
 
-    Numbers are those of the whole server, whose autovacuum takes some now and then.
+    The numbers are those of the whole server, whose autovacuum takes some now and then.
     """
     reader = opened(poll_interval=0.01)
     reader.poll(0.1)
@@ -361,7 +361,7 @@ def test_an_idle_reader_writes_no_wal(outbox: Database, opened: Callable[..., An
 def test_rows_logged_before_a_crash_are_not_read_again(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """Batches that were appended but not purged, several in a row, leave the table at open."""
+    """Several batches that were appended but not purged leave the table at open."""
     log = Log()
     for number in range(6):
         insert(outbox, value=str(number))
@@ -397,7 +397,7 @@ def test_a_half_logged_batch_is_recognised(outbox: Database, opened: Callable[..
 def test_marked_but_unlogged_rows_are_read_again(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """What a crash took before the append is marked again by the next term, in order."""
+    """Rows that a crash lost before the append are marked again by the next term, in order."""
     insert(outbox)
     insert(outbox)
     reader = opened(batch_rows=1)
@@ -432,7 +432,7 @@ def test_recognised_bad_rows_are_purged_too(outbox: Database, opened: Callable[.
 
 
 def test_a_failed_purge_is_made_good(outbox: Database, opened: Callable[..., Any]) -> None:
-    """A purge that the database did not hear of is repeated before the next mark."""
+    """A purge that failed in the database is repeated before the next mark."""
     reader = opened()
     insert(outbox)
     batch = reader.poll(5)
@@ -448,7 +448,7 @@ def test_a_failed_purge_is_made_good(outbox: Database, opened: Callable[..., Any
 
 
 def test_a_lost_connection_is_retriable(outbox: Database, opened: Callable[..., Any]) -> None:
-    """Poll and commit say that trying again may help; the log recognises the rows afterwards."""
+    """Poll and commit raise retriable errors, and the log recognises the rows afterwards."""
     log = Log()
     reader = opened(log)
     insert(outbox)
@@ -469,7 +469,7 @@ def test_a_lost_connection_is_retriable(outbox: Database, opened: Callable[..., 
 def test_a_connection_lost_while_waiting_ends_the_wait(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """A reader that waits for a notification notices at once that the server has gone."""
+    """A reader that waits for a notification notices the lost connection at once."""
     reader = opened(poll_interval=60)
     reader.poll(0)
     timer = Timer(0.2, kill_readers, [outbox])
@@ -485,7 +485,7 @@ def test_a_connection_lost_while_waiting_ends_the_wait(
 
 
 def test_an_older_term_has_no_effect(outbox: Database, opened: Callable[..., Any]) -> None:
-    """After a second open the first reader neither marks nor purges, and says who leads."""
+    """After a second open the first reader neither marks nor purges, and names the new term."""
     insert(outbox)
     old = opened(poll_interval=0.01)
     batch = old.poll(5)
@@ -554,7 +554,7 @@ def test_a_notification_wakes_the_reader(
 def test_a_notification_during_a_statement_is_kept(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """A row that commits while a mark or a purge runs does not wait for the next interval."""
+    """A row that commits during a mark or a purge does not wait for the next interval."""
     reader = opened(poll_interval=60)
     assert read(reader, 0) == []
     insert(outbox)
@@ -576,7 +576,7 @@ def test_polling_suffices_without_a_trigger(outbox: Database, opened: Callable[.
 
 
 def test_bad_rows_do_not_stop_the_others(outbox: Database, opened: Callable[..., Any]) -> None:
-    """Rows that are no messages are published as what they are, between their neighbours."""
+    """Rows that are not valid messages are published as errors, between their neighbours."""
     outbox.execute("ALTER TABLE outbox ALTER create_time DROP NOT NULL")
     insert(outbox)
     insert(outbox, keys=["a", "b"], values=["1"])
@@ -608,9 +608,9 @@ def test_of_several_hosts_the_one_that_takes_writes_is_read(
     opened: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A standby, which may lack the table still, is passed over.
+    """A standby, even one that lacks the table, is skipped.
 
-    The DSN, or libpq's environment variable, may say otherwise.
+    The DSN, or libpq's environment variable, may allow it.
     """
     standby = conninfo_to_dict(read_only_server.dsn)
     primary = conninfo_to_dict(outbox.dsn)
@@ -629,7 +629,7 @@ def test_of_several_hosts_the_one_that_takes_writes_is_read(
 def test_a_view_that_cannot_be_changed_is_refused_at_open(
     outbox: Database, opened: Callable[..., Any], claim: str
 ) -> None:
-    """Trying again would change nothing, so the reader stops and says what to do."""
+    """A retry would change nothing, so the reader stops with the remedy."""
     ((names,),) = outbox.execute(
         "SELECT string_agg(attname, ', ') FROM pg_attribute WHERE attrelid = 'outbox'::regclass"
         " AND attnum > 0 AND NOT attisdropped AND attname <> 'leader_id'"
@@ -649,7 +649,7 @@ def test_a_view_that_cannot_be_changed_is_refused_at_open(
 def test_a_wrong_password_is_told_without_the_password(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """The server's refusal is quoted; the password that was tried is not (Invariant 20)."""
+    """The server's refusal is quoted, without the attempted password (Invariant 20)."""
     opened(dsn=outbox.tcp_dsn(PASSWORD)).close()
     with pytest.raises(SourceUnavailable, match="password authentication failed") as caught:
         opened(dsn=outbox.tcp_dsn("hunter2"))
@@ -658,7 +658,7 @@ def test_a_wrong_password_is_told_without_the_password(
 
 
 def test_an_unreachable_server_is_retriable(postgres: Database, opened: Callable[..., Any]) -> None:
-    """A port on which nothing listens is an environment's fault that may pass."""
+    """A port without a listener is a retriable fault of the environment."""
     dsn = make_conninfo(host="127.0.0.1", port=free_port(), dbname="x", user="x")
     with pytest.raises(SourceUnavailable, match="refused") as caught:
         opened(dsn=dsn)
@@ -666,7 +666,7 @@ def test_an_unreachable_server_is_retriable(postgres: Database, opened: Callable
 
 
 def test_a_missing_database_is_named(postgres: Database, opened: Callable[..., Any]) -> None:
-    """The name of the database that is not there is in the error."""
+    """The error contains the name of the missing database."""
     with pytest.raises(SourceUnavailable, match='database "nowhere" does not exist'):
         opened(dsn=make_conninfo(postgres.dsn, dbname="nowhere"))
 
@@ -685,7 +685,7 @@ def test_a_missing_table_comes_with_the_command_that_makes_it(
 
 
 def test_missing_and_wrong_columns_are_named(outbox: Database, opened: Callable[..., Any]) -> None:
-    """A table that is no outbox is refused with what is wrong about it."""
+    """A table that is not an outbox is refused with the columns at fault."""
     outbox.execute(
         "ALTER TABLE outbox DROP COLUMN leader_id, ALTER COLUMN kafka_value TYPE json USING NULL"
     )
@@ -697,7 +697,7 @@ def test_missing_and_wrong_columns_are_named(outbox: Database, opened: Callable[
 
 @pytest.fixture
 def reader_role(outbox: Database) -> Iterator[str]:
-    """Create a role that may do nothing yet."""
+    """Create a role without rights."""
     role = f"reader_{outbox.name}"
     outbox.execute(f"CREATE ROLE {role} LOGIN")
     yield role
@@ -708,8 +708,8 @@ def reader_role(outbox: Database) -> Iterator[str]:
 def test_missing_rights_are_named(
     outbox: Database, opened: Callable[..., Any], reader_role: str, claim: str
 ) -> None:
-    """Each error names the next thing to grant; after all grants the reader works."""
-    # As PostgreSQL itself has it from version 15 on.
+    """Each error names the next grant, and after all grants the reader works."""
+    # The default of PostgreSQL from version 15 on.
     outbox.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     dsn = outbox.dsn_as(reader_role)
     rights = {"mark": "SELECT, UPDATE, DELETE", "take": "SELECT, DELETE"}[claim]
@@ -733,7 +733,7 @@ def test_missing_rights_are_named(
 def test_readers_that_start_together_agree_on_the_terms(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """Opening creates the table of terms once, however many try at the same time."""
+    """Concurrent openings create the table of terms only once."""
     with outbox.connect(autocommit=False) as rival:
         rival.execute(term_ddl(TableName("transporter_term", "public")))
         timer = Timer(0.3, rival.commit)

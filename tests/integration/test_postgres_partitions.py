@@ -1,4 +1,4 @@
-"""Outbox tables that are partitioned, on a real PostgreSQL."""
+"""Partitioned outbox tables, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BY_ID = ("id", "RANGE (id)", "FROM (MINVALUE) TO (4)")
 
 
 def partitioned(database: Database, unique: str, by: str, bounds: str) -> None:
-    """Make an outbox like the usual one, and its two partitions."""
+    """Create an outbox like the usual one, with two partitions."""
     database.execute(outbox_sql())
     database.execute(f"""
         ALTER TABLE outbox RENAME TO usual;
@@ -37,13 +37,13 @@ def partitioned(database: Database, unique: str, by: str, bounds: str) -> None:
 
 @pytest.fixture(params=["mark", "take"])
 def opened(postgres: Database, request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """Open readers on the database; all are closed at the end."""
+    """Open readers on the database, and close all at the end."""
     with readers(postgres, request.param) as opener:
         yield opener
 
 
 def put(database: Database, number: int) -> None:
-    """Insert a row with this id; every second one is of another day."""
+    """Insert a row with this id, dated on one of two days in turn."""
     day = "2019-05-03" if number % 2 else "2026-05-03"
     database.execute(
         "INSERT INTO outbox (id, create_time, kafka_topic, kafka_key) VALUES (%s, %s, 't', %s)",
@@ -55,7 +55,7 @@ def put(database: Database, number: int) -> None:
 def test_partitions_are_read_as_one_table(
     postgres: Database, opened: Callable[..., Any], kind: tuple[str, str, str]
 ) -> None:
-    """In the order of ids across all of them, late rows first, and purged where they are."""
+    """Rows of all partitions come in id order, late ones first, and are purged in their place."""
     partitioned(postgres, *kind)
     for number in (2, 3, 5, 6):
         put(postgres, number)
@@ -75,7 +75,7 @@ def test_partitions_are_read_as_one_table(
 def test_a_row_that_commits_late_in_another_partition_is_not_overtaken(
     postgres: Database, opened: Callable[..., Any]
 ) -> None:
-    """Gaps are of the ids, and a partition that is added while rows are read is read, too."""
+    """Gaps span all partitions, and a partition added during reading is read, too."""
     partitioned(postgres, *BY_DAY)
     reader = opened(poll_interval=0.05)
     with postgres.connect(autocommit=False) as late:
@@ -97,7 +97,7 @@ def test_a_row_that_commits_late_in_another_partition_is_not_overtaken(
 def test_partitions_without_an_index_by_id_are_refused(
     postgres: Database, opened: Callable[..., Any]
 ) -> None:
-    """Each look would read and sort all of them; the command that is named helps."""
+    """Each look would read and sort all partitions, and the suggested command fixes that."""
     partitioned(postgres, "create_time, id", *BY_DAY[1:])
     with pytest.raises(EnvironmentFault, match="no index begins with it; run CREATE INDEX") as told:
         opened()

@@ -1,4 +1,4 @@
-"""The outbox table of Debezium's event router, read as it is, on a real PostgreSQL."""
+"""The outbox table of Debezium's event router, read unchanged, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ORDER = {
 
 @pytest.fixture(params=["mark", "take"])
 def opened(postgres: Database, request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """Open readers on the database; all are closed at the end."""
+    """Open readers on the database, and close all at the end."""
     with readers(postgres, request.param) as opener:
         yield opener
 
@@ -63,7 +63,7 @@ def opened(postgres: Database, request: pytest.FixtureRequest) -> Iterator[Calla
 def made(
     database: Database, opened: Callable[..., Any], payload: str = "jsonb", more: str = ""
 ) -> None:
-    """Make their table, and add what the reader asks for."""
+    """Create Debezium's table, with the column that the reader asks for."""
     database.execute(TABLE.format(payload=payload, more=more))
     with pytest.raises(EnvironmentFault) as caught:
         opened(table="outboxevent", router={"binary": payload == "bytea"})
@@ -78,7 +78,7 @@ def put(
     kind: str | None = "Order",
     **more: object,
 ) -> None:
-    """Insert an event as their applications do: by the names of their columns."""
+    """Insert an event by its column names, as applications do."""
     row = {"id": event, "aggregatetype": kind, "aggregateid": "1", "type": "OrderCreated", **more}
     names = ", ".join([*row, "payload"])
     places = ", ".join(["%s"] * (len(row) + 1))
@@ -87,7 +87,7 @@ def put(
 
 
 def read(opened: Callable[..., Any], log: Log | None = None, **router: object) -> list[Message]:
-    """Open a reader, and return what it finds and logs."""
+    """Open a reader, and return the messages that it finds and commits."""
     reader = opened(log, table="outboxevent", router=router)
     batch = reader.poll(5)
     if batch.position is not None:
@@ -99,7 +99,7 @@ def read(opened: Callable[..., Any], log: Log | None = None, **router: object) -
 def test_the_documented_event_becomes_what_the_router_makes_of_it(
     postgres: Database, opened: Callable[..., Any]
 ) -> None:
-    """Topic by aggregate, key, header id, and the payload alone as the value; the row is purged."""
+    """Topic, key, header id and payload match the router's, and the row is purged."""
     made(postgres, opened)
     put(postgres, ORDER)
     put(postgres, None, "00000000-0000-0000-0000-000000000001", kind="customers")
@@ -119,7 +119,7 @@ def test_the_documented_event_becomes_what_the_router_makes_of_it(
 def test_a_payload_of_another_type_arrives_as_it_was_written(
     postgres: Database, opened: Callable[..., Any], payload: str
 ) -> None:
-    """Text is not looked at, nor is the spelling of JSON."""
+    """Text is not parsed, and JSON keeps its spelling."""
     made(postgres, opened, payload)
     put(postgres, '{"b":1,  "a":[2]}')
     (found,) = read(opened)
@@ -129,7 +129,7 @@ def test_a_payload_of_another_type_arrives_as_it_was_written(
 def test_a_binary_payload_arrives_byte_for_byte(
     postgres: Database, opened: Callable[..., Any]
 ) -> None:
-    """Bytes that are no text are data too, and what is wrong with their row is another matter."""
+    """Bytes that are not UTF-8 are valid data, and only other faults of a row are errors."""
     made(postgres, opened, "bytea")
     avro = bytes(range(256))
     put(postgres, avro)
@@ -152,7 +152,7 @@ def test_a_binary_payload_arrives_byte_for_byte(
 def test_further_columns_become_headers_and_fields(
     postgres: Database, opened: Callable[..., Any]
 ) -> None:
-    """By the names or aliases that are given; a time comes in UTC, NULL as null."""
+    """The columns get their names or aliases, times are in UTC, and NULL is null."""
     made(postgres, opened, more=', "Tenant %s" int, at timestamp, note text')
     postgres.execute('ALTER TABLE outboxevent ALTER "Tenant %s" SET DEFAULT 7')
     put(postgres, {"n": 1}, at="2019-05-03 14:31:30.344")
@@ -177,7 +177,7 @@ def test_further_columns_become_headers_and_fields(
 
 
 def test_a_table_with_an_order_of_its_own_is_read_without_a_change(postgres: Database) -> None:
-    """A column that numbers the rows, and one with a time: claim take needs no other."""
+    """With a numbering column and a time column, claim take needs no further column."""
     more = ", at timestamptz DEFAULT now(), number bigserial UNIQUE"
     postgres.execute(TABLE.format(payload="jsonb", more=more))
     put(postgres, {"n": 1}, "00000000-0000-0000-0000-000000000002")
@@ -205,7 +205,7 @@ def test_what_was_logged_before_a_crash_is_recognised(
 
 
 def test_a_row_that_is_too_large_stays(postgres: Database, opened: Callable[..., Any]) -> None:
-    """It is told of by the columns that it has, and the others arrive."""
+    """A row that is too large is reported with its own columns, and the others arrive."""
     made(postgres, opened, "text")
     put(postgres, "x" * 9_000_000)
     put(postgres, "y", "00000000-0000-0000-0000-000000000002")
@@ -218,7 +218,7 @@ def test_a_row_that_is_too_large_stays(postgres: Database, opened: Callable[...,
 
 
 def test_what_does_not_fit_is_named(postgres: Database, opened: Callable[..., Any]) -> None:
-    """Columns that are missing, and types that the log has no use for."""
+    """Missing columns and unsupported types are named."""
     postgres.execute(TABLE.format(payload="bytea", more=""))
     with pytest.raises(
         EnvironmentFault, match="payload is bytea, not json or jsonb or text"
@@ -230,7 +230,7 @@ def test_what_does_not_fit_is_named(postgres: Database, opened: Callable[..., An
 def test_the_trigger_is_reported_and_installed(
     postgres: Database, opened: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """The command that the event names leaves the rest of their table as it is."""
+    """The command that the event names leaves all columns of the table unchanged."""
     made(postgres, opened)
     log = Log()
     opened(log, table="outboxevent", router={})
@@ -248,16 +248,16 @@ def test_the_trigger_is_reported_and_installed(
     assert "outbox-polled" not in dict(log.told)
 
 
-# --- the whole way
+# --- end to end
 
 
 def page(fence: str) -> list[str]:
-    """Return what the page shows in blocks of this kind."""
+    """Return the page's code blocks of this kind."""
     return re.findall(rf"```{fence}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
 def test_an_event_that_its_application_removes_at_once_is_copied(postgres: Database) -> None:
-    """Debezium's own example does so; the trigger of the page copies it in the same transaction."""
+    """Debezium's example deletes its event, and the page's trigger copies it before the commit."""
     postgres.execute(outbox_sql())
     postgres.execute(TABLE.format(payload="jsonb", more=""))
     (trigger,) = page("sql")
@@ -281,7 +281,7 @@ def test_an_event_that_its_application_removes_at_once_is_copied(postgres: Datab
 def test_the_example_pipeline_gives_topics_keys_and_headers_of_the_router(
     tmp_path: Path, postgres: Database, kafka_broker: Broker
 ) -> None:
-    """Debezium's documented table and event, through the engine, into a real broker."""
+    """Debezium's documented table and event pass through the engine into a real broker."""
     kafka_broker.start()
     topic = kafka_broker.create_topic("outbox.event.order")
     with readers(postgres, "mark") as opened:
@@ -307,7 +307,7 @@ def test_the_example_pipeline_gives_topics_keys_and_headers_of_the_router(
 def test_what_waits_is_measured_and_a_probe_finds_nothing_wrong(
     postgres: Database, opened: Callable[..., Any]
 ) -> None:
-    """Their columns have other names than ours."""
+    """The backlog and the probe use the names of Debezium's columns."""
     made(postgres, opened)
     put(postgres, ORDER)
     log = Log()

@@ -1,4 +1,4 @@
-"""What the outbox reader needs of its session and of its sequence, noticed when it opens."""
+"""The outbox reader's demands on its session and sequence, checked when it opens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def opened(postgres: Database) -> Iterator[Callable[..., Any]]:
-    """Open readers on the database; all are closed at the end."""
+    """Open readers on the database, and close all at the end."""
     with readers(postgres, "mark") as opener:
         yield opener
 
@@ -33,7 +33,7 @@ def opened(postgres: Database) -> Iterator[Callable[..., Any]]:
 def test_a_pooler_of_transactions_is_refused_and_left_as_it_was(
     outbox: Database, opened: Callable[..., Any], mode: Literal["transaction", "in turn"]
 ) -> None:
-    """Nothing is set in its sessions, which serve the application next."""
+    """The reader sets nothing in the pooler's sessions, which serve the application next."""
     with pooler(outbox, mode) as dsn:
         with pytest.raises(EnvironmentFault, match="pool_mode = transaction"):
             opened(dsn=dsn)
@@ -45,7 +45,7 @@ def test_a_pooler_of_transactions_is_refused_and_left_as_it_was(
 
 
 def test_a_pooler_of_sessions_is_read_through(outbox: Database, opened: Callable[..., Any]) -> None:
-    """Its numbers of processes are not the server's, but the session is ours."""
+    """The pooler's process ids differ from the server's, but the session is exclusive."""
     number = insert(outbox)
     with pooler(outbox, "session") as dsn:
         reader = opened(dsn=dsn, poll_interval=60)
@@ -67,7 +67,7 @@ NAMED = (
 def test_a_sequence_that_sessions_cache_is_told_of(
     outbox: Database, opened: Callable[..., Any], made: str, sequence: str
 ) -> None:
-    """At each open, with the command that mends it; and then no more."""
+    """A caching sequence is reported at each open, with the remedy, until it is fixed."""
     if made:
         outbox.execute(made)
     assert told(opened, "sequence-caches") == []
@@ -99,7 +99,7 @@ $$ BEGIN PERFORM pg_notify('out' || 'box', ''); RETURN NULL; END $$
 def test_a_missing_trigger_is_reported_at_open(
     outbox: Database, opened: Callable[..., Any], made: str
 ) -> None:
-    """With the command that installs it; and then no more."""
+    """A missing trigger is reported with the command that installs it, until it is there."""
     assert told(opened, "outbox-polled") == []
     outbox.execute(made)
     (details,) = told(opened, "outbox-polled", poll_interval=7)
@@ -117,7 +117,7 @@ def test_a_missing_trigger_is_reported_at_open(
 def test_a_channel_that_its_function_computes_is_believed(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """Only a function that spells another channel is known not to notify ours."""
+    """Only a function that spells another channel counts as not notifying ours."""
     outbox.execute(COMPUTED)
     assert told(opened, "outbox-polled") == []
     outbox.execute(outbox_sql(channel="it's \\ ours"))
@@ -129,7 +129,7 @@ def test_a_channel_that_its_function_computes_is_believed(
 def test_rows_that_nothing_announces_do_not_wait_for_the_interval(
     outbox: Database, opened: Callable[..., Any], claim: str, *, noticed: bool
 ) -> None:
-    """Without a trigger from the first row on; where one is switched off, from the second on."""
+    """Without a trigger no row waits, and after the loss of one only the first row does."""
     if not noticed:
         outbox.execute(QUIET)
     reader = opened(poll_interval=1 if noticed else 60, claim=claim)
@@ -161,7 +161,7 @@ def test_an_idle_reader_is_polled_by_reads_alone(
 
 
 def test_whoever_is_in_the_way_of_a_term_is_ended_through_a_pooler_too(outbox: Database) -> None:
-    """The process that waits is asked of the server: what a pooler calls it is made up."""
+    """The waiting process id comes from the server, because a pooler's id is made up."""
     with pooler(outbox, "session") as dsn, readers(outbox, "mark") as opened:
         opened().close()
         with outbox.connect(autocommit=False) as stopped:

@@ -1,4 +1,4 @@
-"""What ``claim: take`` adds to the outbox reader, on a real PostgreSQL."""
+"""``claim: take`` of the outbox reader, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def opened(postgres: Database) -> Iterator[Callable[..., Any]]:
-    """Open readers that take; all are closed at the end."""
+    """Open readers with ``claim: take``, and close all at the end."""
     with readers(postgres, "take") as opener:
         yield opener
 
@@ -49,7 +49,7 @@ def sessions(database: Database) -> list[tuple[Any, ...]]:
 
 
 def test_rows_that_commit_in_between_stay(outbox: Database, opened: Callable[..., Any]) -> None:
-    """Between the ids that were copied, below and above: what was not copied is not deleted."""
+    """Rows between the copied ids, below them or above them are not deleted."""
     for number in (10, 20, 30):
         put(outbox, number)
     reader = opened()
@@ -64,11 +64,11 @@ def test_rows_that_commit_in_between_stay(outbox: Database, opened: Callable[...
 
 
 def test_late_rows_are_deleted_one_by_one(outbox: Database, opened: Callable[..., Any]) -> None:
-    """Rows in gaps are named, so a neighbour that commits after the copy survives them."""
+    """Rows in gaps are named, so a neighbour that commits after the copy survives."""
     reader = opened(poll_interval=60)
     put(outbox, 10)
     assert read(reader) == [10]
-    reader._pace.record_sweep(monotonic(), monotonic() + 60)  # the gaps must do it
+    reader._pace.record_sweep(monotonic(), monotonic() + 60)  # leaves the rows to the gaps
     for number in (2, 6, 11):
         put(outbox, number)
     batch = reader.poll(5)
@@ -81,7 +81,7 @@ def test_late_rows_are_deleted_one_by_one(outbox: Database, opened: Callable[...
 
 
 def test_late_rows_count_for_the_bounds(outbox: Database, opened: Callable[..., Any]) -> None:
-    """A batch takes the lowest ids first, wherever they are, and leaves the rest whole."""
+    """A batch takes the lowest ids first, in gaps or not, and leaves the rest whole."""
     reader = opened(batch_rows=3, poll_interval=60)
     put(outbox, 10)
     assert read(reader) == [10]
@@ -94,7 +94,7 @@ def test_late_rows_count_for_the_bounds(outbox: Database, opened: Callable[..., 
 def test_a_delete_that_hits_other_rows_is_undone(
     outbox: Database, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the snapshot the count tells, and only rows that were logged are deleted."""
+    """Without the snapshot the count reveals it, and only logged rows are deleted."""
     begin = b"BEGIN ISOLATION LEVEL READ COMMITTED"
     monkeypatch.setattr(Outbox, "begin", lambda outbox: outbox._run_command(begin))
     put(outbox, 10)
@@ -146,7 +146,7 @@ def fail_by_kill(reader: Any, outbox: Database) -> None:
 
 
 def fail_by_timeout(reader: Any, outbox: Database) -> None:
-    """Let the server lose its patience with an engine that cannot append."""
+    """Wait until the server ends the session of an engine that cannot append."""
     deadline = monotonic() + 20
     while sessions(outbox) and monotonic() < deadline:
         outbox.execute("SELECT pg_sleep(0.05)")
@@ -168,7 +168,7 @@ def fail_after_commit(reader: Any, outbox: Database) -> None:
 def test_a_failed_purge_neither_loses_nor_repeats(
     outbox: Database, opened: Callable[..., Any], fail: Callable[[Any, Database], None]
 ) -> None:
-    """Whatever becomes of the transaction after the append, each row is in the log once."""
+    """For any outcome of the transaction after the append, each row is in the log once."""
     log = Log()
     for number in range(6):
         insert(outbox, value=str(number))
@@ -193,7 +193,7 @@ def test_a_failed_purge_neither_loses_nor_repeats(
 def test_a_batch_that_waits_for_room_holds_no_transaction(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """While the log is full nothing holds VACUUM back; what is logged later is purged exactly."""
+    """While the log is full nothing blocks VACUUM, and rows logged later are purged exactly."""
     for number in range(3):
         insert(outbox, value=str(number))
     log = Log()
@@ -225,7 +225,7 @@ def test_an_unlogged_batch_is_read_again(outbox: Database, opened: Callable[...,
 
 
 def test_an_idle_reader_has_no_transaction(outbox: Database, opened: Callable[..., Any]) -> None:
-    """A transaction and its snapshot are open from a look with rows to their purge, only."""
+    """A transaction and its snapshot are open only from a look with rows to their purge."""
     reader = opened(poll_interval=0.02)
     assert read(reader, 0.1) == []
     assert sessions(outbox) == [("idle", False)]
@@ -240,7 +240,7 @@ def test_an_idle_reader_has_no_transaction(outbox: Database, opened: Callable[..
 
 
 def test_a_failed_look_leaves_no_transaction(outbox: Database, opened: Callable[..., Any]) -> None:
-    """A copy that waits too long for a lock is given up, and the next one works."""
+    """A copy that waits too long for a lock is aborted, and the next one works."""
     reader = opened()
     insert(outbox)
     with outbox.connect(autocommit=False) as blocker:
@@ -253,13 +253,13 @@ def test_a_failed_look_leaves_no_transaction(outbox: Database, opened: Callable[
 
 
 def test_the_server_ends_what_we_cannot(outbox: Database, opened: Callable[..., Any]) -> None:
-    """The session asks for an end of transactions that wait longer than a minute."""
+    """The session has the server end transactions that idle for longer than a minute."""
     found = opened()._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
     assert found == ("1min",)
 
 
 def test_nothing_is_read_before_the_commit(outbox: Database, opened: Callable[..., Any]) -> None:
-    """A poll while a batch is open returns nothing, at once, and takes nothing from it."""
+    """A poll while a batch is open returns nothing, at once, and does not affect the batch."""
     insert(outbox)
     insert(outbox)
     reader = opened(batch_rows=1)
@@ -275,7 +275,7 @@ def test_nothing_is_read_before_the_commit(outbox: Database, opened: Callable[..
 def test_taking_and_marking_follow_one_another(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """Rows that a marking reader left behind are taken, and those of a taking one marked."""
+    """A taking reader takes rows left by a marking one, and the other way round."""
     insert(outbox)
     first = opened(claim="mark")
     assert ids(first.poll(5)) == [1]
@@ -293,7 +293,7 @@ def test_taking_and_marking_follow_one_another(
 def test_a_delete_that_waits_for_a_new_term_does_nothing(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
-    """A term that ends while the delete waits for its row is an end, not a passing failure."""
+    """A term that ends while the delete waits for its row ends the reader, without a retry."""
     insert(outbox)
     reader = opened()
     batch = reader.poll(5)
@@ -309,7 +309,7 @@ def test_a_delete_that_waits_for_a_new_term_does_nothing(
 
 
 def test_a_new_term_does_not_wait_for_the_log(outbox: Database, opened: Callable[..., Any]) -> None:
-    """While a batch is being appended its transaction holds neither the term nor the rows."""
+    """While a batch is being appended its transaction locks neither the term nor the rows."""
     insert(outbox)
     old = opened()
     batch = old.poll(5)
@@ -351,7 +351,7 @@ AWKWARD = [
 def test_every_text_arrives_as_it_is(
     outbox: Database, opened: Callable[..., Any], claim: str
 ) -> None:
-    """Keys, values and headers keep every character, NULL and nothing apart."""
+    """Keys, values and headers keep every character, and NULL differs from empty."""
     headers: list[tuple[str, str | None]] = [(text, text) for text in AWKWARD if len(text) < 100]
     headers.append(("none", None))
     names, contents = [name for name, _ in headers], [value for _, value in headers]
@@ -375,7 +375,7 @@ def test_sound_rows_are_not_read_twice(
     claim: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only a bad row, or an array with bounds of its own, sends the reader back to the table."""
+    """Only a bad row, or an array with custom bounds, is read again from the table."""
     reads: list[list[int]] = []
     read_rows = Outbox.read_rows
     monkeypatch.setattr(
@@ -399,7 +399,7 @@ def test_sound_rows_are_not_read_twice(
 
 @contextmanager
 def encoded(postgres: Database, encoding: str) -> Iterator[str]:
-    """Create a database in another encoding and yield how to connect to it."""
+    """Create a database in another encoding and yield its connection string."""
     name = f"{postgres.name}_{encoding.lower()}"
     postgres.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'")
     yield make_conninfo(postgres.dsn, dbname=name)
@@ -423,7 +423,7 @@ def test_other_encodings_arrive_as_utf8(
     literal: str,
     value: bytes,
 ) -> None:
-    """The bytes of a text are counted as they are sent, not as the server stores them."""
+    """The bytes of a text are counted as sent, not as stored by the server."""
     with encoded(postgres, encoding) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(outbox_sql())
@@ -445,7 +445,7 @@ def test_other_encodings_arrive_as_utf8(
 def test_a_row_that_is_not_utf8_is_a_bad_row(
     postgres: Database, opened: Callable[..., Any], claim: str
 ) -> None:
-    """A database in SQL_ASCII stores any bytes; such a row stops nobody, and keeps its key."""
+    """A row of SQL_ASCII that is not UTF-8 blocks no other row, and keeps its key."""
     log = Log()
     with encoded(postgres, "SQL_ASCII") as dsn:
         with psycopg.connect(dsn, autocommit=True, client_encoding="UTF8") as connection:

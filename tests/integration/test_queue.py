@@ -1,4 +1,4 @@
-"""Message queues on a real broker: what is acked is done, what is not comes again."""
+"""Message queues on a real broker: acked messages are done, and all others come again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def send(settings: QueueSettings, queue: str, count: int) -> set[bytes]:
 def test_what_is_never_acked_comes_four_times_and_is_dead_then(
     kafka_broker: Broker, transactional: bool
 ) -> None:
-    """Every third of 7 messages is never acked, and redelivered 3 times; the others come once."""
+    """Every third of 7 messages is never acked and redelivered 3 times, the others come once."""
     settings = fresh(kafka_broker, max_redeliveries=3, transactional=transactional)
     send(settings, "q", 7)
     dropped, seen = {b"q-2", b"q-5"}, Seen()
@@ -58,7 +58,7 @@ def test_what_is_never_acked_comes_four_times_and_is_dead_then(
 
 
 def test_a_dead_letter_tells_where_it_comes_from_and_why(kafka_broker: Broker) -> None:
-    """Its own key and headers stay; origin, count, reason and time are added."""
+    """A dead letter keeps key and headers, with origin, count, reason and time added."""
     settings = fresh(kafka_broker, max_redeliveries=1, redeliver_after=30.0)
     with QueueProducer(settings) as producer:
         where = producer.send("q", b"v", key=b"k", headers=[("a", b"1"), ("a", None)])
@@ -80,7 +80,7 @@ def test_a_dead_letter_tells_where_it_comes_from_and_why(kafka_broker: Broker) -
 
 
 def test_what_is_dropped_at_random_is_processed_in_the_end(kafka_broker: Broker) -> None:
-    """Of 300 messages a third is dropped at each delivery; after some rounds all are acked."""
+    """Of 300 messages a third is dropped at each delivery, and after some rounds all are acked."""
     settings = fresh(kafka_broker, max_redeliveries=None)
     wanted, acked, chance = send(settings, "q", 300), Seen(), random.Random(7)
     with Tracker(settings) as tracker, QueueConsumer(settings, "q") as consumer:
@@ -122,7 +122,7 @@ def test_queues_never_cross(kafka_broker: Broker) -> None:
 
 
 def test_a_message_is_kept_alive_for_many_timeouts(kafka_broker: Broker) -> None:
-    """While its consumer holds it, it goes to nobody else, however long that takes."""
+    """While its consumer holds it no other consumer gets it, however long that takes."""
     settings = fresh(kafka_broker, redeliver_after=0.5, hold=60.0)
     send(settings, "q", 1)
     with Tracker(settings) as tracker, QueueConsumer(settings, "q") as consumer:
@@ -135,7 +135,7 @@ def test_a_message_is_kept_alive_for_many_timeouts(kafka_broker: Broker) -> None
 
 
 def test_a_message_can_be_extended_by_hand(kafka_broker: Broker) -> None:
-    """Without keep-alives each extend gives a message its time anew."""
+    """Without keep-alives each extend restarts a message's time."""
     settings = fresh(kafka_broker, redeliver_after=1.0)
     send(settings, "q", 1)
     with Tracker(settings) as tracker, QueueConsumer(settings, "q") as consumer:
@@ -152,7 +152,7 @@ def test_a_message_can_be_extended_by_hand(kafka_broker: Broker) -> None:
 
 
 def test_a_nack_redelivers_at_once_or_after_its_delay(kafka_broker: Broker) -> None:
-    """It neither discards the message nor waits for its time to be over."""
+    """A nack neither discards the message nor waits for its time to be over."""
     settings = fresh(kafka_broker, redeliver_after=60.0)
     send(settings, "q", 1)
     with Tracker(settings), QueueConsumer(settings, "q") as consumer:
@@ -187,7 +187,7 @@ def test_a_consumer_begins_no_more_than_it_may(kafka_broker: Broker) -> None:
 
 
 def test_a_closed_consumer_gives_back_what_it_had(kafka_broker: Broker) -> None:
-    """Unsettled messages are redelivered at once; those it never handed out uncounted."""
+    """Unsettled messages are redelivered at once, and those never delivered are not counted."""
     settings = fresh(kafka_broker, redeliver_after=60.0)
     wanted, seen = send(settings, "q", 10), {}
     with Tracker(settings):
@@ -205,7 +205,7 @@ def test_a_closed_consumer_gives_back_what_it_had(kafka_broker: Broker) -> None:
 
 
 def test_a_new_tracker_comes_to_the_same_state(kafka_broker: Broker) -> None:
-    """It knows what the old one knew, no ended message more, and redelivers just that."""
+    """A new tracker has the old one's state, without ended messages, and redelivers just that."""
     settings = fresh(kafka_broker, redeliver_after=3.0)
     wanted = send(settings, "q", 60)
     kept = {value for value in wanted if value.endswith((b"3", b"7"))}
@@ -240,7 +240,7 @@ def test_a_new_tracker_comes_to_the_same_state(kafka_broker: Broker) -> None:
 
 
 def contents(tracker: Tracker) -> list[tuple[Any, bytes | None, int]]:
-    """Return what *tracker* has in progress: id, value and place of the Start."""
+    """Return the messages that *tracker* has in progress: id, value and place of the Start."""
     return sorted(
         (each.id, each.held.value, each.held.start)
         for assigned in tracker._assigned.values()
@@ -249,7 +249,7 @@ def contents(tracker: Tracker) -> list[tuple[Any, bytes | None, int]]:
 
 
 def test_trackers_that_share_redeliver_each_message_once(kafka_broker: Broker) -> None:
-    """A second tracker takes partitions over in the middle; nothing is lost or doubled."""
+    """A second tracker takes over partitions, and no message is lost or redelivered twice."""
     settings = fresh(kafka_broker, partitions=4, redeliver_after=4.0, session_timeout=6.0)
     wanted = send(settings, "q", 100)
     consumer = QueueConsumer(settings, "q")
@@ -276,7 +276,7 @@ def test_trackers_that_share_redeliver_each_message_once(kafka_broker: Broker) -
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_clocks_an_hour_apart_change_nothing(kafka_broker: Broker, hours: int) -> None:
-    """A message and a Start whose timestamps are an hour off are redelivered when they are due."""
+    """Timestamps that are an hour off do not change the time of a redelivery."""
     settings = fresh(kafka_broker, redeliver_after=1.0)
     now = int(time.time() * 1000) + hours * 3_600_000
     raw = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
@@ -299,7 +299,7 @@ def test_clocks_an_hour_apart_change_nothing(kafka_broker: Broker, hours: int) -
 
 
 def test_a_consumer_that_was_full_goes_on_after_others_came_and_went(kafka_broker: Broker) -> None:
-    """Partitions that were paused and taken away are read again when they come back."""
+    """Partitions that were paused and revoked are read again when they come back."""
     settings = fresh(kafka_broker, in_flight=1, redeliver_after=30.0)
     wanted, seen = send(settings, "q", 12), Seen()
     with Tracker(settings), QueueConsumer(settings, "q") as first:
@@ -334,7 +334,7 @@ def test_what_a_program_does_not_ask_for_goes_to_others(kafka_broker: Broker) ->
             receive_until(other, lambda: set(seen) == wanted, act, 30)
         assert seen[mine.value or b""] == 1
         assert tracker.metrics().dead_lettered == 0
-        # And it works on when it has come to itself.
+        # It works again once its program resumes.
         send(settings, "q", 1)
         assert hung.receive(PATIENCE) is not None
 
@@ -362,7 +362,7 @@ def test_several_threads_share_a_consumer(kafka_broker: Broker) -> None:
 
 
 def test_a_message_that_retention_took_is_redelivered_itself(kafka_broker: Broker) -> None:
-    """The Start carries it: no other message comes in its place."""
+    """The Start contains it, so no other message comes in its place."""
     settings = fresh(kafka_broker, partitions=1, redeliver_after=1.5)
     send(settings, "q", 3)
     with Tracker(settings), QueueConsumer(settings, "q") as consumer:

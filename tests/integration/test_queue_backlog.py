@@ -1,4 +1,4 @@
-"""What a queue holds, as operators see it: on a real broker, from reader, engine and command."""
+"""The backlog of a queue on a real broker, as shown by reader, engine and command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNKNOWN = {"backlog_messages": None, "lag_seconds": None}
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure several times a second."""
+    """Shorten the interval of measurements to a fraction of a second."""
     monkeypatch.setattr("transporter_adaptors.kafka.survey.EVERY", 0.2)
     monkeypatch.setattr("transporter_adaptors.kafka_queue.measuring._SHOW", 0.1)
 
@@ -76,7 +76,7 @@ class Queue:
 
     @property
     def lag(self) -> float:
-        """The oldest message's age as it was measured last."""
+        """The last measured age of the oldest message."""
         found = self.resume.measured["lag_seconds"]
         assert found is not None
         return found
@@ -84,7 +84,7 @@ class Queue:
 
 @pytest.fixture
 def queue(settings: QueueSettings) -> Iterator[Queue]:
-    """Return an open reader; it is closed at the end."""
+    """Return an open reader, and close it at the end."""
     made = Queue(settings)
     yield made
     made.reader.close()
@@ -110,7 +110,7 @@ def send_old(settings: QueueSettings, queue: str = "jobs", count: int = 1) -> No
 def test_depth_follows_what_is_sent_and_what_is_confirmed(
     queue: Queue, settings: QueueSettings
 ) -> None:
-    """Over several partitions; what is read and not confirmed counts until it is."""
+    """The depth spans all partitions, and read messages count until they are confirmed."""
     queue.shows(**EMPTY)
     send_old(settings)
     send(settings, 39)
@@ -133,7 +133,7 @@ def test_depth_follows_what_is_sent_and_what_is_confirmed(
 def test_the_oldest_grows_older_while_nothing_is_confirmed(
     queue: Queue, settings: QueueSettings
 ) -> None:
-    """Whether it waits in the topic, is begun or is in the engine: its age is always known."""
+    """The age is known while the message waits in the topic, is begun, or is in the engine."""
     send(settings, 1)
     queue.shows(backlog_messages=1)
     ends = time.monotonic() + 1.5  # It is begun by then.
@@ -152,7 +152,7 @@ def test_the_oldest_grows_older_while_nothing_is_confirmed(
 def test_ends_of_transactions_and_other_queues_leave_an_empty_queue_at_zero(
     settings: QueueSettings,
 ) -> None:
-    """A redelivery leaves the end of its transaction behind, which nobody reads."""
+    """The end of a redelivery's transaction, which no consumer reads, does not count."""
     with Tracker(settings), QueueConsumer(settings, "jobs") as consumer:
         send(settings, 6)
         done = 0
@@ -182,7 +182,7 @@ def test_ends_of_transactions_and_other_queues_leave_an_empty_queue_at_zero(
 def test_a_search_among_other_queues_messages_is_bounded(
     settings: QueueSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was not looked at counts as ours, from the time at which the search has ended."""
+    """Records not looked at count as the queue's, from the time at which the search ended."""
     monkeypatch.setattr("transporter.queue.backlog._MOST_SKIPPED", 5)
     send_old(settings, "others", 30)
     send(settings, 1)
@@ -196,7 +196,7 @@ def test_a_search_among_other_queues_messages_is_bounded(
 
 
 def test_a_queue_that_was_never_read_counts_from_its_beginning(settings: QueueSettings) -> None:
-    """Nobody has committed anything; what retention has deleted does not count."""
+    """Without a commit the queue counts from its first record that retention has left."""
     send(settings, 12)
     estimator = BacklogEstimator(settings, "jobs")
     try:
@@ -206,7 +206,7 @@ def test_a_queue_that_was_never_read_counts_from_its_beginning(settings: QueueSe
 
 
 def test_a_missing_topic_and_absent_brokers_are_told_apart(settings: QueueSettings) -> None:
-    """Neither looks like an empty queue."""
+    """Neither a missing topic nor absent brokers look like an empty queue."""
     wrong = {
         QueueFault: {"queue_topic": "missing"},
         QueueUnavailable: {"bootstrap_servers": "127.0.0.1:9", "client": {"log_level": 0}},
@@ -223,7 +223,7 @@ def test_a_missing_topic_and_absent_brokers_are_told_apart(settings: QueueSettin
 def test_nothing_is_shown_while_brokers_are_away(
     queue: Queue, settings: QueueSettings, kafka_broker: Broker
 ) -> None:
-    """Neither what was known nor a zero; no poll waits for an answer."""
+    """Neither the last value nor a zero is shown, and no poll waits for an answer."""
     send(settings, 3)
     queue.shows(backlog_messages=3)
     kafka_broker.pause()
@@ -263,7 +263,7 @@ def pipeline(folder: Path, settings: QueueSettings) -> Pipeline:
 def test_what_waits_is_shown_while_a_route_keeps_the_reader_from_polling(
     tmp_path: Path, settings: QueueSettings
 ) -> None:
-    """Depth and age grow on at ``max_in_flight``; a restart shows them again."""
+    """Depth and age keep growing at ``max_in_flight``, and a restart shows them again."""
     made = pipeline(tmp_path, settings)
     (tmp_path / "out.down").write_text("write")
     with Tracker(settings):

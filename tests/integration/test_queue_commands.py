@@ -42,7 +42,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 def test_the_program_of_the_page_runs(kafka_broker: Broker) -> None:
-    """What docs/queue.md shows first does what it says."""
+    """The first program of docs/queue.md runs as described."""
     kafka_broker.start()
     program = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert program is not None
@@ -69,7 +69,7 @@ def test_every_setting_is_on_the_page() -> None:
 def test_init_makes_the_topics_once(
     kafka_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is there already stays as it is, and is told."""
+    """Existing topics stay unchanged, and are reported."""
     settings = fresh(kafka_broker)
     where = options(settings, tmp_path)
     assert answer(capsys, "init", *where) == {
@@ -84,7 +84,7 @@ def test_init_makes_the_topics_once(
 def test_what_is_sent_is_seen_and_stays(
     kafka_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Peek shows what waits, and consumes nothing; stats count it by queue."""
+    """Peek shows waiting messages without consuming them, and stats count them by queue."""
     settings = fresh(kafka_broker)
     where = options(settings, tmp_path)
     sent = answer(capsys, "send", "jobs", "a", "b", "--key", "k", "--header", "h=1", *where)
@@ -131,7 +131,7 @@ def test_stats_tell_what_waits_what_is_in_progress_and_what_is_dead(
 def test_an_estimate_of_what_waits(
     kafka_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It has the depth and the age of the oldest, of named queues and of all with consumers."""
+    """An estimate has depth and oldest age, of named queues or of all queues with consumers."""
     settings = fresh(kafka_broker)
     where = options(settings, tmp_path)
     answer(capsys, "send", "jobs", "a", "b", *where)
@@ -154,7 +154,7 @@ def test_an_estimate_of_what_waits(
 
 
 def test_a_tracker_works_until_it_is_interrupted(kafka_broker: Broker, tmp_path: Path) -> None:
-    """Ctrl-C ends it with exit code 0, and it tells what it has counted."""
+    """Ctrl-C ends it with exit code 0, and it reports its counts."""
     settings = fresh(kafka_broker)
     command = [sys.executable, "-m", "transporter.cli.app", "queue", "tracker", "--json"]
     with subprocess.Popen(
@@ -183,7 +183,7 @@ def test_a_tracker_works_until_it_is_interrupted(kafka_broker: Broker, tmp_path:
 def test_a_missing_topic_is_the_environments_fault(
     kafka_broker: Broker, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 3, and what to do."""
+    """The command fails with exit code 3 and the remedy."""
     kafka_broker.start()
     where = ["--bootstrap-servers", kafka_broker.bootstrap_servers, "--queue-topic", "nix"]
     assert app.execute(["queue", *command, *where]) == 3

@@ -1,6 +1,6 @@
-"""Transactions of others that hold back queues, on a real broker.
+"""Foreign transactions that block queues, on a real broker.
 
-How brokers come to lose the end of one is tried in ``soak/test_queue_lost_ends.py``.
+The loss of a transaction's end by a broker is tested in ``soak/test_queue_lost_ends.py``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ BEGUN = encode(Start("q", 0, (7,), 60_000, (b"late",), (b"",)))
 
 @contextmanager
 def stuck(settings: QueueSettings, topic: str, name: str, says: str = "") -> Iterator[Producer]:
-    """Return a producer called *name* that has written a marker to *topic*, and goes no further.
+    """Yield a producer called *name* in the middle of a transaction with a marker in *topic*.
 
-    The marker *says* whose it is.
+    The marker's header contains *says* as the writer.
     """
     producer = Producer(
         {
@@ -50,12 +50,12 @@ def stuck(settings: QueueSettings, topic: str, name: str, says: str = "") -> Ite
     try:
         yield producer
     finally:
-        with suppress(KafkaException):  # It may have been shut out.
+        with suppress(KafkaException):  # It may be fenced.
             producer.close()
 
 
 def test_a_tracker_ends_what_outlasts_every_transaction(kafka_broker: Broker) -> None:
-    """Markers behind it are seen then; who held them back, and was not dead, is shut out."""
+    """The markers behind the transaction become visible, and a living owner is fenced."""
     settings = fresh(kafka_broker, partitions=1, transaction_timeout=1.0)
     plain = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
     name = f"{settings.consumer_group('q')}/dead"
@@ -72,14 +72,14 @@ def test_a_tracker_ends_what_outlasts_every_transaction(kafka_broker: Broker) ->
 def test_one_that_does_not_say_who_it_is_is_told(
     kafka_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only an operator can end a stranger's transaction; the log says where it begins."""
+    """Only an operator can end a foreign transaction, and the log reports its first offset."""
     settings = fresh(kafka_broker, partitions=1, transaction_timeout=1.0)
     with stuck(settings, settings.markers_topic, "a stranger"), Tracker(settings):
         until(lambda: "offset 0 does not end" in caplog.text, "it is told")
 
 
 def test_a_consumer_that_was_taken_for_dead_begins_anew(kafka_broker: Broker) -> None:
-    """Whoever took its name for that of one who is gone has harmed nobody."""
+    """A consumer survives a wrong takeover of its name, as if it were dead."""
     settings = fresh(kafka_broker, partitions=1, transactional=True, redeliver_after=30.0)
     with QueueProducer(settings) as producer, QueueConsumer(settings, "q") as consumer:
         for value in (b"before", b"after"):

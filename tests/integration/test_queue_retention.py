@@ -1,4 +1,4 @@
-"""Topics of a queue that delete what is still needed: it is told before, and counted after."""
+"""Topics of a queue that delete needed records: warned of before, counted afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def send(settings: QueueSettings, count: int) -> None:
 
 
 def retention(broker: Broker, topic: str) -> tuple[str | None, str | None]:
-    """Return for how long, and how many bytes, *topic* keeps its records."""
+    """Return the time and the bytes for which *topic* keeps its records."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     admin = broker.admin()
     found = admin.describe_configs([resource])[resource].result(timeout=30)
@@ -37,7 +37,7 @@ def retention(broker: Broker, topic: str) -> tuple[str | None, str | None]:
 
 
 def delete_before(broker: Broker, settings: QueueSettings, offset: int) -> None:
-    """Take from the queue topic's partition what is before *offset*, as retention does."""
+    """Delete the queue topic's records before *offset*, as retention does."""
     admin = broker.admin()
     place = TopicPartition(settings.queue_topic, 0, offset)
     for future in admin.delete_records([place]).values():
@@ -45,7 +45,7 @@ def delete_before(broker: Broker, settings: QueueSettings, offset: int) -> None:
 
 
 def test_topics_of_a_queue_keep_what_waits_and_what_is_dead(kafka_broker: Broker) -> None:
-    """Not the brokers' default of a week; an operator may say for how long."""
+    """The topics do not have the brokers' default of a week, and an operator may set the time."""
     settings = fresh(kafka_broker)
     assert retention(kafka_broker, settings.queue_topic) == ("-1", "-1")
     assert retention(kafka_broker, settings.dead_letter_topic) == ("-1", "-1")
@@ -57,7 +57,7 @@ def test_topics_of_a_queue_keep_what_waits_and_what_is_dead(kafka_broker: Broker
 
 
 def test_topics_that_delete_what_waits_are_named_with_what_helps(kafka_broker: Broker) -> None:
-    """Each topic, what of it is too little, and the command."""
+    """Each topic is named with its insufficient settings and the command."""
     settings = fresh(kafka_broker)
     queue, markers, dead = (f"{name}-own" for name in settings.topics)
     own = settings.model_copy(
@@ -85,7 +85,7 @@ def test_topics_that_delete_what_waits_are_named_with_what_helps(kafka_broker: B
 def test_a_tracker_and_a_consumer_warn_at_the_start(
     kafka_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each tells of the topics that it reads or writes."""
+    """Each warns about the topics that it reads or writes."""
     settings = fresh(kafka_broker, retention=3600.0).model_copy(update={"retention": None})
     with QueueConsumer(settings, "q") as consumer:
         (problem,) = consumer.problems
@@ -102,7 +102,7 @@ def test_a_tracker_and_a_consumer_warn_at_the_start(
 def test_what_was_deleted_while_nobody_read_is_counted(
     kafka_broker: Broker, transactional: bool
 ) -> None:
-    """The next consumer begins behind it, and says how much is gone."""
+    """The next consumer begins behind the deleted messages, and counts them."""
     settings = fresh(kafka_broker, partitions=1, transactional=transactional, ahead=1, in_flight=1)
     send(settings, 10)
     with QueueConsumer(settings, "q") as consumer:
@@ -114,12 +114,12 @@ def test_what_was_deleted_while_nobody_read_is_counted(
         found = consumer.receive(PATIENCE)
         assert found is not None
         assert found.id == (0, 7)
-        # A consumer that closes may have begun one more than was asked for.
+        # A consumer that closes may have begun one more than the program received.
         assert consumer.metrics().lost in {5, 6}
 
 
 def test_what_is_deleted_before_it_is_read_is_counted(kafka_broker: Broker) -> None:
-    """Also while a consumer is there, which is too slow."""
+    """Messages lost to a slow consumer are counted even while it runs."""
     settings = fresh(kafka_broker, partitions=1, in_flight=1, hold=3600)
     send(settings, 3)
     with QueueConsumer(settings, "q") as consumer:
@@ -141,7 +141,7 @@ def test_what_is_deleted_before_it_is_read_is_counted(kafka_broker: Broker) -> N
 
 
 def test_a_new_queue_in_an_old_topic_has_lost_nothing(kafka_broker: Broker) -> None:
-    """What others had before is no message of it."""
+    """Records from before the queue existed are not its messages."""
     settings = fresh(kafka_broker, partitions=1)
     send(settings, 5)
     delete_before(kafka_broker, settings, 3)
@@ -151,7 +151,7 @@ def test_a_new_queue_in_an_old_topic_has_lost_nothing(kafka_broker: Broker) -> N
 
 
 def test_the_reader_tells_the_engine_of_both(kafka_broker: Broker) -> None:
-    """An event for a topic that deletes, another one for what is gone."""
+    """A topic that deletes waiting messages, and messages already lost, are one event each."""
     settings = fresh(kafka_broker, partitions=1, retention=3600.0)
     send(settings, 10)
     config = KafkaQueueReader.Config(

@@ -1,4 +1,4 @@
-"""Secrets that lie in files are replaced while the engine runs."""
+"""Secrets in files are replaced while the engine runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def role(outbox: Database) -> Iterator[Database]:
 
 
 def end_sessions(database: Database) -> None:
-    """End all sessions of the role, as a fail-over would."""
+    """End all sessions of the role, as a fail-over does."""
     database.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [ROLE]
     )
@@ -65,7 +65,7 @@ def load_with(folder: Path, reader: dict[str, Any], writer: dict[str, Any]) -> P
 def test_a_password_is_replaced_while_the_engine_runs(
     role: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    """The next connection reads the file again; neither password is in any event."""
+    """The next connection reads the file again, and neither password is in any event."""
     monkeypatch.setattr("transporter.engine.reading.feed._LOOK_AGAIN", 0.2)
     secret = tmp_path / "password"
     secret.write_text(f"{FIRST}\n")
@@ -73,7 +73,7 @@ def test_a_password_is_replaced_while_the_engine_runs(
     dsn = place.replace("password=x", "password=${file:password}")
     reader = {"adaptor": "postgres-outbox", "dsn": dsn, "elector": "none"}
     if of == "elector":
-        # It has sessions of its own, and the reader stays open when they are refused.
+        # It has its own sessions, and the reader stays open when they are refused.
         reader |= {"dsn": role.dsn, "elector": {"kind": "postgres", "dsn": dsn, "term": "1s"}}
     events = Events()
     with running(load_with(tmp_path, reader, WRITER), events=events) as engine:
@@ -84,7 +84,7 @@ def test_a_password_is_replaced_while_the_engine_runs(
         told = "reader-unavailable" if of == "reader" else "election-unavailable"
         until(lambda: any("authentication" in str(each) for each in events.named(told)))
         if of == "elector":
-            # Until its term is over the reader goes on.
+            # The reader continues until its term is over.
             until(lambda: events.named("leader-fenced") or events.named("leader-revoked"))
         insert(role)
         assert remaining(role) != []
@@ -98,7 +98,7 @@ def test_a_password_is_replaced_while_the_engine_runs(
 
 
 def test_a_sink_that_refuses_the_old_token_gets_the_new_one(tmp_path: Path) -> None:
-    """A route whose writer is refused takes a new worker once the file holds something else."""
+    """A refused route takes a new worker once the secret's file has changed."""
     secret = tmp_path / "token"
     secret.write_text(FIRST)
     wanted = [FIRST]
@@ -126,7 +126,7 @@ def test_a_sink_that_refuses_the_old_token_gets_the_new_one(tmp_path: Path) -> N
             secret.write_text(SECOND)
             until(lambda: engine.status().routes[0].watermark == 1)
             events.await_count("route-secrets-renewed")
-            # It is no change of the pipeline, so a reload takes it up and refuses nothing.
+            # The pipeline is unchanged, so a reload accepts it and refuses nothing.
             secret.write_text("third-canary/3")
             wanted[0] = "third-canary/3"
             assert Live(engine, {}, events).perform(Reload(), this_operator())["routes"] == ["out"]

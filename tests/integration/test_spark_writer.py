@@ -1,4 +1,4 @@
-"""The spark writer on a folder that all hosts of a cluster are said to share: rows are counted."""
+"""The spark writer on a folder that a cluster's hosts are supposed to share: it counts rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_only_what_was_counted_is_committed(tmp_path: Path) -> None:
-    """A count that does not come in time is waited for; one that is wrong stops the route."""
+    """A late count is waited for, and a wrong one stops the route."""
     folder = tmp_path / "daily"
     writer = SparkWriter(SparkWriterConfig(path=folder.as_uri()))
     with session(tmp_path / "spark") as spark:

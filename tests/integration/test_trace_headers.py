@@ -1,4 +1,4 @@
-"""W3C trace context, from every source that has headers to every sink that has a place for them."""
+"""W3C trace context, from every source with headers to every sink with a place for them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Traces = dict[str, tuple[str, str]]
 
 
 def parent(source: str) -> str:
-    """Return a traceparent of its own for each source."""
+    """Return the traceparent of a source."""
     return f"00-{SOURCES.index(source) + 1:032x}-00f067aa0ba902b7-01"
 
 
@@ -45,7 +45,7 @@ EXPECTED: Traces = {source: (parent(source), STATE) for source in SOURCES}
 
 
 def of(headers: Any) -> tuple[str, str]:
-    """Return the two headers of *headers*, as pairs of name and text or bytes."""
+    """Return the two trace headers' values, from pairs of name and text or bytes."""
     found = {name: value if isinstance(value, str) else value.decode() for name, value in headers}
     return found["traceparent"], found["tracestate"]
 
@@ -93,7 +93,7 @@ def document(broker: Broker, queue: QueueSettings, topics: dict[str, str], url: 
 
 @contextmanager
 def delivered(folder: Path, document: Any, dsn: str) -> Iterator[Running]:
-    """Run *document* until every route has delivered what all sources hold, and stop it."""
+    """Run *document* until every route has delivered the entries of all sources, and stop it."""
     path = folder / "pipeline.json"
     path.write_text(json.dumps(document))
     with running(path, DSN=dsn) as engine:
@@ -117,7 +117,7 @@ def received(queue: QueueSettings, name: str, count: int) -> list[Any]:
 def test_a_trace_survives_from_every_source_to_every_sink(
     tmp_path: Path, kafka_broker: Broker, kafka_topic: str, outbox: Database
 ) -> None:
-    """Headers of a row, a record and a queue's message are those of what each sink gets."""
+    """Every sink gets the trace headers of the outbox row, the record and the queue's message."""
     queue = fresh(kafka_broker, redeliver_after=60.0)
     topics = {"in": kafka_topic, "out": kafka_broker.create_topic(f"{kafka_topic}-out")}
     data = '{"n": 1}'
@@ -168,7 +168,7 @@ def test_a_trace_survives_from_every_source_to_every_sink(
 
 
 def caught_up(log: Path, routes: int) -> bool:
-    """Tell whether all routes have settled the one entry of each source."""
+    """Return whether all routes have settled the one entry of each source."""
     from transporter.offsets.offset_log import read_state  # noqa: PLC0415
 
     folders = list((log / "offsets").glob("*")) if (log / "offsets").exists() else []

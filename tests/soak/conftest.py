@@ -1,4 +1,4 @@
-"""Clusters that several soak tests run on; each file that asks for one has its own."""
+"""Clusters shared by several soak tests: each file that uses one has its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKERS = 2
 
 @pytest.fixture(scope="module")
 def near(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Have a cluster on loopback, whose workers have mounts of their own: ``engine`` is empty."""
+    """Run a cluster on loopback, whose workers' own mounts show ``engine`` empty."""
     unshared = unsharing()
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "engine").mkdir()
@@ -35,15 +35,15 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def wire() -> Iterator[Wire]:
-    """Have two other hosts, and a network between them and us."""
+    """Set up two other hosts, and a network between them and this one."""
     need_root("hosts of their own need root and iproute2", "ip")
-    with wired(WORKERS, 100 + os.getpid() % 150) as made:  # others may have theirs
+    with wired(WORKERS, 100 + os.getpid() % 150) as made:  # other runs use other numbers
         yield made
 
 
 @pytest.fixture(scope="module")
 def far(wire: Wire, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Have a cluster on hosts of their own, which do not see ``engine`` beside its folder."""
+    """Run a cluster on other hosts, which do not see ``engine`` beside its folder."""
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "engine").mkdir()
     with cluster(folder) as made:
@@ -56,11 +56,11 @@ def far(wire: Wire, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
 
 @pytest.fixture
 def place(far: Cluster) -> Iterator[Path]:
-    """Have an empty folder that no worker of ``far`` sees."""
+    """Create an empty folder that no worker of ``far`` sees."""
     folder = far.folder / "engine" / "now"
     folder.mkdir()
     yield folder
-    # What Spark had to say stays for whoever looks into a failure.
+    # Spark's output stays, to explain a failure.
     for log in folder.glob("**/spark.log"):
         shutil.copy(log, far.folder)
     shutil.rmtree(folder)
@@ -68,7 +68,7 @@ def place(far: Cluster) -> Iterator[Path]:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    """Run a Kafka broker of the test's own."""
+    """Run a Kafka broker for this test alone."""
     (tmp_path / "kafka").mkdir()
     with run(Broker, tmp_path / "kafka") as made:
         yield made

@@ -1,7 +1,7 @@
-"""A real standalone cluster on hosts of their own: what is killed and cut off, and what arrives.
+"""A real standalone cluster on separate hosts: kills, cuts, and the resulting deliveries.
 
 Each host is a network and mount namespace (as root, with iproute2) that sees neither
-the log directory nor this checkout: what runs there was shipped.
+the log directory nor this checkout: the code that runs there was shipped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SLICE = 50
 
 @contextmanager
 def delivering(file: Path, sink: Path, count: int = 20) -> Iterator[Running]:
-    """Run *file*, whose first *count* entries have been delivered."""
+    """Run *file* once its first *count* entries have been delivered."""
     with running(file) as engine:
         await_true(lambda: len(delivered(sink)) > count, 90, "the first deliveries")
         yield engine
@@ -85,9 +85,9 @@ def test_what_runs_a_worker_is_killed_in_the_middle_of_a_slice(
 def test_an_engine_is_killed_in_the_middle_of_a_slice(
     tmp_path: Path, far: Cluster, place: Path
 ) -> None:
-    """The next engine waits until the last one's worker cannot deliver, and goes on."""
+    """The next engine waits until the last one's worker cannot deliver, and then continues."""
     sink = tmp_path / "out.jsonl"
-    # Longer than an engine and its executors take to start here, beside everything else.
+    # Longer than an engine and its executors need to start here, beside everything else.
     file = pipeline(place, far.master, sink, ROWS, pace=0.4, slice_timeout="120s")
     with delivering(file, sink) as engine:
         _, python = busy(far, sink)
@@ -106,14 +106,14 @@ def test_an_engine_is_killed_in_the_middle_of_a_slice(
 def test_a_worker_that_is_cut_off_delivers_beside_no_other(
     tmp_path: Path, wire: Wire, far: Cluster, place: Path
 ) -> None:
-    """A worker that nobody reaches may finish its slice before the next one begins."""
+    """An unreachable worker may finish its slice before the next worker begins."""
     sink = tmp_path / "out.jsonl"
     config = {
         "spark.network.timeout": "20s",
         "spark.network.timeoutInterval": "5s",
         "spark.executor.heartbeatInterval": "5s",
     }
-    # A slice takes 80 s: longer than it takes to find out, and less than slice_timeout.
+    # A slice takes 80 s: longer than the detection of the cut, and less than slice_timeout.
     route = {"slice_rows": 20, "slice_timeout": "90s", "config": config}
     with delivering(pipeline(place, far.master, sink, 60, pace=4.0, **route), sink, 1) as engine:
         number, python = busy(far, sink)
@@ -133,12 +133,12 @@ def test_a_worker_that_is_cut_off_delivers_beside_no_other(
 
 
 def hurry(sink: Path) -> None:
-    """Let entries take no more time."""
+    """Make all further entries instantaneous."""
     sink.with_name(f"{sink.name}.hurry").touch()
 
 
 def await_another(sink: Path, pid: int) -> None:
-    """Wait until another process than *pid* delivers, and show how long that took."""
+    """Wait until a process other than *pid* delivers, and log the duration."""
     began = time.monotonic()
     await_true(lambda: delivered(sink)[-1]["pid"] != pid, 240, "deliveries of another worker")
     logger.warning("%s: %.1f s", sink.parent.name, time.monotonic() - began)

@@ -58,7 +58,7 @@ def _parquet(out: Path) -> list[int]:
 
 
 def test_killed_executors_and_engines_lose_nothing(near: Cluster, tmp_path: Path) -> None:
-    """Executors and the engine die in the middle; every route has everything, keys in order."""
+    """Executors and the engine are killed, and every route has all entries, keys in order."""
     out = near.folder / "shared"
     out.mkdir()
     file = _pipeline(near.folder / "engine", near.master, out)

@@ -1,4 +1,4 @@
-"""A host of a cluster stands still in the middle of a slice, and goes on when it is too late."""
+"""A host of a cluster that is stopped in the middle of a slice, and resumes too late."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLICE = 100
 ROWS = 3 * SLICE
 _PATIENCE = 400
 _LATE = 20.0
-"""Seconds in which a task that goes on has written what it has, or was told to end."""
+"""Seconds in which a task that resumes has written its rows, or was ended."""
 PIPELINE = """\
 name: late
 log: {dir: log}
@@ -77,7 +77,7 @@ def held(message):
 
 @pytest.fixture
 def file(far: Cluster, place: Path, tmp_path: Path) -> Path:
-    """Write the pipeline and its first lines; ``tmp_path`` is what all hosts see."""
+    """Write the pipeline and its first lines, with ``tmp_path`` visible to all hosts."""
     (place / "mine.py").write_text(MINE % str(tmp_path), encoding="utf-8")
     add(place / "in.jsonl", 0)
     path = place / "pipeline.yaml"
@@ -86,14 +86,14 @@ def file(far: Cluster, place: Path, tmp_path: Path) -> Path:
 
 
 def add(path: Path, first: int) -> None:
-    """Add lines to the reader's file, the first of which will be at the offset *first*."""
+    """Add lines to the reader's file, of which the first gets the offset *first*."""
     with path.open("a", encoding="utf-8") as lines:
         for number in range(first, first + ROWS):
             lines.write(f"{json.dumps({'number': number, 'customer': f'c{number % 7}'})}\n")
 
 
 def offsets(out: Path) -> list[int]:
-    """Return what readers of the folder see."""
+    """Return the offsets that readers of the folder see."""
     if not out.exists():
         return []
     data = ds.dataset(out, format="parquet")
@@ -107,7 +107,7 @@ def left_aside(out: Path) -> list[Path]:
 
 @contextmanager
 def still(processes: list[psutil.Process]) -> Iterator[None]:
-    """Have *processes* stand still for the length of a block."""
+    """Suspend *processes* during a block."""
     for each in processes:
         with suppress(psutil.NoSuchProcess):
             each.suspend()
@@ -130,11 +130,11 @@ def until(engine: Running, offset: int, out: Path) -> None:
 
 
 def late_files(out: Path) -> set[Path]:
-    """Return what a late task writes aside; readers must see nothing of it, at any moment."""
+    """Return the temporary files of a late task, which readers must not see at any moment."""
     deadline, late = time.monotonic() + _LATE, set()
     while time.monotonic() < deadline:
         assert offsets(out) == list(range(ROWS))
-        # A task that is told to end removes its files.
+        # A task that is ended removes its files.
         with suppress(FileNotFoundError):
             late |= {found for each in left_aside(out) for found in each.rglob("*.parquet")}
         time.sleep(0.05)
@@ -145,10 +145,10 @@ def late_files(out: Path) -> set[Path]:
 def test_a_task_that_goes_on_too_late_adds_nothing(
     standing: str, far: Cluster, file: Path, tmp_path: Path
 ) -> None:
-    """Its slice was delivered by another host: readers see no row twice, and no file of it stays.
+    """Another host delivered its slice, so readers see no row twice, and none of its files stays.
 
-    Where only the JVMs stood still, the rows lie ready and are written late; where the whole host
-    did, the watch of the task's Python ends it.
+    If only the JVMs were suspended, the rows are ready and are written late. If the whole host
+    was, the watchdog of the task's Python ends it.
     """
     out = tmp_path / "daily"
     with running(file, MASTER=far.master, OUT=str(tmp_path), SECRET=SECRET) as engine:
@@ -158,7 +158,7 @@ def test_a_task_that_goes_on_too_late_adds_nothing(
             each for each in far.workers if pid in {found.pid for found in below(each.pid)}
         )
         stopped = executors(worker) if standing == "jvm" else below(worker.pid)
-        # Spark's worker stands still for longer: it would end the executor that goes on.
+        # Spark's worker stays suspended for longer: it would end the executor that resumes.
         with still([worker]):
             with still(stopped):
                 if standing == "jvm":

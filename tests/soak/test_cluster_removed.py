@@ -18,7 +18,7 @@ ROWS = 400
 
 
 def test_a_removed_application_is_replaced(near: Cluster) -> None:
-    """The cause is reported, a new host delivers the rest, and no route retries in haste."""
+    """The cause is reported, a new host delivers the rest, and no route retries in a tight loop."""
     sink = near.folder / "out.jsonl"
     file = pipeline(near.folder / "engine", near.master, sink, ROWS, pace=0.05)
     with running(file) as engine:

@@ -1,6 +1,6 @@
 """One pipeline file, run with a local master and on a cluster that is killed: the same result.
 
-Pumps and DataFrame routes beside each other, on hosts of their own.
+Pumps and DataFrame routes run beside each other, on separate hosts.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ GREETING = "def host():\n    return 'any'\n"
 
 @pytest.fixture
 def file(far: Cluster, place: Path, tmp_path: Path) -> Path:
-    """Write what is to run on the cluster; ``tmp_path`` is what all hosts see."""
+    """Write the files to run on the cluster, with ``tmp_path`` visible to all hosts."""
     return written(place, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run the same pipeline file with a local master, undisturbed; return where its results are."""
+    """Run the same file with a local master, without kills, and return the results' folder."""
     folder = tmp_path_factory.mktemp("local")
     (folder / "hurry").touch()
     file = written(folder, folder)
@@ -110,7 +110,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(folder: Path, shared: Path) -> Path:
-    """Write the pipeline, its modules and its lines into *folder*; return its file."""
+    """Write the pipeline, its modules and its lines into *folder*, and return its file."""
     (folder / "mine.py").write_text(MINE % str(shared / "hurry"), encoding="utf-8")
     (folder / "lines.py").write_text(WRITER, encoding="utf-8")
     (folder / "greeting.py").write_text(GREETING, encoding="utf-8")
@@ -124,24 +124,24 @@ def written(folder: Path, shared: Path) -> Path:
 
 
 def variables(file: Path, master: str, out: Path) -> dict[str, str]:
-    """Return what the pipeline file leaves open: where it runs, and where its results go."""
+    """Return the pipeline file's variables: its master, and its folders."""
     out.mkdir(exist_ok=True)
     where = {"MASTER": master, "OUT": str(out), "WHERE": str(file.parent / "log")}
     return where | {"SECRET": SECRET}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of a file that may be written at this moment."""
+    """Return the complete lines of a file that may be growing."""
     return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def counted(path: Path) -> int:
-    """Return how many lines a file has."""
+    """Return the number of lines in a file."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def committed(out: Path) -> int:
-    """Return how far the Parquet is committed."""
+    """Return the last committed offset of the Parquet."""
     found = list(out.glob("daily/_transporter/*/daily/committed.json"))
     return int(json.loads(found[0].read_text())["stored"]["offset"]) if found else -1
 
@@ -154,7 +154,7 @@ def parquet(out: Path) -> list[dict[str, Any]]:
 
 
 def moved_on(out: Path) -> Callable[[], bool]:
-    """Return what tells whether every route has delivered something since now."""
+    """Return a test for a delivery of every route since now."""
     files = [out / f"{name}.jsonl" for name in ("orders", "seen", "big")]
     before = [counted(each) for each in files], committed(out)
 
@@ -166,7 +166,7 @@ def moved_on(out: Path) -> Callable[[], bool]:
 
 
 def until(engine: Running, holds: Callable[[], bool], what: str) -> None:
-    """Wait until *holds*, or *engine* has ended, which it must not."""
+    """Wait until *holds*, and fail if *engine* ends."""
     await_true(lambda: engine.process.poll() is not None or holds(), _PATIENCE, what)
     assert engine.process.poll() is None, (engine.events[-5:], engine.noise[-20:])
     assert not [each for each in engine.events if each["event"] == "route-stopped"]
@@ -185,7 +185,7 @@ def executor(engine: Running, far: Cluster, turn: int) -> None:
 
 
 def host(engine: Running, far: Cluster, turn: int) -> None:
-    """Kill all that runs on one host, and start its worker again."""
+    """Kill all processes of one host, and start its worker again."""
     far.kill_host(0)
     far.boot_host(0)
 
@@ -215,7 +215,7 @@ def test_a_killed_cluster_gives_what_a_local_master_gives(
     local: Path,
     tmp_path: Path,
 ) -> None:
-    """The same entries and rows, each key's in order; in files and Parquet each of them once."""
+    """The same entries and rows arrive, keys in order, and in files and Parquet each once."""
     out = tmp_path / "far"
     with running(file, **variables(file, far.master, out)) as engine:
         until(engine, lambda: committed(out) > 0 and counted(out / "big.jsonl") > 0, "a start")
@@ -235,7 +235,7 @@ def test_a_killed_cluster_gives_what_a_local_master_gives(
 def test_a_killed_engine_gives_what_a_local_master_gives(
     far: Cluster, file: Path, local: Path, tmp_path: Path
 ) -> None:
-    """The next engine goes on, on the cluster, and the result is the same."""
+    """The next engine continues on the cluster, and the result is the same."""
     out = tmp_path / "far"
     where = variables(file, far.master, out)
     for _ in range(2):
@@ -252,7 +252,7 @@ def test_a_killed_engine_gives_what_a_local_master_gives(
 
 
 def compare(local: Path, out: Path) -> None:
-    """Nothing is missing and nothing is there twice, where a sink can know; keys are in order."""
+    """Check that nothing is missing, that exact sinks have no duplicate, and the order of keys."""
     written = [
         [{name: line[name] for name in ("offset", "key", "data")} for line in lines(each)]
         for each in (local / "orders.jsonl", out / "orders.jsonl")
@@ -274,7 +274,7 @@ def at(number: int) -> str:
 
 
 def firsts(found: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return what each key's entries were, in the order in which they first came."""
+    """Return each key's entries, in the order of their first arrival."""
     seen = {}
     for each in found:
         seen.setdefault(each["offset"], each)
@@ -282,7 +282,7 @@ def firsts(found: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def by_key(found: list[dict[str, Any]], key: str) -> dict[str, list[Any]]:
-    """Return each key's rows, in their order, without what tells of where they were made."""
+    """Return each key's rows, in their order, without process and host."""
     made: dict[str, list[Any]] = defaultdict(list)
     for each in found:
         told = {name: value for name, value in each.items() if name not in {"pid", "host"}}

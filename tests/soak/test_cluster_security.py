@@ -1,4 +1,4 @@
-"""Attacks on a standalone cluster by somebody without its secret."""
+"""Attacks on a standalone cluster by a user without its secret."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CANARY = f"canary-{secrets.token_hex(6)}"
 
 @contextmanager
 def listening_in() -> Iterator[Callable[[], tuple[int, int]]]:
-    """Record the loopback interface, as root; give how many packets there were, and with canary."""
+    """Record the loopback interface, as root, and yield the counts of packets and of canaries."""
     need_root("listening in needs root")
     packets = found = 0
     over = threading.Event()
@@ -50,7 +50,7 @@ def listening_in() -> Iterator[Callable[[], tuple[int, int]]]:
 
 
 def test_ports_wires_and_command_lines_give_nothing(near: Cluster) -> None:
-    """Neither the cluster's secret, nor a setting, nor an entry, nor a job, on any host or wire."""
+    """No host or wire reveals the cluster's secret, a setting, an entry or a job."""
     sink = near.folder / f"{CANARY}.jsonl"
     file = pipeline(near.folder / "engine", near.master, sink, ROWS, pace=0.2, slice_rows=10)
     rows = (json.dumps({"id": CANARY, "key": f"k{number % 10}"}) for number in range(ROWS))
@@ -77,7 +77,7 @@ def test_ports_wires_and_command_lines_give_nothing(near: Cluster) -> None:
 
 
 def test_a_cluster_with_another_secret_is_named(near: Cluster) -> None:
-    """The engine says that Spark is not let in, what to look at, and delivers nothing."""
+    """The engine reports that Spark is refused, names the setting, and delivers nothing."""
     sink = near.folder / "never.jsonl"
     config = {"spark.authenticate.secret": "another"}
     file = pipeline(near.folder / "engine" / "wrong", near.master, sink, 10, config=config)

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @pytest.mark.timeout(1800)
 def test_a_thousand_rolls_are_followed(tmp_path: Path) -> None:
-    """Through rolls, compactions, deletions and kills each entry is seen once or told missing."""
+    """Over rolls, compactions, deletions and kills each entry is seen once or reported missing."""
     seed = random.randrange(1 << 32)
     logger.warning("seed %d", seed)
     writer, seen, missing = follow(tmp_path / "log", 1000, seed)
@@ -26,7 +26,7 @@ def test_a_thousand_rolls_are_followed(tmp_path: Path) -> None:
         "%s, missing %s, %d dropped, %d segments removed, %d restarts",
         *(dict(counts), missing, writer.compacted, writer.removed, writer.restarts),
     )
-    # How much retention takes away first depends on the machine; enough must be left to be seen.
+    # Retention's share depends on the machine, but enough entries must be left to be seen.
     assert counts["seen"] > len(writer.keys) * 0.2
     assert missing
     assert min(writer.compacted, writer.removed, writer.restarts) > 0

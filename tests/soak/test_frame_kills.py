@@ -1,4 +1,4 @@
-"""Routes on DataFrames by the real command: killed again and again, they repeat nothing."""
+"""Routes on DataFrames by the real command: repeated kills repeat no entry."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_kills_repeat_and_lose_nothing(tmp_path: Path) -> None:
     """Killed twice with its engine and once with its JVM, each sink has each entry once.
 
     The entry that its query cannot take is parked with its error, and arrives once, too,
-    when the query was mended.
+    when the query was fixed.
     """
     pipeline = tmp_path / "pipeline.yaml"
     pipeline.write_text(PIPELINE.format(cast="CAST"))
@@ -88,7 +88,7 @@ def _write_lines(path: Path) -> None:
 def _killed_at(
     pipeline: Path, offset: int, kill: Callable[[Running], None], then: int | None = None
 ) -> None:
-    """Run until *offset* is in the data, kill, and go on up to *then*; at last kill the engine."""
+    """Run until *offset* is in the data, kill, and kill the engine after *then*, if given."""
     with running(pipeline) as engine:
         await_true(lambda: _committed(pipeline) >= offset, _PATIENCE, f"offset {offset}")
         kill(engine)
@@ -115,7 +115,7 @@ def _is_java(process: psutil.Process) -> bool:
 
 
 def _committed(pipeline: Path) -> int:
-    """Return how far the data are committed, as their own record tells."""
+    """Return the last committed offset in the data's own record."""
     found = [*pipeline.parent.glob("daily/_transporter/*/daily/committed.json")]
     return int(json.loads(found[0].read_text())["stored"]["offset"]) if found else -1
 
@@ -134,7 +134,7 @@ def _expected(without: int | None = None) -> Counter[int]:
 
 
 def _mend(pipeline: Path) -> None:
-    """Let the query take what it could not, and have the parked entry delivered."""
+    """Fix the query, and retry the parked entry."""
     pipeline.write_text(PIPELINE.format(cast="try_cast"))
     transporter("reload", str(pipeline))
     transporter("parked", "retry", str(pipeline), "daily")

@@ -1,4 +1,4 @@
-"""Operators and kills for minutes: what an operator was told to be done has been done."""
+"""Operators and kills for minutes: each confirmed action has taken effect."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(1800)
 def test_hammering_operators_on_a_killed_engine(tmp_path: Path) -> None:
-    """Forty rounds of four operators and twenty kills at random: the state equals the model."""
+    """After forty rounds of four operators and twenty random kills the state equals the model."""
     hammer(tmp_path, seed=random.randrange(1 << 32), rounds=40, kills=20)

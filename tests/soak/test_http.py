@@ -1,4 +1,4 @@
-"""The real command into an HTTP receiver that does whatever receivers do, and a kill in between."""
+"""The real command with a hostile HTTP receiver, and a kill in between."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.spark
 
 @dataclass
 class Hostile:
-    """Decides by chance what becomes of each request; each fate comes at least once."""
+    """A receiver that draws the fate of each request, and each fate at least once."""
 
     chance: random.Random
     met: Counter[str] = field(default_factory=Counter)
@@ -65,7 +65,7 @@ class Hostile:
         return drawn == "reset in the request"
 
     def decide(self, _: Request) -> Reply:
-        """Do what was drawn."""
+        """Return the reply that was drawn."""
         self.taken += self.name == "taken"
         if self.taken >= LINES // 80 // 3:
             self.reached.set()
@@ -73,7 +73,7 @@ class Hostile:
 
 
 def test_a_hostile_receiver_gets_everything_in_order(tmp_path: Path) -> None:
-    """Whatever it answers, and though the engine is killed: nothing is lost, and ids repeat."""
+    """With any answers, and a kill of the engine, nothing is lost, and repeats keep their ids."""
     (tmp_path / "in.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(LINES)))
     hostile = Hostile(random.Random(SEED))
     problems: list[str] = []
@@ -93,19 +93,19 @@ def test_a_hostile_receiver_gets_everything_in_order(tmp_path: Path) -> None:
     assert (route["watermark"], route["lag"]) == (LINES - 1, 0)
     assert hostile.met.keys() == FATES.keys()
     assert all("answered" in each or "HTTP receiver" in each for each in problems)
-    # A short Retry-After is waited for; nobody is told of it again and again.
+    # A short Retry-After is waited for, without repeated reports.
     assert sum("429" in each for each in problems) >= 1
     assert not any("left alone" in each for each in problems)
     check_arrivals(receiver.requests)
 
 
 def problems_of(events: list[dict[str, Any]]) -> list[str]:
-    """Return what the route said of its retries."""
+    """Return the problems that the route reported for its retries."""
     return [event["problem"] for event in events if event["event"] == "route-retrying"]
 
 
 def check_arrivals(requests: list[Request]) -> None:
-    """Check that everything came, at first in order, and the same under the same id and key."""
+    """Check that all entries came, first in order, with equal repeats under the same id and key."""
     first: dict[str, Any] = {}
     bodies: dict[str, bytes] = {}
     count = 0
@@ -117,4 +117,4 @@ def check_arrivals(requests: list[Request]) -> None:
             assert first.setdefault(entry["id"], entry["data"]) == entry["data"]
             assert entry["id"].endswith(f"/{entry['offset']}")
     assert [data["n"] for data in first.values()] == list(range(LINES))
-    assert count > LINES  # something was delivered again
+    assert count > LINES  # some entries were delivered again

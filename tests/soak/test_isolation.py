@@ -1,4 +1,4 @@
-"""Eight routes, one blocked and one whose broker is away: the other six do not notice."""
+"""Eight routes, one blocked and one with its broker away: the other six are not affected."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Blockable:
 def test_a_blocked_and_a_down_route_cost_the_others_nothing(
     tmp_path: Path, kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """Six routes keep at least 95 % of their rate; the others are named, and catch up alone."""
+    """Six routes keep at least 95 % of their rate, and the others are named and catch up alone."""
     (tmp_path / "sinks.py").write_text(SINKS)
     kafka = {"adaptor": "kafka", "topic": kafka_topic}
     kafka["bootstrap_servers"] = kafka_broker.bootstrap_servers
@@ -78,7 +78,7 @@ def test_a_blocked_and_a_down_route_cost_the_others_nothing(
     with running(tmp_path / "pipeline.yaml") as engine:
         for route in document["routes"]:
             engine.await_event("worker-connected", route=route["name"])
-        # What was read while Spark started is no part of the rate.
+        # Entries that were read while Spark started do not count for the rate.
         await_true(lambda: max_lag(log) < 1000, 60, "routes that have caught up")
         before = rates(log, BEFORE)
         (tmp_path / "blocked").touch()
@@ -102,14 +102,14 @@ def test_a_blocked_and_a_down_route_cost_the_others_nothing(
 
 
 def max_lag(log: Path) -> int:
-    """Return how far the last healthy route is behind the first."""
+    """Return the distance of the last healthy route from the end of the log."""
     watermarks = [read_state(log, name).watermark for name in HEALTHY]
     end = published_offset(RealFileSystem(), log) or 0
     return end - min(watermarks)
 
 
 def rates(log: Path, seconds: float) -> dict[str, float]:
-    """Return how many entries a second each healthy route delivers, over *seconds*."""
+    """Return the entries a second that each healthy route delivers, over *seconds*."""
     first = {name: read_state(log, name).watermark for name in HEALTHY}
     started = time.monotonic()
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""A backlog on its way into Kafka while everything of the engine is killed again and again."""
+"""A backlog on its way into Kafka while all processes of the engine are killed repeatedly."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_kill_in_a_backlog_repeats_little(
 
 
 def log_backlog(directory: Path) -> None:
-    """Make a log that holds the whole backlog."""
+    """Create a log that holds the whole backlog."""
     with CommitLog.open(directory) as log:
         for first in range(0, ROWS, APPENDED):
             rows = range(first, first + APPENDED)
@@ -90,7 +90,7 @@ def log_backlog(directory: Path) -> None:
 
 @contextmanager
 def counting(servers: str, topic: str) -> Iterator[Callable[[], int]]:
-    """Give a function that returns how many messages *topic* holds now."""
+    """Yield a function that returns the current number of messages in *topic*."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "count"})
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     try:
@@ -107,7 +107,7 @@ def await_count(counted: Callable[[], int], goal: int) -> None:
 
 
 def kill_all(engine: Running, chance: random.Random) -> None:
-    """End the engine and all below it at once, in any order, as a power cut of its host does."""
+    """Kill the engine and all below it at once, in any order, like a power cut of its host."""
     doomed = [psutil.Process(engine.process.pid), *engine.descendants()]
     chance.shuffle(doomed)
     for each in doomed:
@@ -117,7 +117,7 @@ def kill_all(engine: Running, chance: random.Random) -> None:
 
 
 def check(messages: list[Message], repeated: int) -> None:
-    """Every entry arrived, first deliveries of a key in order, and some of them twice."""
+    """Check that all entries arrived, in order by key at first, and *repeated* of them again."""
     found = Counter[bytes]()
     first: dict[bytes, list[bytes]] = defaultdict(list)
     for message in messages:

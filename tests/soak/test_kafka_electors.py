@@ -1,4 +1,4 @@
-"""Electors on a real Kafka: one leads, and another soon after it is gone."""
+"""Electors on a real Kafka: one leads, and another takes over soon after its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.kafka
 def test_one_of_three_leads_on_kafka_over_takeovers(kafka_election: dict[str, Any]) -> None:
-    """Leaders close, others come: one leads within a term, never two, and nobody is deposed."""
+    """After each close another leads within a term, never two, and no leader is deposed."""
     took = []
     with Watch() as watch:
         for _ in range(3):
@@ -39,14 +39,14 @@ def test_one_of_three_leads_on_kafka_over_takeovers(kafka_election: dict[str, An
             took.append(time.monotonic() - began)
             assert [each for _, each in leader.changes] == [Change.ACQUIRED]
             watch.add(elector(**kafka_election))
-            time.sleep(3)  # As long as a member that comes may cause a rebalance, and a term.
+            time.sleep(3)  # A new member may cause a rebalance of this length, and a term.
     tell(f"Kafka, clean closes: {sorted(round(each, 3) for each in took)}")
     assert max(took) < 2.0
 
 
 @pytest.mark.kafka
 def test_a_stopped_leader_on_kafka_is_replaced_and_fenced(kafka_election: dict[str, Any]) -> None:
-    """After the session's time-out, which brokers bound; the stopped one is fenced first."""
+    """Another leads after the session's time-out, and the stopped leader is fenced first."""
     with child(kafka_election) as leader, Watch() as watch:
         watch.add(elector(**kafka_election))
         time.sleep(3)
@@ -82,7 +82,7 @@ def test_a_term_above_the_brokers_limit_bounds_a_takeover(kafka_election: dict[s
 def test_a_leader_whose_broker_hangs_is_fenced_and_acquires_again(
     kafka_election: dict[str, Any], kafka_broker: Broker
 ) -> None:
-    """No heartbeat comes back for a term; pulses wait for nothing; all goes on by itself."""
+    """Without a heartbeat for a term it is fenced, pulses do not wait, and it recovers unaided."""
     with Watch() as watch:
         leader = watch.add(elector(**kafka_election))
         watch.add(elector(**kafka_election))
@@ -107,7 +107,7 @@ def test_a_leader_whose_broker_hangs_is_fenced_and_acquires_again(
 def test_a_restart_of_the_broker_is_survived(
     kafka_election: dict[str, Any], kafka_broker: Broker
 ) -> None:
-    """The problem is told, and one leads again."""
+    """The problem is reported, and one leads again."""
     with Watch() as watch:
         engines = [watch.add(elector(**kafka_election)) for _ in range(2)]
         watch.leader()
@@ -122,7 +122,7 @@ def test_a_restart_of_the_broker_is_survived(
 
 @pytest.mark.kafka
 def test_two_groups_on_one_topic_still_have_one_leader(kafka_election: dict[str, Any]) -> None:
-    """Heartbeats are read by author: the later claim wins, and the rival stands down."""
+    """Heartbeats are read by author, so the later claim wins and the rival is revoked."""
     with Watch() as watch:
         first = watch.add(elector(**kafka_election))
         watch.leader()
@@ -135,7 +135,7 @@ def test_two_groups_on_one_topic_still_have_one_leader(kafka_election: dict[str,
 
 @pytest.mark.kafka
 def test_a_topic_that_two_elections_share_is_refused(kafka_election: dict[str, Any]) -> None:
-    """Their leaders would drive each other out."""
+    """The elector of a second election refuses, because the leaders would depose each other."""
     with Watch() as watch:
         first = watch.add(elector(name="orders", **kafka_election))
         watch.leader()
@@ -149,7 +149,7 @@ def test_a_topic_that_two_elections_share_is_refused(kafka_election: dict[str, A
 def test_a_clean_close_does_not_hang_without_a_broker(
     kafka_election: dict[str, Any], kafka_broker: Broker
 ) -> None:
-    """Leaving is bounded, whatever the client waits for."""
+    """Leaving the group has a time limit, even if the client waits."""
     with Watch() as watch:
         engine = watch.add(elector(**kafka_election))
         watch.leader()

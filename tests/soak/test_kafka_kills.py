@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kafka
 def test_committed_messages_are_each_there_once_after_kills(
     kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """Killed between and inside transactions, it delivers all, nothing twice, keys in order."""
+    """After kills between and inside transactions all is delivered once, keys in order."""
     world = World(kafka_broker.bootstrap_servers, kafka_topic, rows=4_000)
 
     kill_often(kafka_broker, world, kills=8, chance=random.Random(random.randrange(1 << 32)))
@@ -34,7 +34,7 @@ def test_committed_messages_are_each_there_once_after_kills(
 def test_a_death_beside_each_call_repeats_nothing(
     kafka_broker: Broker, kafka_topic: str, when: str, call: str
 ) -> None:
-    """Killed right before or after a call, the next life begins exactly where it must."""
+    """Killed right before or after a call, the next run begins at exactly the right offset."""
     world = World(kafka_broker.bootstrap_servers, kafka_topic, rows=200)
     nursery = Nursery(random.Random(1))
     killed = nursery.begin(world, 1, death=Death(when, call, 1 if "init" in call else 3))
@@ -51,7 +51,7 @@ def test_a_death_beside_each_call_repeats_nothing(
 def test_a_halted_engine_that_goes_on_commits_nothing(
     kafka_broker: Broker, kafka_topic: str, before: int, after: int
 ) -> None:
-    """One that stood still inside a transaction is shut out, by another number of shards, too."""
+    """A writer halted in a transaction is fenced, also by another number of shards."""
     old = World(kafka_broker.bootstrap_servers, kafka_topic, rows=200, shards=before)
     new = World(old.servers, old.topic, old.rows, old.log_id, after)
     nursery = Nursery(random.Random(2))
@@ -75,7 +75,7 @@ def test_a_halted_engine_that_goes_on_commits_nothing(
 def test_a_broker_killed_behind_each_commit_keeps_no_writer_waiting(
     kafka_broker: Broker, kafka_topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Kafka loses the end of some of these transactions; writers go on, and nothing is repeated."""
+    """Kafka loses the end of some transactions, but writers continue, and nothing is repeated."""
     size, rounds = 20, 12
     world = World(kafka_broker.bootstrap_servers, kafka_topic, rows=size * rounds + 1)
     config = KafkaWriterConfig(
@@ -93,7 +93,7 @@ def test_a_broker_killed_behind_each_commit_keeps_no_writer_waiting(
             stored = writer.open(context)
             assert stored is not None
             assert stored.offset == (number + 1) * size - 1
-    # The commit of this one makes visible what was held back.
+    # This commit makes the blocked messages visible.
     written(writer, world.slice(size * rounds, 1, 0), 0)
     writer.close()
 
@@ -102,7 +102,7 @@ def test_a_broker_killed_behind_each_commit_keeps_no_writer_waiting(
 
 
 def await_stopped(pid: int | None) -> None:
-    """Wait until the process has halted itself."""
+    """Wait until the process has stopped itself."""
     assert pid is not None
     deadline = time.monotonic() + 60
     while psutil.Process(pid).status() != psutil.STATUS_STOPPED:

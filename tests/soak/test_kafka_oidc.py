@@ -53,7 +53,7 @@ def topic(broker: OidcBroker) -> str:
 
 
 def settings(broker: OidcBroker, provider: Provider, **changed: Any) -> dict[str, Any]:
-    """Return what ada needs to connect."""
+    """Return the settings with which ada connects."""
     client = {
         "sasl.oauthbearer.method": "oidc",
         "sasl.oauthbearer.token.endpoint.url": provider.url,
@@ -70,7 +70,7 @@ def settings(broker: OidcBroker, provider: Provider, **changed: Any) -> dict[str
 
 
 def opened(topic: str, deadline: float = 10.0, **given: Any) -> KafkaWriter:
-    """Return an open writer; whatever fails closes it."""
+    """Return an open writer, and close it if the opening fails."""
     writer = KafkaWriter(KafkaWriter.Config.model_validate({"topic": topic, **given}))
     try:
         writer.open(WriterContext(log_id="log-1", route="route", epoch=1, deadline=deadline))
@@ -92,7 +92,7 @@ def write(writer: Writer) -> RecordingAck:
 def test_reader_and_writer_connect_with_a_token(
     broker: OidcBroker, provider: Provider, topic: str, *, transactional: bool
 ) -> None:
-    """The broker takes what the provider gave to the client of these settings."""
+    """The broker accepts the token that the provider gave to this client."""
     given = settings(broker, provider)
     writer = opened(topic, transactional=transactional, **given)
     assert write(writer).complete
@@ -105,7 +105,7 @@ def test_reader_and_writer_connect_with_a_token(
 
 
 def test_a_queue_is_written_and_read_with_a_token(broker: OidcBroker, provider: Provider) -> None:
-    """The same settings do for the adaptors of queues."""
+    """The same settings work for the adaptors of queues."""
     make_topics(settings_of(bootstrap_servers=broker.bootstrap_servers))
     given = {"queue": "jobs", **settings(broker, provider)}
     writer = KafkaQueueWriter(KafkaQueueWriter.Config.model_validate(given))
@@ -123,7 +123,7 @@ def test_a_queue_is_written_and_read_with_a_token(broker: OidcBroker, provider: 
 def test_without_a_token_reader_and_writer_wait(
     broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A provider that refuses halts nothing: the client asks it again."""
+    """A provider that refuses stops nothing, and the client retries."""
     monkeypatch.setattr("transporter_adaptors.kafka.cluster.REQUEST_SECONDS", 3.0)
     given = settings(broker, provider, **{"sasl.oauthbearer.client.secret": "another"})
     with pytest.raises(SinkUnavailable, match=r"OAUTHBEARER token.*invalid_client"):
@@ -137,7 +137,7 @@ def test_without_a_token_reader_and_writer_wait(
 def test_a_token_that_the_broker_refuses_is_waited_for(
     broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that has expired cannot be told from one that will never do; the reason is named."""
+    """The writer retries, with the reason, because an expired token looks like a wrong one."""
     with monkeypatch.context() as patch:
         patch.setattr("services.oidc_kafka.AUDIENCE", "another")
         with pytest.raises(SinkUnavailable, match="invalid_token"):
@@ -150,7 +150,7 @@ def test_a_token_that_the_broker_refuses_is_waited_for(
 def test_tokens_are_replaced_before_they_expire(
     broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer goes on beyond the time of its first token."""
+    """A writer continues beyond the lifetime of its first token."""
     monkeypatch.setattr(provider, "lifetime", 12.0)
     before = len(provider.asked())
     writer = opened(topic, **settings(broker, provider))
@@ -165,7 +165,7 @@ def test_tokens_are_replaced_before_they_expire(
 def test_a_provider_that_is_away_for_long_halts_nothing(
     broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the last token has expired the writer waits for the next one, and goes on."""
+    """After the last token's expiry the writer waits for the next one, and continues."""
     monkeypatch.setattr(provider, "lifetime", 12.0)
     writer = opened(topic, **settings(broker, provider))
     assert write(writer).complete
@@ -180,7 +180,7 @@ def test_a_provider_that_is_away_for_long_halts_nothing(
 def test_a_queue_waits_for_a_provider_that_is_away(
     broker: OidcBroker, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its writer and its reader go on when there are tokens again."""
+    """The queue's writer and reader continue when there are tokens again."""
     monkeypatch.setattr(provider, "lifetime", 12.0)
     make_topics(settings_of(bootstrap_servers=broker.bootstrap_servers))
     given = {"queue": f"of-{uuid.uuid4().hex[:8]}", **settings(broker, provider)}
@@ -203,7 +203,7 @@ def test_a_queue_waits_for_a_provider_that_is_away(
 
 
 def assert_waits(read: KafkaQueueReader) -> None:
-    """Poll: an outage is told as one, if it is told."""
+    """Poll, and allow no error but an outage."""
     try:
         read.poll(0.5)
     except SourceUnavailable:
@@ -211,7 +211,7 @@ def assert_waits(read: KafkaQueueReader) -> None:
 
 
 def read_again(read: KafkaQueueReader, given: dict[str, Any]) -> int:
-    """Return how many messages come once there are tokens, from a reader opened anew if need be."""
+    """Return the number of messages once there are tokens, with a new reader if necessary."""
     ends = time.monotonic() + 60
     while time.monotonic() < ends:
         try:
@@ -229,7 +229,7 @@ def read_again(read: KafkaQueueReader, given: dict[str, Any]) -> int:
 def test_an_election_goes_on_when_its_provider_is_back(
     broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without tokens nobody leads, and no candidate gives up."""
+    """Without tokens none leads, and candidates keep trying."""
     monkeypatch.setattr(provider, "lifetime", 12.0)
     given = settings(broker, provider)
     client = {
@@ -249,7 +249,7 @@ def test_an_election_goes_on_when_its_provider_is_back(
 
 
 def written_until(writer: Writer, *, complete: bool) -> list[Exception]:
-    """Write until that works, or does not any more; return what failed."""
+    """Write until the outcome is *complete*, and return the errors."""
     failed: list[Exception] = []
     begun = time.monotonic()
     while (ack := write(writer)).complete is not complete:

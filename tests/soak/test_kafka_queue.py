@@ -36,7 +36,7 @@ pytestmark = pytest.mark.kafka
 
 
 class Bench:
-    """Readers of the queue ``jobs``; all are closed at the end."""
+    """Readers of the queue ``jobs``, which are all closed at the end."""
 
     def __init__(self, broker: Broker, settings: QueueSettings) -> None:
         self.broker, self.settings = broker, settings
@@ -79,14 +79,14 @@ class Bench:
 
 @pytest.fixture
 def bench(kafka_broker: Broker) -> Iterator[Bench]:
-    """Give a queue of this test, whose messages are redelivered after a second."""
+    """Create a queue of this test, with redelivery after a second."""
     made = Bench(kafka_broker, fresh(kafka_broker, redeliver_after=1.0, max_redeliveries=None))
     yield made
     made.close()
 
 
 def read(reader: KafkaQueueReader, count: int) -> list[tuple[Batch, list[Message]]]:
-    """Poll until *count* messages have come; return each batch with its messages."""
+    """Poll until *count* messages have come, and return each batch with its messages."""
     found: list[tuple[Batch, list[Message]]] = []
     while sum(len(messages) for _, messages in found) < count:
         batch = first_batch(reader)
@@ -100,7 +100,7 @@ def data(batches: list[tuple[Batch, list[Message]]]) -> list[bytes | None]:
 
 
 def test_every_part_of_a_message_arrives_exactly(bench: Bench) -> None:
-    """Data, key, headers, time and the id of the message are in the log's message."""
+    """Data, key, headers, time and id of the message are in the log's message."""
     with QueueProducer(bench.settings) as producer:
         where = producer.send("jobs", b'{"n": 1.10}', key=b"k", headers=[("a", b"1"), ("a", None)])
         gone = producer.send("jobs", None)
@@ -120,7 +120,7 @@ def test_every_part_of_a_message_arrives_exactly(bench: Bench) -> None:
 
 @pytest.mark.parametrize("transactional", [False, True])
 def test_exactly_what_was_delivered_is_acked(bench: Bench, transactional: bool) -> None:
-    """Rows that were not named are kept alive, and come again when the reader is gone."""
+    """Undelivered rows are kept alive, and come again when the reader is gone."""
     bench.send(*[b"%d" % number for number in range(10)])
     with Tracker(bench.settings) as tracker:
         reader = bench.reader(transactional=transactional)
@@ -161,7 +161,7 @@ def test_a_close_gives_everything_back_at_once_and_uncounted(bench: Bench) -> No
 
 
 def test_a_redelivery_tells_its_count_and_keeps_its_source_id(bench: Bench) -> None:
-    """The source id is that of the first delivery; a header says how often it came again."""
+    """The source id is that of the first delivery, and a header counts the redeliveries."""
     with QueueProducer(bench.settings) as producer:
         partition, offset = producer.send("jobs", b"x")
     with Tracker(bench.settings), QueueConsumer(bench.settings, "jobs") as rival:
@@ -176,7 +176,7 @@ def test_a_redelivery_tells_its_count_and_keeps_its_source_id(bench: Bench) -> N
 
 
 def test_what_an_earlier_reader_had_not_acked_is_superseded(bench: Bench) -> None:
-    """Each open asks for it, and batches are numbered on from the log's position."""
+    """Each open requests it, and batch numbers continue from the log's position."""
     bench.send(b"x")
     reader = KafkaQueueReader(KafkaQueueReader.Config(**bench.where))
     resume = FixedResume('{"batch": 41}')
@@ -189,7 +189,7 @@ def test_what_an_earlier_reader_had_not_acked_is_superseded(bench: Bench) -> Non
 
 
 def test_what_is_given_back_is_superseded(bench: Bench) -> None:
-    """So nothing is delivered here that another engine has; with nothing left nothing is asked."""
+    """A close with messages left supersedes them here, and one without any does not."""
     bench.send(b"x")
     with Tracker(bench.settings):
         for delivered, superseded in ((False, 2), (True, 1)):
@@ -224,7 +224,7 @@ def test_a_batch_has_so_many_rows_and_bytes_at_most(bench: Bench) -> None:
 
 
 def test_a_reader_begins_no_more_than_a_batch_ahead(bench: Bench) -> None:
-    """What nobody has polled for stays for other engines."""
+    """Messages not polled for stay available to other engines."""
     bench.send(*[b"x"] * 40)
     with Tracker(bench.settings) as tracker:
         reader = bench.reader(batch_rows=5)
@@ -252,7 +252,7 @@ def test_thousands_are_kept_alive_for_many_timeouts(bench: Bench) -> None:
 
 
 def test_a_reader_that_cannot_take_more_leaves_the_queue_to_others(bench: Bench) -> None:
-    """After ``leave_after`` without a poll another gets all but what is in the log here."""
+    """After ``leave_after`` without a poll another reader gets all but the logged messages."""
     bench.send(*[b"%d" % number for number in range(30)])
     with Tracker(bench.settings):
         full = bench.reader(batch_rows=5, leave_after=1.0)
@@ -267,7 +267,7 @@ def test_a_reader_that_cannot_take_more_leaves_the_queue_to_others(bench: Bench)
 def test_brokers_that_fall_silent_make_the_source_unavailable(
     bench: Bench, kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When nothing was heard for ``redeliver_after`` what is in progress may be others'."""
+    """After ``redeliver_after`` without an answer, messages in progress may be with others."""
     monkeypatch.setattr(consumer, "_LEAST_SILENCE", 4.0)
     bench.send(b"x")
     reader = bench.reader(timeout=1.0)
@@ -288,7 +288,7 @@ def test_brokers_that_fall_silent_make_the_source_unavailable(
 
 
 def test_an_idle_reader_hears_of_its_brokers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue in which nothing happens is no outage."""
+    """A queue without messages is not an outage."""
     monkeypatch.setattr(consumer, "_LEAST_SILENCE", 4.0)
     reader = bench.reader()
     ends = time.monotonic() + 6
@@ -297,7 +297,7 @@ def test_an_idle_reader_hears_of_its_brokers(bench: Bench, monkeypatch: pytest.M
 
 
 def test_a_topic_that_is_not_there_is_waited_for(bench: Bench) -> None:
-    """Reader and route say what is to be done, and are tried again."""
+    """Reader and route report the remedy, and retry."""
     for name in ("queue_topic", "markers_topic"):
         reader = KafkaQueueReader(KafkaQueueReader.Config(**{**bench.where, name: "nowhere"}))
         with pytest.raises(SourceUnavailable, match="has no topic nowhere"):
@@ -321,7 +321,7 @@ def writer(settings: QueueSettings, **more: Any) -> KafkaQueueWriter:
 
 
 def written(sink: KafkaQueueWriter, messages: list[Message], deadline: float = 20) -> RecordingAck:
-    """Open *sink*, write *messages* once, close it; return what it told."""
+    """Open *sink*, write *messages* once, close it, and return the ack."""
     batch = entries(messages)
     ack = RecordingAck(batch)
     context = CONTEXT.__class__(log_id="l", route="r", epoch=1, deadline=deadline)
@@ -334,7 +334,7 @@ def written(sink: KafkaQueueWriter, messages: list[Message], deadline: float = 2
 
 
 def test_what_is_written_is_received(bench: Bench) -> None:
-    """A consumer of the queue gets data, key and headers as they are in the entry."""
+    """A consumer of the queue gets data, key and headers unchanged."""
     messages = hostile_messages()
     assert written(writer(bench.settings), messages).complete
     seen: list[Any] = []
@@ -350,7 +350,7 @@ def test_what_is_written_is_received(bench: Bench) -> None:
 
 
 def test_a_namespace_can_be_the_queue(bench: Bench) -> None:
-    """``{namespace}`` stands for the entry's; one that makes no queue's name is refused."""
+    """``{namespace}`` stands for the entry's, and an invalid queue name is refused."""
     found = [Message("mails", b"1"), Message("bills", b"2"), Message("no/queue", b"3")]
     ack = written(writer(bench.settings, queue="q.{namespace}"), [*found, Message("mails", b"4")])
     assert ack.prefix == [1, 2]
@@ -365,7 +365,7 @@ def test_a_namespace_can_be_the_queue(bench: Bench) -> None:
 
 
 def test_headers_that_queues_have_made_are_not_sent_on(bench: Bench) -> None:
-    """What was read from a queue, or from its dead letters, begins anew in the next."""
+    """A message read from a queue, or from its dead letters, starts fresh in the next."""
     headers = (("transporter-redeliveries", b"3"), ("a", b"1"), ("transporter-reason", b"x"))
     assert written(writer(bench.settings), [Message("n", b"x", headers=headers)]).complete
     (record,) = bench.records()
@@ -373,7 +373,7 @@ def test_headers_that_queues_have_made_are_not_sent_on(bench: Bench) -> None:
 
 
 def test_a_header_name_that_no_marker_can_hold_is_refused(bench: Bench) -> None:
-    """It is the entry's fault: a consumer could not tell a tracker of it."""
+    """The entry is at fault, because a consumer could not write its marker."""
     long = Message("n", b"2", headers=(("é" * 40_000, b""),))
     ack = written(writer(bench.settings), [Message("n", b"1"), long])
     assert ack.prefix == [1]
@@ -385,7 +385,7 @@ def test_a_header_name_that_no_marker_can_hold_is_refused(bench: Bench) -> None:
 def test_a_message_that_the_topic_does_not_take_is_found(
     bench: Bench, kafka_broker: Broker
 ) -> None:
-    """One that only the broker refuses is named when it is alone, and blamed on nobody else."""
+    """A message that only the broker refuses is named when alone, and no other is blamed."""
     topic = kafka_broker.create_topic(
         f"{bench.settings.queue_topic}-small", 1, max_message_bytes="2000"
     )
@@ -402,7 +402,7 @@ def test_a_message_that_the_topic_does_not_take_is_found(
 
 
 def test_brokers_that_do_not_answer_are_a_timeout(bench: Bench, kafka_broker: Broker) -> None:
-    """Within the deadline nothing is confirmed: nothing is acked, and the next attempt works."""
+    """Without confirmation by the deadline nothing is acked, and the next attempt works."""
     sink, batch = writer(bench.settings), entries(numbered(3))
     context = CONTEXT.__class__(log_id="l", route="r", epoch=1, deadline=2.0)
     sink.open(context)

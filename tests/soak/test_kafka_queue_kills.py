@@ -42,12 +42,12 @@ print("started", flush=True)
 sys.stdin.read()
 engine.stop()
 """
-"""An engine whose workers are forked; it ends in order when its input does."""
+"""An engine with forked workers, which ends cleanly at the end of its input."""
 
 
 @contextmanager
 def life(pipeline: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run an engine for the length of a block, and kill it unless it has ended."""
+    """Run an engine during a block, and kill it unless it has ended."""
     process = subprocess.Popen(
         [sys.executable, "-c", LIFE, str(pipeline)],
         stdin=subprocess.PIPE,
@@ -65,7 +65,7 @@ def life(pipeline: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def piped(folder: Path, settings: QueueSettings, **more: str) -> Path:
-    """Return the file of a pipeline from the queue ``jobs`` into two routes."""
+    """Write a pipeline from the queue ``jobs`` into two routes, and return its file."""
     reader = {
         "name": "jobs",
         "adaptor": "kafka-queue",
@@ -107,16 +107,16 @@ def counted(path: Path) -> Counter[int]:
 
 @pytest.fixture
 def settings(kafka_broker: Broker) -> QueueSettings:
-    """Give topics of this test; messages are redelivered after 2 s, at most 20 times."""
+    """Create topics of this test, with redelivery after 2 s, at most 20 times."""
     return fresh(kafka_broker, redeliver_after=2.0, session_timeout=6.0, max_redeliveries=20)
 
 
 def test_what_was_in_flight_at_a_kill_is_delivered_in_the_end(
     tmp_path: Path, settings: QueueSettings, kafka_broker: Broker
 ) -> None:
-    """One route had delivered all and the other nothing: both get all of it from the next life.
+    """A route with all messages and one without any both get all of them from the next run.
 
-    The old entries are not delivered any more, so the other has each message once.
+    The old entries are not delivered any more, so the second has each message once.
     """
     send(settings)
     pipeline = piped(tmp_path, settings)
@@ -143,7 +143,7 @@ def test_what_was_in_flight_at_a_kill_is_delivered_in_the_end(
 def test_nothing_is_lost_whenever_it_is_killed(
     tmp_path: Path, settings: QueueSettings, kafka_broker: Broker
 ) -> None:
-    """Four kills at moments of chance, a sink that is down now and then: all arrive everywhere."""
+    """With four random kills and a sink that is down now and then, both routes get all messages."""
     seed = random.randrange(1 << 32)
     logger.info("seed %d", seed)
     chance = random.Random(seed)

@@ -35,7 +35,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SafeBroker]:
 
 
 def write(broker: SafeBroker, user: str, **changed: Any) -> RecordingAck:
-    """Send one message as *user*; return what the writer told."""
+    """Send one message as *user*, and return the ack."""
     given = secured(broker, user, queue="jobs", **changed)
     writer = KafkaQueueWriter(KafkaQueueWriter.Config.model_validate(given))
     batch = entries([Message("n", b"x", b"k")])
@@ -62,7 +62,7 @@ def read(broker: SafeBroker, user: str, **changed: Any) -> list[Message]:
 
 
 def test_a_wrong_password_is_a_fault_that_says_so(broker: SafeBroker) -> None:
-    """Waiting would not help: reader and route stop, with the broker's reason and no password."""
+    """Reader and route stop with the broker's reason and without the password."""
     with pytest.raises(EnvironmentFault, match="Authentication failed") as reading:
         read(broker, "ada", password="wrong-word")
     with pytest.raises(RouteFault, match="Authentication failed") as writing:
@@ -71,7 +71,7 @@ def test_a_wrong_password_is_a_fault_that_says_so(broker: SafeBroker) -> None:
 
 
 def test_missing_rights_are_a_fault(broker: SafeBroker) -> None:
-    """Who may not see the topics, join the group or write, is told so."""
+    """A missing right to topics or group stops reader and writer with the broker's reason."""
     for act in (read, write):
         with pytest.raises((EnvironmentFault, RouteFault), match="your rights"):
             act(broker, "eve")
@@ -91,12 +91,12 @@ def _group_is_missing(broker: SafeBroker) -> bool:
 
 
 def test_with_password_and_rights_messages_come_and_go(broker: SafeBroker) -> None:
-    """These rights are enough, one group and two topics."""
+    """Rights to one group and two topics are enough."""
     describe, reading, writing = AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE
     broker.allow("ada", ResourceType.TOPIC, "queue", reading, writing, describe)
     broker.allow("ada", ResourceType.TOPIC, "queue-markers", writing, describe)
     broker.allow("ada", ResourceType.GROUP, "queue/jobs", reading)
-    time.sleep(1)  # nobody tells when rights are in force
+    time.sleep(1)  # no event announces that rights are in force
     assert write(broker, "ada").complete
     (message,) = read(broker, "ada")
     assert (message.data, message.key) == (b"x", b"k")

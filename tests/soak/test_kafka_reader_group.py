@@ -1,4 +1,4 @@
-"""Several Kafka readers in one group, each with a log of its own: partitions move, none is lost."""
+"""Several Kafka readers in one group, each with its own log: partitions move, none is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def bench(kafka_broker: Broker) -> Iterator[Bench]:
-    """Give topics, producers and readers of a group of this test; all are closed at its end."""
+    """Create topics, producers and readers of this test's group, and close all at the end."""
     kafka_broker.start()
     with Bench(kafka_broker) as bench:
         yield bench
@@ -63,7 +63,7 @@ while True:
 
 
 class Engine(Background):
-    """Polls a reader on a thread of its own, as a feed does; what it keeps is its log."""
+    """A thread that polls a reader, as a feed does, with the messages as its log."""
 
     def __init__(self, reader: KafkaReader, tally: Tally) -> None:
         super().__init__("engine")
@@ -72,7 +72,7 @@ class Engine(Background):
         self._reader, self._tally = reader, tally
 
     def stop(self) -> None:
-        """Poll no more, and leave the group."""
+        """Stop polling, and leave the group."""
         super().stop()
         self._reader.close()
         assert self.problem is None
@@ -90,7 +90,7 @@ class Engine(Background):
 
 
 class Tally:
-    """Wakes who waits for something in a log."""
+    """A condition that wakes threads waiting for a change of a log."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -100,13 +100,13 @@ class Tally:
             self._condition.notify_all()
 
     def until(self, holds: Callable[[], object], seconds: float = 60) -> None:
-        """Wait until *holds*."""
+        """Wait until *holds* is true."""
         with self._condition:
             assert self._condition.wait_for(holds, seconds), "it did not happen"
 
 
 def test_partitions_move_between_engines_without_loss_or_repeats(bench: Bench) -> None:
-    """While records come, engines join and leave the group; each record is in one log, once."""
+    """While engines join and leave the group, each record is in one log, once."""
     topic, tally = bench.topic(partitions=4), Tally()
     produced, stop = [0], threading.Event()
 
@@ -139,7 +139,7 @@ def test_partitions_move_between_engines_without_loss_or_repeats(bench: Bench) -
 
 
 def test_a_killed_engine_repeats_at_most_what_it_had_not_committed(bench: Bench) -> None:
-    """Who takes over from an engine that was killed begins at its last commit."""
+    """The successor of a killed engine begins at its last commit."""
     topic = bench.topic()
     bench.produce_numbers(topic, 30)
     script = _KILLED.format(servers=bench.servers, group=bench.group, topic=topic)
@@ -155,7 +155,7 @@ def test_a_killed_engine_repeats_at_most_what_it_had_not_committed(bench: Bench)
 
 
 def test_a_reader_that_is_not_polled_keeps_its_seat_and_answers_rebalances(bench: Bench) -> None:
-    """While the log is full another engine still gets its share, and nobody is thrown out."""
+    """While the log is full another engine still gets its share, and no member is expelled."""
     topic = bench.topic(partitions=2)
     bench.produce_numbers(topic, 40)
     impatient = {
@@ -175,13 +175,13 @@ def test_a_reader_that_is_not_polled_keeps_its_seat_and_answers_rebalances(bench
     full.commit(kept.position or "")
     ours += bench.gathered(full, lambda found: len(set(ours + found + theirs)) == 40)
 
-    # What was polled before the rebalance may be in both logs: it was not durable then.
+    # Records polled before the rebalance may be in both logs, as they were not durable then.
     assert len(theirs) == 20
     assert len(set(ours)) == len(ours)
     assert len(set(ours) & set(theirs)) <= 10
     other.close()
     bench.produce_numbers(topic, 20, first=100)
-    # The partition that was paused when it was taken away is read again when it comes back.
+    # A partition that was revoked while paused is read again when it comes back.
     back = bench.gathered(full, lambda found: len(found) >= 20)
     assert sorted(back) == [b"%d" % number for number in range(100, 120)]
 
@@ -201,7 +201,7 @@ def test_more_engines_than_partitions_wait_their_turn(bench: Bench) -> None:
 
 
 def test_an_engine_carries_a_topic_into_a_file_over_restarts(bench: Bench, tmp_path: Path) -> None:
-    """Each record is delivered once, and the group is told which log has it."""
+    """Each record is delivered once, and the group's metadata names the log that has it."""
     topic = bench.topic(partitions=2)
     pipeline, lines, events = _pipeline(bench, topic, tmp_path), tmp_path / "out.jsonl", Events()
 
@@ -218,7 +218,7 @@ def test_an_engine_carries_a_topic_into_a_file_over_restarts(bench: Bench, tmp_p
 
 
 def test_a_feed_whose_disk_is_full_stays_in_the_group(bench: Bench, tmp_path: Path) -> None:
-    """For longer than a member may be silent nothing is lost, repeated, or taken by another."""
+    """Beyond a member's permitted silence nothing is lost, repeated, or read by another."""
     topic, disk, events = bench.topic(), Disk(), Events()
     bench.produce_numbers(topic, 20)
     patience = {"max.poll.interval.ms": 6000, "session.timeout.ms": 6000}
@@ -270,7 +270,7 @@ def _lines(path: Path) -> list[str]:
 def test_a_broker_that_is_gone_is_an_outage_and_the_next_reader_goes_on(
     bench: Bench, kafka_broker: Broker
 ) -> None:
-    """A reader says that its broker is away, closes soon, and its successor leaves no gap."""
+    """The reader reports the outage, closes soon, and its successor leaves no gap."""
     topic = bench.topic(partitions=2)
     bench.produce_numbers(topic, 100)
     reader = bench.reader(topic)

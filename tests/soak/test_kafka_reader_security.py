@@ -37,7 +37,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SafeBroker]:
 
 @pytest.fixture
 def topic(broker: SafeBroker) -> str:
-    """Return a topic that nobody has a right to yet."""
+    """Return a topic without any rights."""
     return broker.create_topic(f"safe-{uuid.uuid4().hex[:8]}")
 
 
@@ -67,7 +67,7 @@ def write(broker: SafeBroker, user: str, topic: str, **changed: Any) -> Recordin
 
 
 def test_reader_and_writer_come_through_tls_with_a_password(broker: SafeBroker, topic: str) -> None:
-    """With the same settings both connect, and do what they have a right to."""
+    """With the same settings both connect, and can use their rights."""
     broker.allow("ada", ResourceType.TOPIC, topic, AclOperation.READ, AclOperation.WRITE)
     broker.allow("ada", ResourceType.GROUP, "of-ada", AclOperation.READ)
 
@@ -76,7 +76,7 @@ def test_reader_and_writer_come_through_tls_with_a_password(broker: SafeBroker, 
 
 
 def test_a_wrong_password_is_a_fault_and_is_not_shown(broker: SafeBroker, topic: str) -> None:
-    """Neither side tries again for ever, and neither tells the password."""
+    """Neither side retries for ever, and neither reports the password."""
     with pytest.raises(EnvironmentFault) as refused:
         read(broker, "ada", topic, password="hunter2")
     with pytest.raises(RouteFault) as failed:
@@ -87,7 +87,7 @@ def test_a_wrong_password_is_a_fault_and_is_not_shown(broker: SafeBroker, topic:
 
 
 def test_a_missing_right_to_a_topic_is_a_fault(broker: SafeBroker, topic: str) -> None:
-    """Who may not read the topic is told so."""
+    """A user without the right to read the topic gets that as the error."""
     broker.allow("eve", ResourceType.GROUP, "of-eve", AclOperation.READ)
 
     with pytest.raises(EnvironmentFault, match="check the rights"):
@@ -95,7 +95,7 @@ def test_a_missing_right_to_a_topic_is_a_fault(broker: SafeBroker, topic: str) -
 
 
 def test_a_missing_right_to_the_group_is_a_fault(broker: SafeBroker, topic: str) -> None:
-    """Who may read the topic, but not as this group, is told so."""
+    """A user who may read the topic, but not as this group, gets that as the error."""
     broker.allow("eve", ResourceType.TOPIC, topic, AclOperation.READ)
 
     with pytest.raises(EnvironmentFault, match="check the rights"):
@@ -103,7 +103,7 @@ def test_a_missing_right_to_the_group_is_a_fault(broker: SafeBroker, topic: str)
 
 
 def test_a_right_to_look_is_no_right_to_read(broker: SafeBroker, topic: str) -> None:
-    """A topic that may be described and not read is a fault, not silence."""
+    """A topic with the right to describe, but not to read, is a fault, not silence."""
     broker.allow("eve", ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
     broker.allow("eve", ResourceType.GROUP, "of-eve", AclOperation.READ)
 
@@ -114,7 +114,7 @@ def test_a_right_to_look_is_no_right_to_read(broker: SafeBroker, topic: str) -> 
 def test_a_certificate_of_an_unknown_authority_is_not_trusted(
     broker: SafeBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the authority nothing is sent, and the error says that it was the certificate."""
+    """Without the authority nothing is sent, and the error names the certificate."""
     monkeypatch.setattr("transporter_adaptors.kafka.cluster.REQUEST_SECONDS", 3.0)
 
     with pytest.raises(SourceUnavailable, match="certificate"):
@@ -122,7 +122,7 @@ def test_a_certificate_of_an_unknown_authority_is_not_trusted(
 
 
 def test_a_look_names_the_right_that_is_missing(broker: SafeBroker, topic: str) -> None:
-    """Reader and writer are told apart: who may describe a topic may not use it yet."""
+    """Reader and writer each name the right they lack on a topic they may describe."""
     broker.allow("eve", ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
     broker.allow("eve", ResourceType.GROUP, "of-eve", AclOperation.DESCRIBE)
     given = secured(broker, "eve")

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 ROUNDS = 15
 SOON = 10.0
-"""The same when nothing but connections was lost."""
+"""The recovery time if only connections were lost."""
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
 def test_one_engine_in_a_storm(own_broker: Broker, tmp_path: Path, transactional: bool) -> None:
-    """Whatever befalls engine, broker and network: nothing is missing, no key's order changes.
+    """With faults of engine, broker and network nothing is missing, no key's order changes.
 
-    Each time all flows again unaided, and soon when nothing but connections was lost. The log
-    holds each record once; in transactions so does the target.
+    Each time the flow resumes unaided, and soon when only connections were lost. The log
+    holds each record once, and so does the target in transactions.
     """
     seed = random.SystemRandom().randrange(1 << 32)
     chance, took = random.Random(seed), list[tuple[str, float]]()
@@ -77,7 +77,7 @@ def test_one_engine_in_a_storm(own_broker: Broker, tmp_path: Path, transactional
 
 
 def befall(chain: Chain, what: str, arrivals: Arrivals, took: list[tuple[str, float]]) -> None:
-    """Do *what*, undo it, and wait until all flows again."""
+    """Cause the fault *what*, undo it, and wait until the flow resumes."""
     chain.faults[what]()
     seconds = arrivals.await_made_since(time.monotonic(), PATIENCE)
     tell(f"{time.strftime('%X')} {what}: {seconds and round(seconds, 2)} s")

@@ -1,4 +1,4 @@
-"""Engines of one group that come and go each second: partitions move, and nothing is lost."""
+"""Engines of one group that join and leave each second: partitions move, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ ENGINES, CHANGES = 4, 60
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("release", ["logged", "delivered"])
 def test_a_storm_of_rebalances(own_broker: Broker, tmp_path: Path, release: str) -> None:
-    """Nothing is missing; each log goes on where it was, or where an assignment begins.
+    """Nothing is missing, and each log continues in place, or where an assignment begins.
 
-    When the group is told of what is delivered only, first deliveries of a key never go
-    back: whoever gets a partition repeats, and passes nothing.
+    If only deliveries are committed to the group, first deliveries of a key never go back:
+    the new owner of a partition repeats records, and skips none.
     """
     seed = random.SystemRandom().randrange(1 << 32)
     chance = random.Random(seed)

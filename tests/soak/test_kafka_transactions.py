@@ -1,4 +1,4 @@
-"""Hundreds of kills beside and inside Kafka's transactions; consumers see each entry once."""
+"""Hundreds of kills beside and inside Kafka's transactions: consumers see each entry once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ routes:
 
 @pytest.mark.timeout(1800)
 def test_two_hundred_killed_writers_repeat_nothing(kafka_broker: Broker, kafka_topic: str) -> None:
-    """Writers killed at known and unknown moments: all is committed, once, keys in order."""
+    """Writers killed at known and unknown moments commit all entries once, keys in order."""
     world = World(kafka_broker.bootstrap_servers, kafka_topic, rows=100_000)
 
     kill_often(kafka_broker, world, kills=200, chance=random.Random(random.randrange(1 << 32)))
@@ -75,7 +75,7 @@ def test_two_hundred_killed_workers_and_ten_killed_engines_repeat_nothing(
 
 
 def kill_workers(engine: Running, chance: random.Random) -> int:
-    """Kill workers, one after another, while they open and while they deliver; return how many."""
+    """Kill workers one by one, during opening and delivery, and return the number of kills."""
     kills, deadline = 0, time.monotonic() + 300
     pause = threading.Event()
     while kills < WORKERS and time.monotonic() < deadline:

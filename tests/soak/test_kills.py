@@ -41,7 +41,7 @@ routes:
 
 
 class Killer(threading.Thread):
-    """Kills something of a running engine every few seconds, and notes when and what."""
+    """A thread that kills a process of an engine every few seconds, and records each kill."""
 
     def __init__(self, engine: Running, chance: random.Random) -> None:
         super().__init__(name="killer")
@@ -69,7 +69,7 @@ class Killer(threading.Thread):
 def test_a_thousand_slices_survive_random_kills(
     tmp_path: Path, kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """Nothing missing, keys in order, at most a slice repeated for each kill, LMDB without one."""
+    """Nothing is missing, keys are in order, at most a slice repeats per kill, and LMDB none."""
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     topic = kafka_broker.create_topic(f"{kafka_topic}-kills", partitions=4)
@@ -105,7 +105,7 @@ def last(log: Path) -> int:
 
 
 def check_kafka(messages: list[Any], kills: int) -> None:
-    """Every message arrived, first deliveries of a key in order, few of them twice."""
+    """Check that every message arrived, first deliveries of a key in order, few of them twice."""
     first: dict[bytes, list[int]] = defaultdict(list)
     seen: set[bytes] = set()
     for message in messages:
@@ -119,7 +119,7 @@ def check_kafka(messages: list[Any], kills: int) -> None:
 
 
 def recoveries(kills: list[tuple[float, str]], events: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the seconds from each kill to the next worker that connected, by what was killed."""
+    """Return the seconds from each kill to the next worker's connection, by kind of process."""
     arrivals = [
         datetime.fromisoformat(event["timestamp"]).timestamp()
         for event in events
@@ -128,7 +128,7 @@ def recoveries(kills: list[tuple[float, str]], events: list[dict[str, Any]]) -> 
     took: dict[str, list[float]] = defaultdict(list)
     for (at, what), (following, _) in zip(kills, [*kills[1:], (float("inf"), "")], strict=True):
         after = min((time for time in arrivals if time > at), default=None)
-        # Only where nothing else was killed meanwhile is it that kill's recovery.
+        # It is that kill's recovery only without another kill in between.
         if after is not None and after < following:
             took[what].append(after - at)
     return {

@@ -1,4 +1,4 @@
-"""What an operator's machine has: logs of many gigabytes, and 1 024 descriptors a process."""
+"""Logs on an operator's machine: many gigabytes, and 1 024 descriptors a process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SparseFile:
         return getattr(self._file, name)
 
     def allocate(self, byte: int, size: int) -> None:
-        """Make the file that long, and no more."""
+        """Extend the file to that length."""
         self._file.truncate(max(self._file.size(), byte + size))
 
     def pwrite(self, data: bytes, byte: int) -> None:
@@ -51,15 +51,15 @@ class SparseFile:
 
 
 class SparseFileSystem(RealFileSystem):
-    """Makes files sparse."""
+    """A file system with sparse files."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> Any:
-        """Open *path* as the real one does."""
+        """Open *path* as a sparse file."""
         return SparseFile(super().open(path, write=write, create=create))
 
 
 def length(log: Path) -> int:
-    """Return how many bytes the closed segments of *log* are long."""
+    """Return the bytes in the closed segments of *log*."""
     sizes = []
     for path in sorted(log.glob("0*.log"))[:-1]:
         with suppress(FileNotFoundError):
@@ -68,7 +68,7 @@ def length(log: Path) -> int:
 
 
 def write_pipeline(folder: Path, routes: int, **log: str) -> Path:
-    """Write a pipeline of one followed file and so many routes into files."""
+    """Write a pipeline of one followed file and *routes* routes into files."""
     keys = "".join(f", {key}: {value}" for key, value in log.items())
     copies = "".join(
         f"  - {{name: r{each}, writer: {{adaptor: file, path: out{each}.jsonl, format: data}}}}\n"
@@ -84,7 +84,7 @@ def write_pipeline(folder: Path, routes: int, **log: str) -> Path:
 
 
 def test_forty_gib_give_room_at_once(tmp_path: Path) -> None:
-    """A budget that is spent waits for no compaction, however much of the log that has to read."""
+    """An exceeded budget does not wait for compaction, however much of the log it has to read."""
     big = messages_to_batch([Message(f"n{each}", bytes(1 << 20)) for each in range(7)])
     log = CommitLog.open(tmp_path / "log", compression=None, files=SparseFileSystem())
     while length(tmp_path / "log") < 40 * GIB:
@@ -110,12 +110,12 @@ def test_forty_gib_give_room_at_once(tmp_path: Path) -> None:
         await_true((tmp_path / "out0.jsonl").exists, 20, "delivered")
         assert engine.stop() == 0
     print(f"\nroom after {took:.2f} s")  # noqa: T201 - the figure
-    # A second on a machine with nothing else to do; compaction would take forty minutes.
+    # A second on an idle machine, while compaction would take forty minutes.
     assert took < 10, took
 
 
 def whole(path: Path, size: int) -> bool:
-    """Tell whether *path* has *size* bytes."""
+    """Return whether *path* has *size* bytes."""
     return path.exists() and path.stat().st_size == size
 
 
@@ -131,7 +131,7 @@ def removed(process: psutil.Process, log: Path) -> list[str]:
 
 
 def test_many_routes_need_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 routes on one log run with 1 024 of them, and let go of what retention removes."""
+    """64 routes on one log run with 1 024 of them, and close segments that retention removes."""
     limited = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", *Running.command)
     monkeypatch.setattr(Running, "command", limited)
     lines = "".join(f'"{each:05} {PADDING}"\n' for each in range(LINES))

@@ -1,4 +1,4 @@
-"""A small queue of notifications while the log has no room for very many commits."""
+"""A small queue of notifications, while the log stays full over very many commits."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(3600)]
 
 COMMITS, SAMPLE = 200_000, 40_000
-"""Of an application; a queue of 64 pages holds some 21 000 notifications of the trigger."""
+"""Of an application: a queue of 64 pages holds some 21 000 notifications of the trigger."""
 ROUND = 1_000
 """Commits between two looks at the queue: a twentieth of it."""
 PACE = 0.05
-"""Seconds that a round takes at least: no server commits more than that to a disk."""
+"""Minimum seconds of a round: no server commits more than that to a disk."""
 SMALL = 0.5
 """The part of the queue that may be in use: the reader drains it each half second."""
-# Each row in a transaction of its own, so that none of the notifications are merged.
+# Each row is its own transaction, so that no notifications are merged.
 _APPLICATION = """
 CREATE PROCEDURE commit_rows(first int, past int) LANGUAGE plpgsql AS $$
 BEGIN
@@ -52,18 +52,18 @@ def small(small_queue_server: PostgresService) -> Iterator[Database]:
     with fresh_database(small_queue_server) as database:
         database.execute(outbox_sql())
         database.execute(_APPLICATION)
-        # Who asks has what nobody reads any more removed: a test before has filled the queue.
+        # The query also removes unread notifications, with which an earlier test filled the queue.
         assert in_use(database) < 1 / 64 + 0.001
         yield database
 
 
 def in_use(database: Database) -> float:
-    """Return which part of the queue is in use."""
+    """Return the share of the queue in use."""
     return float(database.execute("SELECT pg_notification_queue_usage()")[0][0])
 
 
 def commit_rounds(database: Database, count: int) -> Iterator[int]:
-    """Commit *count* rows, numbered from one, and yield how many there are after each round."""
+    """Commit *count* rows, numbered from one, and yield the number of rows after each round."""
     with database.connect() as application:
         for first in range(1, count + 1, ROUND):
             ends, past = time.monotonic() + PACE, min(first + ROUND, count + 1)
@@ -73,7 +73,7 @@ def commit_rounds(database: Database, count: int) -> Iterator[int]:
 
 
 def arrived(engine: Engine) -> int:
-    """Return how many entries the route has delivered."""
+    """Return the number of entries that the route delivered."""
     return engine.status().routes[0].delivered
 
 
@@ -85,7 +85,7 @@ def arrived(engine: Engine) -> int:
 def test_no_commit_fails_however_long_the_log_is_full(
     reader: dict[str, Any], small: Database, tmp_path: Path, exhaustive: bool
 ) -> None:
-    """The queue stays nearly empty, the term goes on, and every row arrives (Invariant 14)."""
+    """The queue stays nearly empty, the term continues, and every row arrives (Invariant 14)."""
     commits, path, events = COMMITS if exhaustive else SAMPLE, tmp_path / "out.jsonl", Events()
     insert(small, value="0")
     term = "SELECT term, leader_id FROM transporter_term"
@@ -108,7 +108,7 @@ def test_no_commit_fails_however_long_the_log_is_full(
 
 
 def test_a_session_that_does_not_read_fills_the_queue(small: Database) -> None:
-    """A commit fails long before as many as above are made: these are enough to tell."""
+    """A commit fails long before as many as above, which are therefore enough as a test."""
     committed = [0]
     with small.connect() as session:
         session.execute("LISTEN outbox")

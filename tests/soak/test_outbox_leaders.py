@@ -1,4 +1,4 @@
-"""Engines join and leave, are paused, killed and cut off for minutes: one leads, none is missed."""
+"""Engines that join, leave, pause, die and are cut off for minutes: one leads, no row is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOW = ("stop", "kill", "pause", "hang", "refuse")
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """Run a server of the test's own, with an outbox whose changes are watched."""
+    """Run a server for this test alone, with an outbox whose changes are watched."""
     with Server(tmp_path / "server") as made:
         prepare(made.database)
         yield made
@@ -34,9 +34,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def test_leaders_come_and_go_for_minutes(
     engines: int, takeovers: int, server: Server, tmp_path: Path, exhaustive: bool
 ) -> None:
-    """Whatever befalls leaders: no row is missing, no first delivery goes back, all is purged.
+    """With faults of leaders no row is missing, no first delivery goes back, all is purged.
 
-    2 % of the writes fail, before or behind the delivery; now and then the server restarts,
+    2 % of the writes fail, before or behind the delivery. Now and then the server restarts,
     and all connections are cut at once. The next engine leads within two terms.
     """
     path, chance = tmp_path / "out.txt", random.Random(random.randrange(1 << 32))
@@ -65,9 +65,9 @@ def test_leaders_come_and_go_for_minutes(
 
 @pytest.mark.timeout(300)
 def test_a_pooler_that_makes_two_leaders_loses_nothing(server: Server, tmp_path: Path) -> None:
-    """Both hold the lock, for their sessions are one: the term's number lets one lead, still.
+    """Both hold the lock in their shared session, but the term's number lets only one lead.
 
-    Whoever finds that out stops and says what to do; the other goes on.
+    The engine that notices stops with the remedy, and the other continues.
     """
     path = tmp_path / "out.txt"
     writer = {"adaptor": "leader_tools:SharedWriter", "path": str(path), "faults": 0.02}

@@ -1,4 +1,4 @@
-"""Minutes of leaders that come and go before Kafka: no consumer sees a key go back."""
+"""Minutes of changing leaders before Kafka: no consumer sees a key go back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ten restarts and ten kills of one engine while one of its routes is away, with rows all along."""
+"""Ten restarts and ten kills of one engine while one route is away, with rows all along."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TURNS, ROWS = 20, 1_000
 def test_many_restarts_and_kills_repeat_nothing(
     elector: str, outbox: Database, tmp_path: Path
 ) -> None:
-    """Exact sinks hold each row once, and the log does not grow by copies, wherever a kill hits."""
+    """Exact sinks hold each row once, and the log grows by no copies, wherever a kill hits."""
     node = node_of(tmp_path / "node", outbox, ELECTORS[elector], batch_rows=300)
     chance = random.Random()
     try:

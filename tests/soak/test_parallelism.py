@@ -1,4 +1,4 @@
-"""One route with several workers, on real Spark: kills, and what each key's entries go through."""
+"""One route with several workers, on real Spark: kills, and the order of each key's entries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ routes:
 
 
 def _delivered(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return what each worker's file holds, whole lines only."""
+    """Return the complete lines of each worker's file."""
     return {
         path.name: [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
         for path in sorted(folder.glob("out.shard-*.jsonl"))
@@ -41,7 +41,7 @@ def _has(folder: Path, count: int) -> bool:
 
 
 def test_kills_repeat_nothing_and_keys_keep_their_order(tmp_path: Path) -> None:
-    """Killed engines and workers cost a sink that stores its offset nothing, shard by shard."""
+    """A sink that stores its offset has each entry once, and each key in one shard, in order."""
     lines = [{"customer": f"c{n * 7 % KEYS}", "n": n} for n in range(COUNT)]
     (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (tmp_path / "p.yaml").write_text(PIPELINE)

@@ -48,7 +48,7 @@ def version(request: pytest.FixtureRequest, postgres_server: PostgresService) ->
 
 
 def test_the_server_is_of_the_version(postgres: Database, version: str) -> None:
-    """Nothing below is run on the wheel's server by mistake."""
+    """No test below runs on the wheel's server by mistake."""
     ((number,),) = postgres.execute("SHOW server_version_num")
     assert int(number) // 10_000 == int(version)
 
@@ -61,7 +61,7 @@ def test_the_server_is_of_the_version(postgres: Database, version: str) -> None:
 def test_a_second_engine_takes_over(
     reader: dict[str, Any], outbox: Database, tmp_path: Path
 ) -> None:
-    """Rows go into the log of the engine that leads, and leave the table, in either mode."""
+    """In either mode rows go into the leading engine's log, and leave the table."""
     given = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -83,7 +83,7 @@ def test_a_second_engine_takes_over(
 
 
 def cases(module: ModuleType, *only: str) -> type:
-    """Return a class of the fixtures of *module*, and of its tests that need PostgreSQL alone."""
+    """Return a class of the fixtures of *module*, and of its tests that need only PostgreSQL."""
     found = {}
     for name, each in vars(module).items():
         marker = getattr(each, "_fixture_function_marker", None)

@@ -1,4 +1,4 @@
-"""Message queues on a real broker when something dies, hangs, is missing or is full."""
+"""Message queues on a real broker, with parts that die, hang, are missing or are full."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ with QueueConsumer(QueueSettings.model_validate_json(sys.argv[1]), "q") as consu
 
 
 def message_from_record(settings: QueueSettings, wanted: set[bytes], tracker: Tracker) -> Seen:
-    """Ack all that comes until *wanted* has come and nothing is in progress; count it."""
+    """Ack all messages until *wanted* have come and nothing is in progress, and count them."""
     seen = Seen()
     with QueueConsumer(settings, "q") as consumer:
 
@@ -78,7 +78,7 @@ def message_from_record(settings: QueueSettings, wanted: set[bytes], tracker: Tr
 def test_a_kill_between_start_and_commit_loses_nothing(
     kafka_broker: Broker, transactional: bool, most: int
 ) -> None:
-    """Each message comes twice at most, and once only where both are one transaction."""
+    """Each message comes twice at most, and once only if both are one transaction."""
     settings = fresh(kafka_broker, redeliver_after=1.0, transactional=transactional, instance="one")
     with QueueProducer(settings) as producer:
         producer.send_many("q", [b"%d" % number for number in range(10)])
@@ -90,7 +90,7 @@ def test_a_kill_between_start_and_commit_loses_nothing(
         begun = tracker.metrics().received
     assert set(seen) == wanted
     assert max(seen.values()) <= most
-    assert (begun > 10) is not transactional  # that there was something to repeat
+    assert (begun > 10) is not transactional  # some messages had to be repeated
 
 
 def test_the_messages_of_a_consumer_that_is_stopped_go_to_another(kafka_broker: Broker) -> None:
@@ -110,7 +110,7 @@ def test_the_messages_of_a_consumer_that_is_stopped_go_to_another(kafka_broker: 
 
 
 def test_a_broker_that_goes_away_and_comes_back_costs_nothing(kafka_broker: Broker) -> None:
-    """Consumer and tracker wait for it; every message is processed in the end."""
+    """Consumer and tracker wait for it, and every message is processed in the end."""
     settings = fresh(kafka_broker, redeliver_after=2.0, max_redeliveries=None)
     wanted, acked = {b"%d" % number for number in range(60)}, Seen()
     with QueueProducer(settings) as producer:
@@ -134,7 +134,7 @@ def test_a_broker_that_goes_away_and_comes_back_costs_nothing(kafka_broker: Brok
 
 
 def test_old_starts_are_written_anew_before_retention_takes_them(kafka_broker: Broker) -> None:
-    """A message that is held for long survives the end of its first Start."""
+    """A message that is held for long survives the deletion of its first Start."""
     settings = fresh(kafka_broker, partitions=1, redeliver_after=3.0, restate_after=0.5)
     with QueueProducer(settings) as producer:
         producer.send("q", b"v", key=b"k", headers=[("a", b"1")])
@@ -154,7 +154,7 @@ def test_old_starts_are_written_anew_before_retention_takes_them(kafka_broker: B
 
 
 def committed(settings: QueueSettings) -> int:
-    """Return what trackers have committed of partition 0."""
+    """Return the trackers' committed offset of partition 0."""
     client = Consumer(
         {"bootstrap.servers": settings.bootstrap_servers, "group.id": settings.tracker_group}
     )
@@ -164,7 +164,7 @@ def committed(settings: QueueSettings) -> int:
 
 
 def cut(broker: Broker, topic: str, offset: int) -> None:
-    """Remove all before *offset* of partition 0, as retention would."""
+    """Delete all records before *offset* of partition 0, as retention does."""
     admin = broker.admin()
     for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
         future.result(timeout=30)
@@ -173,7 +173,7 @@ def cut(broker: Broker, topic: str, offset: int) -> None:
 def test_markers_that_retention_took_unread_are_told(
     kafka_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Trackers that were away for too long say so, and count how much is gone."""
+    """A tracker that was away for too long reports and counts the lost markers."""
     settings = fresh(kafka_broker, partitions=1, redeliver_after=60.0)
     with Tracker(settings) as first:
         write(settings, encode(start(1)))
@@ -202,7 +202,7 @@ def write(settings: QueueSettings, *values: bytes) -> None:
 def test_what_is_no_marker_is_told_and_passed(
     kafka_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One bad record stops no tracker."""
+    """A bad record is reported and skipped, and stops no tracker."""
     settings = fresh(kafka_broker, partitions=1)
     damaged = bytearray(encode(start(1)))
     damaged[-1] ^= 1
@@ -214,7 +214,7 @@ def test_what_is_no_marker_is_told_and_passed(
 
 
 def test_a_marker_of_a_newer_version_stops_a_tracker(kafka_broker: Broker) -> None:
-    """It says where the marker is and what to do; passing over it could lose a message."""
+    """The error has the marker's place and the remedy, because a skip could lose a message."""
     settings = fresh(kafka_broker, partitions=1)
     newer = bytearray(encode(start(1)))
     newer[3] = 2
@@ -225,7 +225,7 @@ def test_a_marker_of_a_newer_version_stops_a_tracker(kafka_broker: Broker) -> No
 
 
 def test_a_tracker_that_dies_tells_its_owner(kafka_broker: Broker) -> None:
-    """The thread of a context manager does not end in silence."""
+    """The error of a context manager's thread is raised at its exit."""
     settings = fresh(kafka_broker, partitions=1)
     write(settings, b"TQM\2" + bytes(40))
     tracker = Tracker(settings)
@@ -237,7 +237,7 @@ def test_a_tracker_that_dies_tells_its_owner(kafka_broker: Broker) -> None:
 
 
 def test_a_message_too_large_for_its_topic_holds_up_no_other(kafka_broker: Broker) -> None:
-    """A redelivery that is refused is kept and tried again; those beside it go on."""
+    """A refused redelivery is kept and retried, and those beside it continue."""
     settings = fresh(kafka_broker, partitions=1, redeliver_after=60.0, max_redeliveries=None)
     large = Start("q", 0, (1000, 1001), 100, (b"x" * 1_080_000, b"small"), (b"", b""))
     raw = Producer(
@@ -273,7 +273,7 @@ def test_a_message_as_large_as_allowed_goes_all_the_way(kafka_broker: Broker) ->
 
 
 def test_headers_of_ours_are_not_taken(kafka_broker: Broker) -> None:
-    """A sender cannot forge what the queue says about a message."""
+    """A sender cannot forge the queue's own headers of a message."""
     with QueueProducer(fresh(kafka_broker)) as producer:
         with pytest.raises(MessageRefused, match="begin with transporter- are reserved"):
             producer.send("q", b"v", headers=[("transporter-redeliveries", b"9")])
@@ -281,7 +281,7 @@ def test_headers_of_ours_are_not_taken(kafka_broker: Broker) -> None:
 
 
 def test_a_topic_that_is_missing_is_named(kafka_broker: Broker) -> None:
-    """The error says which, where, and how to make it."""
+    """The error names the topic, the brokers and the command that creates it."""
     kafka_broker.start()
     settings = settings_of(
         bootstrap_servers=kafka_broker.bootstrap_servers,
@@ -303,14 +303,14 @@ def test_a_topic_that_is_missing_is_named(kafka_broker: Broker) -> None:
     ids=["producer", "consumer", "tracker"],
 )
 def test_brokers_that_do_not_answer_are_told_in_time(make: Any) -> None:
-    """Nobody waits for ever for a broker that was never there."""
+    """The error comes within the time-out, even for brokers that never existed."""
     settings = settings_of(bootstrap_servers="127.0.0.1:1", timeout=1.0)
     with pytest.raises(QueueUnavailable, match=r"127\.0\.0\.1:1.*check whether the brokers are up"):
         make(settings)
 
 
 def test_what_is_closed_says_so(kafka_broker: Broker) -> None:
-    """Closing twice is fine; using it afterwards is an error."""
+    """Closing twice is allowed, and later use is an error."""
     settings = fresh(kafka_broker)
     producer, consumer = QueueProducer(settings), QueueConsumer(settings, "q")
     for each in (producer, consumer, producer, consumer):

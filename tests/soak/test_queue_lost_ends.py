@@ -28,7 +28,7 @@ with QueueConsumer(QueueSettings.model_validate_json(sys.argv[1]), "q") as consu
 def test_who_outlives_its_broker_goes_on(
     own_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Consumer and tracker make good what the broker has lost, and each message comes once."""
+    """Consumer and tracker repair the lost transactions, and each message comes once."""
     settings = fresh(own_broker, transactional=True, redeliver_after=30.0)
     with QueueProducer(settings) as producer, Tracker(settings) as tracker:
         with QueueConsumer(settings, "q") as consumer:
@@ -50,9 +50,9 @@ def test_who_outlives_its_broker_goes_on(
 def test_who_dies_with_its_broker_holds_nothing_up(
     own_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A tracker ends what it has left, and its message goes to another.
+    """A tracker ends the dead process's transaction, and its message goes to another.
 
-    While the broker is away the tracker asks for it now and then, not all the time.
+    While the broker is away the tracker retries now and then, not all the time.
     """
     patience = {"transaction_timeout": 2.0, "session_timeout": 6.0}
     settings = fresh(own_broker, transactional=True, redeliver_after=1.0, **patience)

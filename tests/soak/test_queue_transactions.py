@@ -1,4 +1,4 @@
-"""Transactions that fail, or whose outcome is not heard, on a real broker."""
+"""Transactions that fail, or whose outcome is unknown, on a real broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ABORTED = KafkaError._INCONSISTENT
 
 @pytest.fixture(params=["aborted", "aborted, and said so", "done, and not heard"])
 def breaking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Let the first transaction fail in one of the ways in which one can; count them."""
+    """Make the first transaction fail in one of the possible ways, and count the failures."""
     commit, count = Transactions._commit, 0
 
     def break_first(self: Transactions, client: Any) -> None:
@@ -51,7 +51,7 @@ def breaking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_redelivery_whose_transaction_fails_is_done_once(
     kafka_broker: Broker, breaking: Callable[[], int]
 ) -> None:
-    """It is tried again until it is done, and not when it is done already."""
+    """A redelivery is retried until it is done, and not repeated if it was done already."""
     settings = fresh(kafka_broker, redeliver_after=1.0, max_redeliveries=None)
     values = [b"%d" % number for number in range(5)]
     with QueueProducer(settings) as producer:
@@ -75,7 +75,7 @@ def test_a_redelivery_whose_transaction_fails_is_done_once(
 def test_a_start_whose_transaction_fails_loses_nothing(
     kafka_broker: Broker, breaking: Callable[[], int]
 ) -> None:
-    """The batch is read again, or redelivered when it was begun after all; none is passed."""
+    """The batch is read again, or redelivered if it was begun after all, and none is skipped."""
     settings = fresh(kafka_broker, redeliver_after=1.0, transactional=True)
     values = [b"%d" % number for number in range(50)]
     with QueueProducer(settings) as producer:
@@ -95,7 +95,7 @@ def test_a_start_whose_transaction_fails_loses_nothing(
 
 
 def test_an_ack_behind_an_open_transaction_counts(kafka_broker: Broker) -> None:
-    """Nobody can read it before the transaction ends; until then nothing is redelivered."""
+    """The ack is unreadable until the transaction ends, and nothing is redelivered before."""
     settings = fresh(kafka_broker, partitions=1, redeliver_after=1.0)
     servers = {"bootstrap.servers": kafka_broker.bootstrap_servers}
     plain = Producer(servers)
@@ -124,7 +124,7 @@ def test_an_ack_behind_an_open_transaction_counts(kafka_broker: Broker) -> None:
 
 
 def test_two_of_one_name_are_told(kafka_broker: Broker) -> None:
-    """Of two processes that say they are the same one, the older ends, and says why."""
+    """Of two processes with one name the older ends, with the reason."""
     settings = fresh(kafka_broker, transactional=True, instance="same", redeliver_after=30.0)
     with QueueProducer(settings) as producer, QueueConsumer(settings, "q") as old:
         producer.send("q", b"1")

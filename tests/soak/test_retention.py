@@ -1,4 +1,4 @@
-"""A log with a budget, and a route whose sink comes and goes, for a long time."""
+"""A log with a budget, and a route whose sink fails and recovers many times."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def budgeted(folder: Path, on_full: str, **routes: Any) -> Pipeline:
 
 
 def got(path: Path) -> list[int]:
-    """Return the offsets delivered to *path*, whose last line may not be whole yet."""
+    """Return the offsets delivered to *path*, without a last line that is incomplete."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line)["offset"] for line in lines]
 
@@ -69,7 +69,7 @@ def outages(folder: Path, over: threading.Event) -> None:
 def test_a_moody_sink_never_needs_a_human(
     tmp_path: Path, on_full: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log stays within its budget; each entry is delivered, or named as released."""
+    """The log stays within its budget, and each entry is delivered, or named as released."""
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.5)
     pipeline, events, over = (

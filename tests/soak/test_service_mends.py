@@ -1,4 +1,4 @@
-"""Mutation controls for mends that take a server, Spark or another user to see."""
+"""Mutation controls for fixes whose tests need a server, Spark or another user."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONG = 120
-"""Seconds for a test that is to pass."""
+"""Seconds for a test that should pass."""
 SHORT = 90
-"""Seconds after which a test that is to fail has done so: without its rule some wait for ever."""
+"""Seconds after which a test that should fail has done so: without its rule some wait for ever."""
 PATIENCE = 900
-"""Seconds for all of the tests as they are."""
+"""Seconds for all of the tests without an edit."""
 
 MENDS = (
-    # Where a reader begins.
+    # The start position of a reader.
     Mend(
         "partitions that are added later",
         "adaptors/transporter_adaptors/kafka/group.py",
@@ -35,7 +35,7 @@ MENDS = (
         "tests/integration/test_kafka_reader.py",
         ("test_topics_that_a_pattern_finds_later_are_read_from_their_beginning",),
     ),
-    # While the log has no room.
+    # A full log.
     Mend(
         "notifications are taken while nothing is read",
         "engine/reading/feed.py",
@@ -52,7 +52,7 @@ MENDS = (
         "tests/integration/test_outbox_notifications.py",
         ("test_a_term_goes_on_while_the_log_is_full",),
     ),
-    # What topics keep.
+    # Retention of topics.
     Mend(
         "topics of a queue keep what waits",
         "queue/topics.py",
@@ -189,7 +189,7 @@ MENDS = (
 
 @pytest.fixture(scope="module")
 def green(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Make sure that all of the tests pass in a copy without an edit."""
+    """Check that all of the tests pass in a copy without an edit."""
     assert_green(tmp_path_factory.mktemp("as-it-is"), MENDS, LONG, PATIENCE)
 
 
@@ -197,6 +197,6 @@ def green(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.mark.usefixtures("green")
 @pytest.mark.parametrize("mend", MENDS, ids=lambda mend: mend.name)
 def test_without_a_mend_its_tests_fail(mend: Mend, tmp_path: Path) -> None:
-    """Each test of a row fails, as a test does, once the rule is taken back."""
+    """Each test of a row fails, as a test does, when its rule is removed."""
     assert mend.fits()
     mend.control(tmp_path, SHORT)

@@ -1,4 +1,4 @@
-"""Engines that start before everything they need: they come up by themselves when it does."""
+"""Engines that start before everything they need, and come up by themselves once it is there."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_all_pipelines_come_up_when_their_services_do(
 ) -> None:
     """Server, database, tables, brokers and topics may all come later, in any order.
 
-    Each engine names what it misses; two engines read one queue. The server is away for them
-    for as long as its socket has no name where they look for it.
+    Each engine names the missing part, and two engines read one queue. The server is away for
+    them until its socket has the name that they look for.
     """
     own_broker.stop()
     sockets = tmp_path / "sockets"
@@ -92,7 +92,7 @@ def test_all_pipelines_come_up_when_their_services_do(
         def mails() -> set[int]:
             found = (folder / "mails.jsonl" for folder in folders)
             texts = [path.read_text() for path in found if path.exists()]
-            # The last line is being written, perhaps.
+            # The last line may be incomplete.
             return {json.loads(line)["data"] for text in texts for line in text.split("\n")[:-1]}
 
         await_true(lambda: mails() == set(range(100)), LONG, "the mails")
@@ -104,6 +104,6 @@ def test_all_pipelines_come_up_when_their_services_do(
 
 
 def misses(engine: Running, text: str) -> bool:
-    """Tell whether *engine* has told of a source that is away for a reason with *text*."""
+    """Return whether *engine* reported an unavailable source with *text* in the reason."""
     told = [each for each in list(engine.events) if each["event"] == "reader-unavailable"]
     return any(text in each["problem"] for each in told)

@@ -1,4 +1,4 @@
-"""``transporter shell`` as a user meets it: a statement, its answer, and what goes wrong."""
+"""``transporter shell`` in use: a statement, its answer, and its errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def shell(directory: Path, *arguments: str, said: str | None = None) -> tuple[int, str, str]:
-    """Run the shell on *directory*; return its exit code and what it writes."""
+    """Run the shell on *directory*, and return its exit code, output and errors."""
     done = subprocess.run(
         [*TRANSPORTER, "shell", str(directory), *arguments],
         input=said,
@@ -48,7 +48,7 @@ def shell(directory: Path, *arguments: str, said: str | None = None) -> tuple[in
 
 @pytest.mark.spark
 def test_one_statement_beside_an_engine(log: Path) -> None:
-    """A statement's rows come as one JSON object, within the bounds that are asked for."""
+    """A statement's rows come as one JSON object, within the requested bounds."""
     with CommitLog.open(log):
         done = shell(
             log, "-e", EACH, "--json", "--from", "1", "--spark-conf", "spark.ui.enabled=false"
@@ -66,7 +66,7 @@ def test_one_statement_beside_an_engine(log: Path) -> None:
 
 @pytest.mark.spark
 def test_sql_from_a_prompt(log: Path) -> None:
-    """At the prompt statements end at a semicolon, errors are told in brief, and it goes on."""
+    """At the prompt statements end at a semicolon, and it continues after a brief error."""
     said = "SELECT nope FROM log;\nSELECT max(offset) AS newest,\n min(offset) FROM log;\n"
     code, output, errors = shell(log, "--sql", said=said)
     assert code == 0
@@ -90,7 +90,7 @@ def test_sql_from_a_prompt(log: Path) -> None:
 def test_what_is_told_before_spark_starts(
     log: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, problem: str
 ) -> None:
-    """What makes no sense is refused at once."""
+    """Invalid options are refused at once."""
     assert app.execute(["shell", str(log), *arguments]) == code
     assert problem in "".join(capsys.readouterr())
 
@@ -102,7 +102,7 @@ def test_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_java(log: Path) -> None:
-    """Without Java the command says what to install."""
+    """Without Java the command names the package to install."""
     done = without_java(log, "shell", str(log), "-e", "SELECT 1", timeout=60)
     assert done.returncode == 3
     assert "no Java 17 or newer found" in done.stderr
