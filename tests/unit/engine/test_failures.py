@@ -140,7 +140,7 @@ def test_parking_loses_nothing_and_holds_no_other_key_back(
 
 
 def test_a_retry_after_a_fix_delivers_each_key_in_order(tmp_path: Path) -> None:
-    """A retry delivers what was parked, each key in its order, and later entries behind it."""
+    """A retry delivers the parked entries, each key in its order, and later entries behind them."""
     pipeline = make(tmp_path, rows(60, 3, 7, 23, keys=5), on_error="park")
     run_to_end(pipeline)
     before = numbers(tmp_path)

@@ -206,7 +206,7 @@ def test_a_leader_that_has_ended_otherwise_or_hangs_leaves_its_entries_to_the_ne
 def test_a_reader_that_was_left_behind_logs_and_tells_nothing_more(tmp_path: Path) -> None:
     """A reader left behind by a removal logs and acknowledges nothing when it returns.
 
-    Until then no removed route ends, and a new route of its name is another one.
+    Before it is left behind no removed route ends, and a route of its name is another one.
     """
     (tmp_path / "out.txt").write_text("b 1\n")
     keys = {"adaptor": "table_tools:Committed", "release": "delivered"}

@@ -63,7 +63,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_what_another_engine_has_parked_is_not_superseded(world: World) -> None:
-    """Entries parked by another engine are not superseded, and stay until its source gets them."""
+    """Entries parked by another engine are not superseded, or they would count as delivered."""
     before = world.lose()
     with pytest.raises(LockLost):
         supersede("in", 2, world.reader, world.offsets, world.parking)

@@ -27,7 +27,7 @@ LAST = 11
 
 
 def damaged_log(directory: Path, batch: Make) -> None:
-    """Log twelve entries, two a frame. ``behind`` has 0..1, ``ahead`` all; 4..5 are damaged."""
+    """Log twelve entries, two a frame. ``behind`` has 0..1, ``ahead`` all, and 4..5 are damaged."""
     with CommitLog.open(directory) as log:
         for _ in range(6):
             log.append(batch(2), "other")

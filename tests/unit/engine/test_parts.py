@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROWS = 3 * PART_ROWS
 AT = 2 * PART_ROWS + PART_ROWS // 2
 PARTS = AT - PART_ROWS
-"""What is settled at least when a writer comes to :data:`AT`; more on a slow machine."""
+"""The least that is settled when a writer reaches :data:`AT`, and more on a slow machine."""
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def no_room(*_: object) -> None:
 
 
 def reopened(world: World) -> tuple[list[int], list[int], tuple[int, ...]]:
-    """Reopen the route and deliver its retries; return those, the entries left, and the retries."""
+    """Reopen the route and deliver its retries. Return those, the entries left, and the retries."""
     delivered = list[int]()
     with OffsetLog(world.log.directory, "out") as offsets:
         parking = Parking(world.config(), world.log, world.reader, offsets, lambda: 7)
