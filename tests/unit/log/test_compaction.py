@@ -173,7 +173,7 @@ def test_young_segments_stay(tmp_path: Path) -> None:
 
 
 def test_the_last_of_each_key_stays_and_every_entry_without_one(tmp_path: Path) -> None:
-    """``keep: key`` drops what a later entry of the same key in the same namespace replaces."""
+    """``keep: key`` drops an entry that a later one of its namespace and key replaces."""
     other = Message("other", b"0", b"a")
     last = write_log(
         tmp_path,

@@ -67,7 +67,7 @@ class Clock:
 
 
 def write_days(directory: Path, clock: Clock, days: int, wrong: range = range(0)) -> int:
-    """Append two entries of a namespace each day, a segment a day; on *wrong* days a century on."""
+    """Append two entries of a namespace and a segment a day, on *wrong* days a century ahead."""
     with CommitLog.open(directory, segment_bytes=1, clock=clock, compression=None) as log:
         for day in range(days):
             clock.now = (LATER if day in wrong else TODAY) + day * DAY

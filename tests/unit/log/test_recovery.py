@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Make = Callable[..., pa.RecordBatch]
 
 LEAST = RESERVE_BYTES >> 4
-"""What is set aside in a log whose appends are small."""
+"""The size of the reserve of a log whose appends are small."""
 LARGE = 120_000
 """Bytes of a message of which ten make a frame that gets an index entry of its own."""
 

@@ -36,7 +36,7 @@ JUSTIFIED: Final = {
     ("audit.py", ".read_text"): "of /proc, to tell who has logged in",
     ("log/export.py", "import pyarrow.parquet"): "writes into a sink in memory, never by a name",
 }
-"""What the gate reports and may stay, each with its reason."""
+"""The reported names that may stay, each with its reason."""
 HARMLESS: Final = _words(
     """
     __future__ abc bisect collections contextlib copy crc32c datetime dataclasses enum errno
@@ -47,7 +47,7 @@ HARMLESS: Final = _words(
 """Modules without files, or (getpass, secrets, time, uuid) with none of a user's."""
 OURS: Final = "transporter."
 SEAM_NAMES: Final = ("files", "_files")
-"""What a :class:`FileSystem` is called: its ``open`` and ``rename`` are the ones to use."""
+"""The names of a :class:`FileSystem` in the code: its ``open`` and ``rename`` are allowed."""
 PATH_METHODS: Final = _words(
     """
     absolute chmod copy copy_into cwd exists expanduser glob group hardlink_to home
@@ -57,14 +57,14 @@ PATH_METHODS: Final = _words(
     write_bytes write_text
     """
 )
-"""Methods of a :class:`Path` that ask or change the disk."""
+"""Methods of a :class:`Path` that read or change the disk."""
 ARROW_FILES: Final = _words(
     """
     FileSystem LocalFileSystem MemoryMappedFile NativeFile OSFile create_memory_map csv dataset
     feather fs input_stream memory_map open_csv open_file orc output_stream parquet
     """
 )
-"""What of pyarrow opens files by their names."""
+"""The parts of pyarrow that open files by name."""
 BUILTINS: Final = frozenset({"open", "exec", "eval", "compile", "__import__", "input"})
 
 
