@@ -28,7 +28,7 @@ ATTEMPTS = 5
 """Times that a file is loaded before it counts as slow."""
 MEMORY = 256 << 20
 SAMPLE = 24
-"""Files that the real command gets with `make soak`, spread over all kinds, and otherwise a sixth."""
+"""Files that the real command gets with `make soak`, spread over all kinds, or else a sixth."""
 _PLACE = re.compile(r"(?P<file>[^\n]*p\.yaml):(?P<line>\d+): \S")
 # Only an error about the file as a whole has no line.
 _WHOLE = re.compile(r"[^\n]*p\.yaml: is larger than")

@@ -93,7 +93,7 @@ class Clock:
 
 
 def route_latency(*appends: Append) -> RouteLatency:
-    """Return the latency of a route that was just handed a slice of *appends*."""
+    """Return the latency of a route that has just been given a slice of *appends*."""
     latency = RouteLatency(Clock())
     latency.begin(list(appends))
     return latency

@@ -167,7 +167,7 @@ def test_what_no_sync_covers_is_bounded(tmp_path: Path, batch: Make) -> None:
         threads = [threading.Thread(target=log.append, args=(large, f"r{n}")) for n in range(9)]
         for thread in threads:
             thread.start()
-        # All appends that fit join the group; none is notified while a sync runs.
+        # All appends that fit join the group, and none is notified while a sync runs.
         until(lambda: disk.begun.is_set() and log._group._bytes > MAX_APPEND // 2)
         time.sleep(0.1)
         written = log._active.byte
@@ -224,7 +224,7 @@ def test_offsets_of_a_cut_tail_are_never_given_again(tmp_path: Path, batch: Make
         log.append(batch(1), "r")
     frames = list(_frames(tmp_path))
     crash(log)
-    # Frame 3's header proves offsets 0..2; damage to its payload tears it alone.
+    # Frame 3's header proves offsets 0..2, so damage to its payload tears it alone.
     _flip(tmp_path / f"{0:020d}.log", frames[3].payload_byte + 5)
     with CommitLog.open(tmp_path) as log:
         assert log.durable == 2

@@ -162,7 +162,7 @@ def test_what_no_sync_covers_is_bounded_at_rolls(tmp_path: Path, batch: Make) ->
         threads = [threading.Thread(target=log.append, args=(large, "r")) for _ in range(8)]
         for thread in threads:
             thread.start()
-        # One of them fills the segment and syncs; the others wait for that, and then for a roll.
+        # One of them fills the segment and syncs, and the others wait for that and for a roll.
         time.sleep(0.5)
         disk.go.set()
         for thread in threads:

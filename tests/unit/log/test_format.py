@@ -60,7 +60,7 @@ def test_the_bytes_of_a_segment_header_are_those_of_version_1() -> None:
 def test_the_bytes_of_a_frame_are_those_of_version_1() -> None:
     """A change of a frame's bytes makes another format version (Invariant 19)."""
     assert layout.encode_frame(FRAME, b"12345", b"abcdefghijklmnopqr") == bytes.fromhex(
-        "5446524d 5c000000 05000000 12000000"  # magic; lengths of header, extension, payload
+        "5446524d 5c000000 05000000 12000000"  # magic, lengths of header, extension, payload
         "4d000000"  # bytes of the entries in memory
         "0807060504030201 6000000000000000"  # segment id, own place
         "0410000000000000 0d10000000000000 0a000000"  # first and last offset, count

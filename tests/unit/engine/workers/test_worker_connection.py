@@ -74,7 +74,7 @@ def test_a_worker_that_hangs_up_is_told_from_a_broken_connection() -> None:
 
 
 def test_a_connection_that_broke_refuses_what_is_sent() -> None:
-    """A send on a broken connection raises a connection error, whatever the system's error."""
+    """A send on a broken connection raises a connection error for any error of the system."""
     with talking() as (line, worker):
         worker.close()
         with pytest.raises(ConnectionError):
@@ -87,7 +87,7 @@ def _flood(line: Line) -> None:
 
 
 def test_a_slice_is_lent_in_parts_that_are_bounded(lender: Lender) -> None:
-    """Each answer ends with the frame that fills it; the last one says so (Invariant 17)."""
+    """Each answer ends with the frame that fills it, and the last one is marked (Invariant 17)."""
     lender.begin(Slice(15, 385, 0))
     sizes, done = [], False
     while not done:
