@@ -174,7 +174,7 @@ def test_a_host_that_never_comes_up_fails_the_engine(tmp_path: Path) -> None:
 
 
 def test_a_restart_goes_on_where_the_last_run_ended(tmp_path: Path) -> None:
-    """Invariant 18: a clean stop and start reads nothing and writes nothing twice."""
+    """A clean stop and start reads and writes nothing twice (Invariant 18)."""
     run_to_end(make_pipeline(tmp_path, LINES, out={}))
     events = Events()
     run_to_end(make_pipeline(tmp_path, MORE, out={}), events)
@@ -305,7 +305,7 @@ def test_a_sink_ahead_of_the_log_halts_the_route(tmp_path: Path) -> None:
 def test_what_a_writer_prints_comes_out_of_the_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A worker's standard output is the engine's."""
+    """A worker's standard output appears on the engine's."""
     run_to_end(make_pipeline(tmp_path, LINES, out={"writer": {"show": True}}))
     assert capsys.readouterr().out == "".join(f"delivered {n}\n" for n in range(5))
 
@@ -397,7 +397,7 @@ def test_a_source_that_cannot_be_opened_fails_an_engine_that_is_to_fail_fast(
 
 
 def test_one_engine_per_log(tmp_path: Path) -> None:
-    """Invariant 12: a second engine on the same log is refused, and the first is not disturbed."""
+    """A second engine on the same log is refused, and the first goes on (Invariant 12)."""
     pipeline = make_pipeline(tmp_path, LINES, end=False, out={})
     with running(pipeline) as engine:
         with pytest.raises(LogLocked):
@@ -447,7 +447,7 @@ def test_every_route_is_declared_before_the_first_append(tmp_path: Path) -> None
 
 
 def test_corruption_is_found_before_anything_runs(tmp_path: Path) -> None:
-    """Invariant 3: a log whose durable end is damaged refuses to open."""
+    """A log whose durable end is damaged refuses to open (Invariant 3)."""
     pipeline = make_pipeline(tmp_path, LINES, out={})
     run_to_end(pipeline)
     damage(tmp_path / "log", first_frame(tmp_path / "log").byte + 20)

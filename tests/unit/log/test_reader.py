@@ -1,4 +1,4 @@
-"""Reading the log: slices, bounds, backwards, beside an engine that appends, and damage."""
+"""Reads of the log: slices, bounds, backwards, beside an engine that appends, and damage."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def test_a_stop_ends_the_wait_for_a_lost_source(
 
 @pytest.mark.usefixtures("_hasty")
 def test_a_full_disk_holds_the_reader_back_until_there_is_room(tmp_path: Path) -> None:
-    """Invariant 14: the batch waits, visibly, and is logged once when there is room."""
+    """On a full disk the batch waits visibly, and is logged once with room (Invariant 14)."""
     disk, events = Disk(), Events()
     with CommitLog.open(tmp_path, files=disk) as log:
         disk.failing["pwrite"] = OSError(errno.ENOSPC, "No space left on device")
