@@ -1,7 +1,7 @@
-"""Writes the golden log of this format version: ``python tests/golden/write.py FOLDER``.
+"""Writer of the golden log of this format version: ``python tests/golden/write.py FOLDER``.
 
-To be run once for each released format version, by the version itself. What it
-wrote is never written again: later versions must go on reading it (Invariant 19).
+Run it once for each released format version, with that version. Its output is never written
+again, because later versions must go on reading it (Invariant 19).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MESSAGES = [
 
 
 def write(folder: Path) -> None:
-    """Write a log of two segments and one of them left uncleanly, and its offset logs."""
+    """Write a log of two segments and one left uncleanly, with its offset logs."""
     times = iter(range(1_700_000_000_000_000, 1_800_000_000_000_000, 1_000_000))
     with CommitLog.open(folder, segment_bytes=900, clock=lambda: next(times)) as log:
         log.append(messages_to_batch(MESSAGES), "outbox", "lsn 1")

@@ -1,4 +1,4 @@
-"""Property tests run the same examples everywhere, so that a red one stays red."""
+"""Settings that make property tests run the same examples everywhere, so a red one stays red."""
 
 from __future__ import annotations
 

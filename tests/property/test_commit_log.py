@@ -1,4 +1,4 @@
-"""The commit log against a list of what was appended, through restarts, kills and power cuts."""
+"""The commit log against a list of the appended entries, through restarts, kills, power cuts."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ DAMAGED = (Corrupt, UnknownFormat)
 
 
 def messages(number: int, rows: int, size: int) -> pa.RecordBatch:
-    """Return a batch that no other number gives."""
+    """Return a batch whose data are unique to its number."""
     data = [b"%d/%d " % (number, row) + b"x" * size for row in range(rows)]
     return messages_to_batch([Message("n", each, b"k%d" % number) for each in data])
 
 
 @dataclass
 class Written:
-    """A frame: where it is, what it holds, and which position came with it."""
+    """A frame with its place, its entries, and the position that came with it."""
 
     header: FrameHeader
     data: dict[int, bytes]
@@ -46,7 +46,7 @@ class Written:
 
 @dataclass
 class World:
-    """A log and what must be in it."""
+    """A log with the entries and positions that it must contain."""
 
     directory: Path
     segment_bytes: int
@@ -69,7 +69,7 @@ class World:
         )
 
     def append(self, rows: int, size: int, reader: str, *, tells: bool) -> None:
-        """Append a batch; its sync covers all before it."""
+        """Append a batch, whose sync covers everything before it."""
         batch, position = self._next(rows, size, tells=tells)
         first, last = self.log.append(batch, reader, position)
         assert first > self.given
@@ -86,13 +86,13 @@ class World:
         self.loose.append(Written(frame, _by_offset(batch, frame.first), reader, position))
 
     def settle_loose(self) -> None:
-        """Take every frame as part of the log."""
+        """Count every frame as part of the log."""
         for frame in self.loose:
             self._keep(frame.data, frame.reader, frame.position)
         self.loose = []
 
     def power_cut(self, fates: list[tuple[str, float]]) -> None:
-        """Crash, and let the frames that no sync covered reach the disk as *fates* say."""
+        """Crash, with each frame that no sync covered reaching the disk according to *fates*."""
         crash(self.log)
         path = self.directory / segment_name(self.log._active.header.base)
         original = path.read_bytes()
@@ -121,20 +121,20 @@ class World:
         self._use_up(bytes(data), original)
         self.open()
         kept = sum(frame.header.last <= self.log.durable for frame in self.loose)
-        # A frame whose padding alone was hurt is whole.
+        # A frame whose padding alone was damaged is whole.
         assert kept == whole
         self.loose = self.loose[:kept]
         self.settle_loose()
 
     def _use_up(self, data: bytes, original: bytes) -> None:
-        """Take the offsets of every frame as given whose header is still there (Invariant 4)."""
+        """Count the offsets of every frame whose header is still there as used (Invariant 4)."""
         for frame in self.loose:
             header = slice(frame.header.byte, frame.header.extension_byte)
             if data[header] == original[header] and frame.header.end <= len(data):
                 self.given = max(self.given, frame.header.last)
 
     def check(self) -> None:
-        """Compare the log with what must be in it."""
+        """Compare the log with its expected content."""
         last = max(self.data, default=-1)
         assert self.log.durable == last
         assert self.log.positions == self.positions
@@ -187,10 +187,10 @@ ACTS = st.lists(
 @given(ACTS, st.sampled_from([1, 2000, 1 << 20]))
 @settings(max_examples=200)
 def test_a_log_holds_what_was_appended(acts: list[tuple[str, Any]], segment_bytes: int) -> None:
-    """Invariants 1, 2, 4 and 18: nothing acked is lost, altered or given an offset twice.
+    """No acked entry is lost, altered or given an offset twice (Invariants 1, 2, 4 and 18).
 
     Frames that no sync covered are kept up to the first that did not reach the
-    disk, whatever became of those behind it; positions are those of what is kept.
+    disk, whatever happened to those behind it. Positions are those of the kept frames.
     """
     with small_log() as directory:
         world = World(directory, segment_bytes)
@@ -222,7 +222,7 @@ def test_a_log_holds_what_was_appended(acts: list[tuple[str, Any]], segment_byte
 def test_a_hurt_tail_costs_nothing_that_was_proved(
     appends: int, loose: int, data: st.DataObject
 ) -> None:
-    """Invariants 2 and 3: damage above the floor leaves a prefix with everything below it."""
+    """Damage above the floor leaves a prefix with everything below it (Invariants 2 and 3)."""
     with small_log() as directory:
         world = World(directory, 1 << 20)
         ends = []
@@ -257,7 +257,7 @@ def test_a_hurt_tail_costs_nothing_that_was_proved(
 @given(st.data())
 @settings(max_examples=100)
 def test_damage_is_refused_or_harmless(data: st.DataObject) -> None:
-    """Invariants 2 and 3: whatever byte of a log changes, no reader ever gets an altered entry."""
+    """No reader gets an altered entry, whatever byte of a log changes (Invariants 2 and 3)."""
     with small_log() as directory:
         expected = _some_log(directory)
         path = data.draw(st.sampled_from(sorted(directory.iterdir())))
@@ -276,7 +276,7 @@ def test_damage_is_refused_or_harmless(data: st.DataObject) -> None:
 
 
 def _some_log(directory: Path) -> dict[int, bytes]:
-    """Make a log of several segments, one of which an engine that was killed has left."""
+    """Write a log of several segments, one of which a killed engine has left."""
     world = World(directory, 1200)
     for number in range(4):
         world.append(2, 150, "a", tells=True)
@@ -291,7 +291,7 @@ def _some_log(directory: Path) -> dict[int, bytes]:
 
 
 def _read_each(directory: Path, expected: dict[int, bytes]) -> None:
-    """Read every entry on its own: it is exact, or its damage is named."""
+    """Read every entry on its own, and check that it is exact or its damage is named."""
     for offset, data in expected.items():
         with LogReader(directory) as reader:
             try:
@@ -306,7 +306,7 @@ def _read_each(directory: Path, expected: dict[int, bytes]) -> None:
 
 
 def _open(directory: Path, expected: dict[int, bytes]) -> None:
-    """Open the log: it is refused and left alone, or holds nothing that was not written."""
+    """Open the log, and check that it is refused and unchanged, or holds only written entries."""
     copy = directory.with_name("copy")
     shutil.copytree(directory, copy)
     try:

@@ -1,4 +1,4 @@
-"""Compaction against a plain model: any log, any routes, and nobody loses what he needs."""
+"""Compaction against a plain model: with any log and routes, no route loses an entry it needs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FATES = st.sampled_from(["runs", "never acked", "renamed", "replays", "replayed"
 
 @contextmanager
 def folder(seen: int, frames: int, rows: int) -> Iterator[Path]:
-    """Hold a folder for a log of which few keys, frames and rows are looked at together."""
+    """Yield a folder for a log whose compaction handles few keys, frames and rows at once."""
     with (
         pytest.MonkeyPatch.context() as patch,
         small(stride=500),
@@ -68,7 +68,7 @@ def folder(seen: int, frames: int, rows: int) -> Iterator[Path]:
 
 
 def live(directory: Path) -> dict[str, dict[int, Entry]]:
-    """Return what each declared route still needs: behind its watermark, and of its replay."""
+    """Return each declared route's live entries: behind its watermark, and of its replay."""
     entries = everything(directory)
     found = {}
     for route in declared_routes(directory):
@@ -91,7 +91,7 @@ def newest(entries: dict[int, Entry], keep: str) -> dict[object, Entry]:
 
 
 def route_of_fate(directory: Path, number: int, fate: str, at: int, last: int) -> None:
-    """Declare a route and let it come as far as *fate* says."""
+    """Declare a route and settle its offsets according to *fate*."""
     name = f"route-{number}"
     with OffsetLog(directory, name) as offsets:
         if fate != "never acked":
@@ -121,7 +121,7 @@ def test_no_route_loses_what_it_needs(
     bounds: tuple[int, int, int],
     span: tuple[int, int],
 ) -> None:
-    """Invariant 11: live entries stay; exactly what is obsolete goes, and is counted."""
+    """Exactly the obsolete entries are dropped, and they are counted (Invariant 11)."""
     with folder(*bounds) as directory:
         last = write_log(directory, segments)
         for number, (fate, at) in enumerate(routes):
@@ -155,7 +155,7 @@ def test_no_route_loses_what_it_needs(
 def test_tombstones_never_let_an_older_entry_come_back(
     steps: list[tuple[list[list[Frame]], bool]], bounds: tuple[int, int, int]
 ) -> None:
-    """A key shows its true last entry, or nothing once that was a tombstone."""
+    """A key shows its true last entry, or nothing if that was an expired tombstone."""
     with folder(*bounds) as directory:
         truth: dict[int, Entry] = {}
         for segments, graceless in steps:

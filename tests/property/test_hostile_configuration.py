@@ -1,4 +1,4 @@
-"""Pipeline files that mean harm end as configuration errors, soon and in little memory."""
+"""Hostile pipeline files end as configuration errors, soon and in little memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ATTEMPTS = 5
 """Times that a file is loaded before it counts as slow."""
 MEMORY = 256 << 20
 SAMPLE = 24
-"""Files that the real command gets with `make soak`, spread over all kinds; else a sixth."""
+"""Files that the real command gets with `make soak`, spread over all kinds, or else a sixth."""
 _PLACE = re.compile(r"(?P<file>[^\n]*p\.yaml):(?P<line>\d+): \S")
-# Only what concerns the file as a whole has no line.
+# Only an error about the file as a whole has no line.
 _WHOLE = re.compile(r"[^\n]*p\.yaml: is larger than")
 
 
@@ -44,7 +44,7 @@ def test_any_file_loads_or_is_refused_with_its_line(
     loaded, files = 0, EVERY if exhaustive else SOME
     for seed in range(shard, files, SHARDS):
         file.write_bytes(hostile_pipelines.hostile(seed))
-        # Of this thread alone, and again where others slowed the processor down.
+        # Of this thread alone, and again where other processes slowed it down.
         taken = []
         while not taken or (taken[-1] >= SECONDS and len(taken) < ATTEMPTS):
             begun = time.thread_time()
@@ -52,13 +52,13 @@ def test_any_file_loads_or_is_refused_with_its_line(
             taken.append(time.thread_time() - begun)
         assert taken[-1] < SECONDS, f"seed {seed}: {taken}"
         loaded += right
-    # Else the files would be rubbish that nothing of the validation ever sees.
+    # Otherwise the files would be rubbish that never reaches the validation.
     assert files / SHARDS / 50 < loaded < files / SHARDS / 2
 
 
 @pytest.mark.parametrize("kind", hostile_pipelines._LARGE, ids=lambda kind: kind.__name__)
 def test_large_files_take_little_memory(tmp_path: Path, kind: hostile_pipelines._Kind) -> None:
-    """What is allocated for the largest files stays far below the bound."""
+    """The memory allocated for the largest files stays far below the bound."""
     import random  # noqa: PLC0415 - the seeds of this test alone
 
     file = tmp_path / "p.yaml"
@@ -74,7 +74,7 @@ def test_large_files_take_little_memory(tmp_path: Path, kind: hostile_pipelines.
 
 
 def _loads(file: Path, seed: int) -> bool:
-    """Return whether *file* loads; else each line of the error must name a place."""
+    """Return whether *file* loads, and check that each line of an error names a place."""
     try:
         assert isinstance(load(file, {}), Pipeline)
     except ConfigError as error:
@@ -88,12 +88,12 @@ def _loads(file: Path, seed: int) -> bool:
 
 
 def confined() -> None:
-    """Let this process have a second of a processor and 256 MiB beyond what libraries map."""
+    """Limit this process to 256 MiB beyond the mapped libraries."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give the command few files, or all that are wanted."""
+    """Parametrize the command's test with few files, or with all of them."""
     if "seed" in metafunc.fixturenames:
         exhaustive = metafunc.config.getoption("--exhaustive")
         metafunc.parametrize("seed", range(0, SAMPLE * 331, 331 if exhaustive else 6 * 331))

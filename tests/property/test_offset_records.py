@@ -1,4 +1,4 @@
-"""An offset log's file under every kind of damage, against the list of what was written."""
+"""An offset log's file under every kind of damage, against the list of written records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNTS = st.integers(1, 12)
 
 def turn(number: int, count: int) -> list[Record]:
     """Return the records of a turn: a snapshot, then events of different lengths."""
-    # As JSON gives it back: lists in the place of tuples.
+    # As JSON returns it: lists in the place of tuples.
     state = json.loads(json.dumps(records.snapshot(RouteState(watermark=number))))
     snapshot = Record(number, 0, state)
     events = [
@@ -33,7 +33,7 @@ def turn(number: int, count: int) -> list[Record]:
 
 
 def joined(found: list[Record]) -> bytes:
-    """Return records behind one another."""
+    """Return records one behind the other."""
     return b"".join(record.encode() for record in found)
 
 
@@ -45,7 +45,7 @@ def read(data: bytes) -> list[Record]:
 @given(COUNTS, st.data())
 @settings(max_examples=200)
 def test_a_truncated_file_gives_a_prefix(count: int, data: st.DataObject) -> None:
-    """Wherever the file ends, exactly the records that are whole before it are read."""
+    """Wherever the file ends, exactly the whole records before that are read."""
     written = turn(3, count)
     whole = joined(written)
     cut = data.draw(st.integers(0, len(whole)))
@@ -61,7 +61,7 @@ def test_a_truncated_file_gives_a_prefix(count: int, data: st.DataObject) -> Non
 @given(COUNTS, st.data())
 @settings(max_examples=300)
 def test_a_changed_byte_gives_a_prefix(count: int, data: st.DataObject) -> None:
-    """Whatever byte changes, what is read are records as they were written, up to there."""
+    """Whatever byte changes, the records before it are read as they were written."""
     written = turn(3, count)
     whole = bytearray(joined(written))
     byte = data.draw(st.integers(0, len(whole) - 1))
@@ -75,7 +75,7 @@ def test_a_changed_byte_gives_a_prefix(count: int, data: st.DataObject) -> None:
 @given(COUNTS, COUNTS)
 @settings(max_examples=100)
 def test_an_older_turn_behind_a_newer_one_is_not_read(older: int, newer: int) -> None:
-    """A file that is used again holds the rest of its former turn, which never follows."""
+    """A reused file holds the rest of its former turn, which is never read on."""
     old, new = joined(turn(3, older)), joined(turn(5, newer))
     assert read(new + old[len(new) :]) == turn(5, newer)
 
@@ -96,7 +96,7 @@ ACTS = st.lists(
 def test_no_kill_or_restart_loses_an_event(
     acts: list[tuple[str, int, int]], file_bytes: int
 ) -> None:
-    """Invariant 6: through any number of turns, restarts and kills the state stays the same."""
+    """The state stays the same through any turns, restarts and kills (Invariant 6)."""
     with (
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory() as folder,
@@ -128,7 +128,7 @@ def test_no_kill_or_restart_loses_an_event(
 def test_damage_never_makes_a_route_forget_what_is_synced_elsewhere(
     count: int, data: st.DataObject
 ) -> None:
-    """Whatever happens to one file, the route only goes back, or is refused without a snapshot."""
+    """Damage to one file moves a route only back, or is refused without a snapshot."""
     with (
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory() as folder,

@@ -1,4 +1,4 @@
-"""Markers, and the headers that they carry, as bytes."""
+"""Markers and their headers as bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ texts = st.text(max_size=20)
 
 @st.composite
 def starts(draw: st.DrawFn) -> Start:
-    """Return any Start."""
+    """Return a strategy for any Start."""
     count = draw(st.integers(0, 5))
     sized = {"min_size": count, "max_size": count}
     return Start(
@@ -80,7 +80,7 @@ def test_a_cut_marker_is_refused(marker: Marker, data: st.DataObject) -> None:
 
 @given(st.binary(max_size=100))
 def test_whatever_comes_is_refused_as_no_marker(data: bytes) -> None:
-    """Bytes of somebody else raise the one error that means so, even with a right checksum."""
+    """Foreign bytes raise the error for a foreign marker, even with a valid checksum."""
     for forged in (data, b"TQM\1" + crc32c(data).to_bytes(4, "little") + data):
         try:
             decode(forged)

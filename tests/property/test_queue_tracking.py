@@ -1,4 +1,4 @@
-"""The tracker's structures against a naive model, and against themselves after a restart."""
+"""The tracker's structures against a simple model, and against themselves after a restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Id = tuple[int, int]
 
 @dataclass(frozen=True)
 class Known:
-    """All that the model keeps of a message."""
+    """The model's data of a message."""
 
     start: int
     deadline: float
@@ -29,11 +29,11 @@ class Known:
 
 
 class Tracker(RuleBasedStateMachine):
-    """Any markers, in any order, at any time; restarts and failed redeliveries in between."""
+    """Any markers, in any order, at any time, with restarts and failed redeliveries in between."""
 
     @initialize(slack=st.sampled_from([-1000, 5, 1000]))
     def begin(self, slack: int) -> None:
-        """Begin with nothing."""
+        """Begin without messages."""
         self.slack = slack
         self.real = InProgress(slack=slack)
         self.real.caught_up = True
@@ -51,12 +51,12 @@ class Tracker(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0, 4))
     def wait(self, seconds: float) -> None:
-        """Time passes."""
+        """Let time pass."""
         self.now += seconds
 
     @rule(partition=PARTITIONS, offsets=OFFSETS, after=MILLIS)
     def start(self, partition: int, offsets: tuple[int, ...], after: int) -> None:
-        """Work begins, perhaps once more."""
+        """Begin work, perhaps once more."""
         self.contents += 1
         content = ("q", b"%d" % self.contents, b"")
         values, headers = (content[1],) * len(offsets), (b"",) * len(offsets)
@@ -67,7 +67,7 @@ class Tracker(RuleBasedStateMachine):
 
     @rule(partition=PARTITIONS, offsets=OFFSETS, after=MILLIS)
     def keep_alive(self, partition: int, offsets: tuple[int, ...], after: int) -> None:
-        """Work goes on, or is said to."""
+        """Prolong work, whether or not it was begun."""
         self.see(KeepAlive(partition, offsets, after))
         for each in [(partition, offset) for offset in offsets]:
             if each in self.model and self.model[each].nack is None:
@@ -76,14 +76,14 @@ class Tracker(RuleBasedStateMachine):
 
     @rule(partition=PARTITIONS, offsets=OFFSETS)
     def end(self, partition: int, offsets: tuple[int, ...]) -> None:
-        """Work is done, or is said to be."""
+        """End work, whether or not it was begun."""
         self.see(End(partition, offsets))
         for offset in offsets:
             self.model.pop((partition, offset), None)
 
     @rule(partition=PARTITIONS, offsets=OFFSETS, delay=MILLIS, released=st.booleans())
     def nack(self, partition: int, offsets: tuple[int, ...], delay: int, *, released: bool) -> None:
-        """Work is given up."""
+        """Nack work."""
         nack = Nack(partition, offsets, delay, "because", released)
         self.see(nack)
         for each in [(partition, offset) for offset in offsets]:
@@ -93,12 +93,12 @@ class Tracker(RuleBasedStateMachine):
 
     @rule()
     def garbage(self) -> None:
-        """Something that is no marker."""
+        """Add a record that is not a marker."""
         self.see(None)
 
     @rule(data=st.data(), most=st.integers(1, 3), fails=st.booleans())
     def redeliver(self, data: st.DataObject, most: int, *, fails: bool) -> None:
-        """Redeliver what is due, with an End; or fail to, so that it is tried again."""
+        """Redeliver due messages with an End, or fail and leave them for a retry."""
         due = {each for each, known in self.model.items() if known.deadline <= self.now}
         taken = self.real.take_expired(self.now, most)
         ids = {each.id for each in taken}
@@ -119,7 +119,7 @@ class Tracker(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def restate(self, data: st.DataObject) -> None:
-        """Write a Start anew, with the Nack that followed it."""
+        """Write a Start again, with the Nack that followed it."""
         if not self.model:
             return
         each = data.draw(st.sampled_from(sorted(self.model)))
@@ -136,7 +136,7 @@ class Tracker(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Another tracker reads the topic from what was committed, and comes to the same."""
+        """Compare with another tracker that reads the topic from the committed offset."""
         low = self.real.low
         fresh = InProgress(low, slack=self.slack)
         for offset, marker in enumerate(self.topic[low:], start=low):
@@ -144,7 +144,7 @@ class Tracker(RuleBasedStateMachine):
         fresh.caught_up = True
         assert self.contents_of(fresh) == self.contents_of(self.real)
         self.real = fresh
-        # Deadlines are counted anew: take over what it says, and hold it to that.
+        # Deadlines start again: adopt those of the new tracker for the model.
         self.model = {
             each.id: replace(self.model[each.id], deadline=each.held.deadline) for each in fresh
         }
@@ -152,7 +152,7 @@ class Tracker(RuleBasedStateMachine):
 
     @staticmethod
     def contents_of(progress: InProgress) -> dict[Id, Any]:
-        """Return what *progress* would redeliver, and why."""
+        """Return the messages that *progress* would redeliver, with their reasons."""
         return {
             each.id: (
                 each.held.queue,
@@ -165,12 +165,12 @@ class Tracker(RuleBasedStateMachine):
         }
 
     def low(self, model: dict[Id, Known]) -> int:
-        """Return what is to be committed."""
+        """Return the offset to commit."""
         return min((known.start for known in model.values()), default=len(self.topic))
 
     @invariant()
     def both_agree(self) -> None:
-        """Check that the tracker knows what the model knows, and would commit the same."""
+        """Check that tracker and model have the same messages and would commit the same."""
         if not hasattr(self, "real"):
             return
         assert {each.id for each in self.real} == set(self.model)

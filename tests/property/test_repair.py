@@ -1,4 +1,4 @@
-"""Verify and repair against every kind of damage: what is whole is kept, the rest is named."""
+"""Verify and repair after every kind of damage: whole entries are kept, the rest is named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTLED = 6
 
 
 def fill(directory: Path, segment_bytes: int, *, clean: bool) -> dict[int, bytes]:
-    """Append two entries at a time; a route has settled the first ones. Return all data."""
+    """Append two entries at a time, of which a route has settled the first. Return all data."""
     data: dict[int, bytes] = {}
     log = CommitLog.open(directory, segment_bytes=segment_bytes, compression=None)
     for number in range(APPENDS):
@@ -51,7 +51,7 @@ def files_of(directory: Path) -> list[Path]:
 
 
 def hurt_file(path: Path, how: str, where: float) -> None:
-    """Do to *path* what :func:`hurt` does to bytes."""
+    """Apply to *path* the damage that :func:`hurt` does to bytes."""
     if (left := hurt(path.read_bytes(), how, where)) is None:
         path.unlink()
     else:
@@ -74,10 +74,10 @@ HURTS = st.lists(
 def test_a_repaired_log_is_sound_and_names_what_it_lost(
     hurts: list[tuple[str, float, float]], segment_bytes: int, clean: bool
 ) -> None:
-    """Invariants 2 to 4: after any damage a repair keeps what is whole and opens for appends.
+    """A repair after any damage keeps whole entries and opens for appends (Invariants 2 to 4).
 
-    What it lost is exactly what it named, or lay above the floor; a second look
-    finds nothing; no offset is given twice.
+    The lost entries are exactly the named ones, or lay above the floor. A second look
+    finds nothing, and no offset is used twice.
     """
     with small_log() as directory:
         data = fill(directory, segment_bytes, clean=clean)

@@ -20,20 +20,20 @@ RANGES = st.builds(
 
 
 class Model:
-    """Every settled offset with the kind that it was settled as first."""
+    """Every settled offset with the kind under which it was first settled."""
 
     def __init__(self) -> None:
         self.kinds: dict[int, str] = {}
 
     def settle(self, part: Range) -> None:
-        """Settle what is not settled yet."""
+        """Settle the offsets that are not settled yet."""
         for offset in range(part.first, part.last + 1):
             if offset > self.watermark:
                 self.kinds.setdefault(offset, part.kind)
 
     @property
     def watermark(self) -> int:
-        """The last offset before the first that is missing."""
+        """The last offset before the first missing one."""
         offset = -1
         while offset + 1 in self.kinds:
             offset += 1
@@ -41,7 +41,7 @@ class Model:
 
     @property
     def above(self) -> tuple[Range, ...]:
-        """What is settled beyond the watermark, in runs of one kind."""
+        """The offsets settled beyond the watermark, in runs of one kind."""
         waiting = sorted((n, kind) for n, kind in self.kinds.items() if n > self.watermark)
         runs = groupby(enumerate(waiting), key=lambda pair: (pair[1][0] - pair[0], pair[1][1]))
         found = []
@@ -54,7 +54,7 @@ class Model:
 @given(st.lists(RANGES, max_size=25))
 @settings(max_examples=300)
 def test_a_state_is_what_a_set_of_offsets_says(parts: list[Range]) -> None:
-    """Invariant 5: watermark and ranges above it are those of the set, after every event."""
+    """Watermark and ranges are those of the set, after every event (Invariant 5)."""
     state, model = RouteState(), Model()
     for part in parts:
         before = state
@@ -67,7 +67,7 @@ def test_a_state_is_what_a_set_of_offsets_says(parts: list[Range]) -> None:
 
 @given(st.lists(RANGES, max_size=25))
 def test_ranges_are_apart_in_order_and_off_the_watermark(parts: list[Range]) -> None:
-    """What waits above the watermark is as short as it can be said."""
+    """The ranges above the watermark are as few as possible."""
     state = RouteState()
     for part in parts:
         state = settle(state, part)
@@ -81,7 +81,7 @@ def test_ranges_are_apart_in_order_and_off_the_watermark(parts: list[Range]) -> 
 def test_the_order_of_events_does_not_move_the_watermark(
     parts: list[Range], random: st.random.Random
 ) -> None:
-    """In whatever order the same offsets are settled, the watermark comes out the same."""
+    """The watermark does not depend on the order of the events."""
     shuffled = list(parts)
     random.shuffle(shuffled)
     one, other = RouteState(), RouteState()

@@ -1,4 +1,4 @@
-"""What every test of the engine relies on."""
+"""Fixtures for every test of the engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look often whether to stop, so that no test waits for an idle thread."""
+    """Check often whether to stop, so that no test waits for an idle thread."""
     monkeypatch.setattr("transporter.engine.routing.route.IDLE", 0.02)
     monkeypatch.setattr("transporter.engine.workers.worker_session.IDLE", 0.02)
     monkeypatch.setattr("transporter.engine.reading.feed.POLL", 0.02)

@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""The delays between retries."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def test_delays_double_up_to_the_most() -> None:
-    """Each delay lies between half and all of a bound that doubles until it is capped."""
+    """Each delay lies between half and all of a bound that doubles up to its cap."""
     backoff = Backoff(first=0.5, most=3.0)
     for bound in (0.5, 1.0, 2.0, 3.0, 3.0):
         assert bound / 2 <= backoff.next() <= bound
 
 
 def test_delays_are_not_all_alike() -> None:
-    """Jitter keeps those that failed together from trying again together."""
+    """Jitter keeps parties that failed together from retrying together."""
     assert len({Backoff().next() for _ in range(20)}) > 1
 
 
@@ -32,7 +32,7 @@ def test_a_success_begins_anew() -> None:
 
 
 def test_it_tells_how_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Since the first failure in a row, until the next attempt; nothing after a success."""
+    """A back-off reports the time since the first failure and until the next attempt."""
     now = [100.0]
     monkeypatch.setattr("transporter.engine.backoff.time.monotonic", lambda: now[0])
     backoff = Backoff(first=8.0)
@@ -50,6 +50,6 @@ def test_it_tells_how_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_failing_for_ever_overflows_nothing() -> None:
-    """After very many failures the delay is still the most, not an error."""
+    """After very many failures the delay is still the cap, and nothing overflows."""
     backoff = Backoff(failures=10**6)
     assert 15.0 <= backoff.next() <= 30.0

@@ -1,4 +1,4 @@
-"""``release: delivered``: a source hears of an entry when every route has delivered it."""
+"""``release: delivered``: a source is acknowledged when every route has delivered the entry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def to_end(pipeline: Pipeline, events: Events | None = None) -> Engine:
-    """Run *pipeline* until its sources have ended and every route is done or halted."""
+    """Run *pipeline* until its sources have ended and each route has finished or halted."""
     with running(pipeline, events=events) as engine:
         until(lambda: engine.wait(0.02))
     return engine
@@ -50,7 +50,7 @@ def with_budget(pipeline: Pipeline) -> Pipeline:
 
 
 def rows_of(path: Path) -> set[int]:
-    """Return the numbers of the rows delivered to *path*, whose last line may not be whole."""
+    """Return the numbers of the rows delivered to *path*, whose last line may be incomplete."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return {int(json.loads(line)["data"].split()[0]) for line in lines}
 
@@ -59,7 +59,7 @@ LINES = [f"k{number} {number}" for number in range(5)]
 
 
 def test_a_source_is_told_when_every_route_has_delivered(tmp_path: Path) -> None:
-    """With one of two routes held up nothing is told; when it goes on all is."""
+    """While one of two routes is blocked nothing is acknowledged to the source."""
     (tmp_path / "slow.down").write_text("write")
     pipeline = table(tmp_path, LINES, {"name": "fast"}, {"name": "slow"}, end=False)
     with running(pipeline):
@@ -72,7 +72,7 @@ def test_a_source_is_told_when_every_route_has_delivered(tmp_path: Path) -> None
 
 
 def test_a_clean_stop_tells_what_it_has_drained(tmp_path: Path) -> None:
-    """Invariant 18: what is delivered while the engine stops is told before it ends."""
+    """Entries delivered during a stop are acknowledged before it ends (Invariant 18)."""
     (tmp_path / "out.down").write_text("write")
     events = Events()
     with running(table(tmp_path, LINES, {"name": "out"}, end=False), events=events):
@@ -82,13 +82,13 @@ def test_a_clean_stop_tells_what_it_has_drained(tmp_path: Path) -> None:
 
 
 def test_a_source_that_ended_is_told_of_all_the_same(tmp_path: Path) -> None:
-    """A reader whose source has no more stays until the routes have delivered."""
+    """A reader whose source has ended stays until the routes have delivered."""
     to_end(table(tmp_path, LINES, {"name": "out"}))
     assert told(tmp_path / "table.txt") == [0, 1, 2, 3, 4]
 
 
 def test_a_parked_entry_is_not_told(tmp_path: Path) -> None:
-    """A parked entry stays with its source; the others are told of."""
+    """A parked entry is not acknowledged to its source, and the others are."""
     route = {"name": "out", "on_error": "park", "writer": {"reject": [2]}}
     to_end(table(tmp_path, LINES, route))
     assert sorted(told(tmp_path / "table.txt")) == [0, 1, 3, 4]
@@ -96,9 +96,9 @@ def test_a_parked_entry_is_not_told(tmp_path: Path) -> None:
 
 
 def test_what_was_not_delivered_is_superseded_and_comes_again(tmp_path: Path) -> None:
-    """After a start the routes pass what the last run left: the source gives it anew.
+    """After a start the routes pass undelivered entries, and the source redelivers them.
 
-    So nothing is delivered from the old entries, parked ones included, and nothing is lost.
+    The old entries, parked ones included, are not delivered, and nothing is lost.
     """
     route = {"name": "out", "on_error": "park", "writer": {"reject": [2]}}
     (tmp_path / "slow.down").write_text("write")
@@ -116,9 +116,9 @@ def test_what_was_not_delivered_is_superseded_and_comes_again(tmp_path: Path) ->
 
 
 def test_what_was_delivered_and_not_told_is_recognised(tmp_path: Path) -> None:
-    """Rows that every route had delivered before a kill are told at the next start.
+    """Rows that every route had delivered before a kill are acknowledged at the next start.
 
-    But never rows of entries that were superseded: the watermark has passed those too.
+    Rows of superseded entries never are, although the watermark has passed those too.
     """
     (tmp_path / "out.down").write_text("write")
     with running(table(tmp_path, LINES[:2], {"name": "out"}, end=False)) as engine:
@@ -137,7 +137,7 @@ def test_what_was_delivered_and_not_told_is_recognised(tmp_path: Path) -> None:
 
 
 def test_only_so_many_entries_wait_for_their_delivery(tmp_path: Path) -> None:
-    """Invariant 17: with ``max_in_flight`` logged and not delivered, nothing more is read."""
+    """With ``max_in_flight`` entries logged and not delivered, nothing is read (Invariant 17)."""
     (tmp_path / "out.down").write_text("write")
     pipeline = table(tmp_path, LINES, {"name": "out"}, end=False, rows=1, max_in_flight=2)
     with running(pipeline) as engine:
@@ -149,7 +149,7 @@ def test_only_so_many_entries_wait_for_their_delivery(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_waits_for_delivery_says_for_whom(tmp_path: Path) -> None:
-    """At ``max_in_flight`` its status names the route that is furthest behind."""
+    """At ``max_in_flight`` a reader's status names the route that is furthest behind."""
     (tmp_path / "slow.down").write_text("write")
     routes = {"name": "fast"}, {"name": "slow"}
     with running(table(tmp_path, LINES, *routes, end=False, rows=1, max_in_flight=2)) as engine:
@@ -171,7 +171,7 @@ def test_parked_entries_leave_room_for_others(tmp_path: Path) -> None:
 def test_with_one_in_flight_the_next_of_a_key_waits_until_the_source_knows(
     tmp_path: Path,
 ) -> None:
-    """Invariant 9 across leaders: R2 is not delivered while R1 would come again."""
+    """R2 is not delivered while the source would redeliver R1 (Invariant 9 across leaders)."""
     (tmp_path / "slow.paused").touch()
     lines = ["k 0", "k 1", "other 2"]
     fast = {"name": "fast", "max_in_flight_per_key": 1}
@@ -186,7 +186,7 @@ def test_with_one_in_flight_the_next_of_a_key_waits_until_the_source_knows(
 
 
 def test_a_leader_that_is_fenced_as_it_tells_delivers_nothing_more(tmp_path: Path) -> None:
-    """Invariant 9: R2 waits until its source knows of R1; if that fails, it is not delivered."""
+    """R2 is not delivered if the acknowledgement of R1 fails (Invariant 9)."""
 
     def fenced(self: TableReader, position: str, rows: Sequence[int]) -> None:
         self._resume.supersede()
@@ -201,7 +201,7 @@ def test_a_leader_that_is_fenced_as_it_tells_delivers_nothing_more(tmp_path: Pat
 
 
 def test_a_reader_makes_sure_that_it_leads_before_a_new_writer_delivers(tmp_path: Path) -> None:
-    """Invariant 10: a worker whose writer was just opened waits for the source's word."""
+    """A new writer delivers only after the source confirms the leader (Invariant 10)."""
     held, asked = threading.Event(), threading.Event()
     original = TableReader.confirm
 
@@ -221,7 +221,7 @@ def test_a_reader_makes_sure_that_it_leads_before_a_new_writer_delivers(tmp_path
 
 
 def test_any_reader_can_wait_for_delivery(tmp_path: Path) -> None:
-    """A reader that knows nothing of rows is committed in order, when whole batches are done."""
+    """A reader without rows is committed in order, when whole batches are delivered."""
     lines = tmp_path / "source.txt"
     lines.write_text("n a\nn b\nn c\n")
     (tmp_path / "out.down").write_text("write")
@@ -240,7 +240,7 @@ def test_any_reader_can_wait_for_delivery(tmp_path: Path) -> None:
 def test_a_source_is_never_told_of_what_was_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: str
 ) -> None:
-    """The stuck route is released, whatever its name; the source gives those rows again."""
+    """Rows released from a stuck route are not acknowledged, and the source redelivers them."""
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.5)
     (tmp_path / f"{stuck}.down").write_text("write")
@@ -262,7 +262,7 @@ def test_a_source_is_never_told_of_what_was_released(
 def test_what_was_released_comes_again_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start does not take it for delivered, though the watermark has passed it."""
+    """A released entry is not taken for delivered after a restart, and comes again."""
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.5)
     (tmp_path / "slow.down").write_text("write")
@@ -278,7 +278,7 @@ def test_what_was_released_comes_again_after_a_restart(
 
 
 def test_what_was_released_and_is_still_in_the_log_is_not_recognised(tmp_path: Path) -> None:
-    """The watermark has passed it undelivered, so its source is not told and gives it again."""
+    """A released entry that is still in the log is not acknowledged, and comes again."""
     (tmp_path / "out.down").write_text("write")
     with running(table(tmp_path, LINES[:2], {"name": "out"}, end=False)) as engine:
         until(lambda: engine.log.durable == 1)
@@ -294,7 +294,7 @@ def test_what_was_released_and_is_still_in_the_log_is_not_recognised(tmp_path: P
 def test_what_a_source_takes_in_order_only_is_not_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a released entry it could never be told of anything: its reader waits instead."""
+    """A reader whose source is acknowledged in order waits, because release would block it."""
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.2)
     lines = tmp_path / "source.txt"
@@ -314,7 +314,7 @@ def test_what_a_source_takes_in_order_only_is_not_released(
 
 
 def test_no_position_is_told_beyond_a_parked_entry_also_after_a_restart(tmp_path: Path) -> None:
-    """A reader of positions hears of none that is behind a parked entry, whoever has logged it."""
+    """No position behind a parked entry is acknowledged, also after a restart."""
     lines = tmp_path / "source.txt"
     lines.write_text("n a\nn b\nn c\n")
     keys = {"adaptor": "table_tools:Committed", "path": "source.txt", "rows": 1}
@@ -340,7 +340,7 @@ def test_no_position_is_told_beyond_a_parked_entry_also_after_a_restart(tmp_path
 def test_no_position_is_told_beyond_a_parked_entry_of_which_one_copy_is_damaged(
     tmp_path: Path,
 ) -> None:
-    """Another route's copy tells whose it is, also once the damaged one is given up."""
+    """A parked entry with one damaged copy still blocks the positions behind it."""
     lines = tmp_path / "source.txt"
     lines.write_text("n a\nn b\nn c\n")
     keys = {"adaptor": "table_tools:Committed", "path": "source.txt", "rows": 1}
@@ -367,7 +367,7 @@ def test_no_position_is_told_beyond_a_parked_entry_of_which_one_copy_is_damaged(
 
 
 def test_positions_of_an_earlier_run_are_told_without_a_new_batch(tmp_path: Path) -> None:
-    """What a restart finds in the log is committed when it is delivered."""
+    """Positions of an earlier run are acknowledged when delivered, without a new batch."""
     lines = tmp_path / "source.txt"
     lines.write_text("n a\nn b\nn c\n")
     (tmp_path / "out.down").write_text("write")
@@ -385,7 +385,7 @@ GOING_ON = "table_tools:GoingOn"
 
 
 def test_a_restart_goes_on_where_nobody_else_has_led(tmp_path: Path) -> None:
-    """What is logged stays open: routes go on where they were, and nothing is logged again."""
+    """After a restart routes go on where they were, and nothing is logged again."""
     (tmp_path / "slow.down").write_text("write")
     routes = {"name": "fast"}, {"name": "slow"}
     given = table(tmp_path, LINES, *routes, adaptor=GOING_ON, end=False, rows=2)
@@ -403,7 +403,7 @@ def test_a_restart_goes_on_where_nobody_else_has_led(tmp_path: Path) -> None:
 
 
 def test_a_parked_entry_is_parked_still_after_a_restart(tmp_path: Path) -> None:
-    """Its source hears of it when its retry is delivered, in whatever run that is."""
+    """A parked entry stays parked over a restart, and its retry is acknowledged."""
     route = {"name": "out", "on_error": "park"}
     reject = {"writer": {"reject": [2]}}
     with running(table(tmp_path, LINES, route | reject, adaptor=GOING_ON, end=False)):
@@ -420,7 +420,7 @@ def test_a_parked_entry_is_parked_still_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_nothing_is_delivered_while_it_is_not_decided_who_delivers_it(tmp_path: Path) -> None:
-    """Invariant 10: routes wait for a reader that does not know yet whether it still leads."""
+    """Routes wait for a reader whose leadership is not decided (Invariant 10)."""
     (tmp_path / "out.down").write_text("write")
     given = table(tmp_path, LINES, {"name": "out"}, adaptor=GOING_ON, end=False)
     with running(given) as engine:
@@ -437,7 +437,7 @@ def test_nothing_is_delivered_while_it_is_not_decided_who_delivers_it(tmp_path: 
 
 
 def test_a_paused_reader_of_positions_tells_its_source_at_the_resume(tmp_path: Path) -> None:
-    """What is delivered while it is closed is committed by the next open, and read no more."""
+    """Deliveries during a pause are committed at the resume and not read again."""
     lines = tmp_path / "source.txt"
     lines.write_text("n a\nn b\nn c\n")
     (tmp_path / "out.down").write_text("write")
@@ -459,7 +459,7 @@ def test_a_paused_reader_of_positions_tells_its_source_at_the_resume(tmp_path: P
 
 
 def given_back(engine: Engine, folder: Path) -> None:
-    """See that a paused reader's entries are passed, and come again after a resume."""
+    """Check that a paused reader's entries are passed, and redelivered after a resume."""
     feed = engine.feed("in")
     assert feed is not None
     until(lambda: engine.status().routes[0].lag == 0)
@@ -473,7 +473,7 @@ def given_back(engine: Engine, folder: Path) -> None:
 
 
 def test_a_paused_leader_leaves_what_is_not_delivered_to_the_next(tmp_path: Path) -> None:
-    """Invariant 10: another engine may lead meanwhile, so nothing of it is delivered here."""
+    """A paused leader leaves undelivered entries to the next leader (Invariant 10)."""
     (tmp_path / "out.down").write_text("write")
     given = table(tmp_path, LINES, {"name": "out"}, adaptor=GOING_ON, end=False)
     with running(given) as engine:
@@ -485,7 +485,7 @@ def test_a_paused_leader_leaves_what_is_not_delivered_to_the_next(tmp_path: Path
 
 
 def test_an_engine_that_starts_with_a_paused_leader_waits_for_no_decision(tmp_path: Path) -> None:
-    """Its routes go on, and what the reader had logged is left to whoever leads."""
+    """With a paused leader the routes go on, and its logged entries are left to another leader."""
     (tmp_path / "out.down").write_text("write")
     given = table(tmp_path, LINES, {"name": "out"}, adaptor=GOING_ON, end=False)
     with running(given) as engine:
@@ -497,13 +497,13 @@ def test_an_engine_that_starts_with_a_paused_leader_waits_for_no_decision(tmp_pa
 
 
 def test_a_shared_source_cannot_be_told_earlier(tmp_path: Path) -> None:
-    """``release: logged`` is refused where other engines cannot see this log."""
+    """``release: logged`` is refused for a source shared by engines with other logs."""
     with pytest.raises(ConfigError, match="release is not enough for this source"):
         table(tmp_path, LINES, {"name": "out"}, release="logged")
 
 
 def test_no_source_is_told_without_a_route_that_may_come_back(tmp_path: Path) -> None:
-    """A route that was left out of the file ends the start, until somebody has forgotten it."""
+    """A start is refused while a route missing from the file still has an offset log."""
     to_end(table(tmp_path, LINES, {"name": "out"}, {"name": "old"}))
     without = table(tmp_path, [], {"name": "out"})
     with pytest.raises(EnvironmentFault, match="route old has an offset log"), running(without):

@@ -78,14 +78,14 @@ def test_the_newest_offset_of_each_namespace_is_kept(tmp_path: Path) -> None:
 
 
 def test_slices_are_as_long_as_the_route_allows(tmp_path: Path) -> None:
-    """A small slice_rows changes how much is delivered at once, and nothing else."""
+    """A small slice_rows delivers less at once and changes nothing else."""
     engine = run_to_end(make_pipeline(tmp_path, numbers(7), out={"slice_rows": 2}))
     assert offsets(tmp_path / "out.jsonl") == list(range(7))
     assert route_of(engine, "out").delivered == 7
 
 
 def test_a_rejected_entry_stops_its_route_and_no_other(tmp_path: Path) -> None:
-    """Invariant 15: the route halts before the refused entry; the others deliver everything."""
+    """A route halts before a refused entry, and the other routes deliver all (Invariant 15)."""
     events = Events()
     pipeline = make_pipeline(tmp_path, LINES, bad={"writer": {"reject": [2]}}, good={})
     engine = run_to_end(pipeline, events)
@@ -102,7 +102,7 @@ def test_a_rejected_entry_stops_its_route_and_no_other(tmp_path: Path) -> None:
 
 
 def test_a_halted_route_goes_on_when_the_operator_has_acked(tmp_path: Path) -> None:
-    """An entry that an operator acks is never delivered, and everything behind it is."""
+    """An entry acked by an operator is never delivered, and the entries behind it are."""
     pipeline = make_pipeline(tmp_path, LINES, bad={"writer": {"reject": [2]}})
     run_to_end(pipeline)
     with CommitLog.open(tmp_path / "log") as log, OffsetLog(tmp_path / "log", "bad") as known:
@@ -116,7 +116,7 @@ def test_a_halted_route_goes_on_when_the_operator_has_acked(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("step", ["open", "write"])
 def test_an_unavailable_sink_is_tried_until_it_is_back(tmp_path: Path, step: str) -> None:
-    """A sink that is down holds its route back, visibly; once it is up everything arrives once."""
+    """An unavailable sink halts its route visibly until it is back, and nothing arrives twice."""
     events = Events()
     (tmp_path / "out.down").write_text(step)
     with running(make_pipeline(tmp_path, LINES, out={}), events=events) as engine:
@@ -129,7 +129,7 @@ def test_an_unavailable_sink_is_tried_until_it_is_back(tmp_path: Path, step: str
 
 
 def test_a_fault_at_open_halts_the_route(tmp_path: Path) -> None:
-    """A writer that says trying again is useless halts its route with its own words."""
+    """A writer that raises a fault at open halts its route with the text of the fault."""
     (tmp_path / "out.down").write_text("fault")
     engine = run_to_end(make_pipeline(tmp_path, LINES, out={}))
     assert engine.halted == ["out"]
@@ -137,7 +137,7 @@ def test_a_fault_at_open_halts_the_route(tmp_path: Path) -> None:
 
 
 def test_a_dead_worker_is_replaced_and_repeats_its_slice(tmp_path: Path) -> None:
-    """Invariant 6: when a worker dies mid-slice another takes over; only that slice repeats."""
+    """Another worker takes over from a dead one, and only its slice repeats (Invariant 6)."""
     events = Events()
     out = {"slice_rows": 5, "writer": {"die_at": 7}}
     run_to_end(make_pipeline(tmp_path, numbers(12), out=out), events)
@@ -148,7 +148,7 @@ def test_a_dead_worker_is_replaced_and_repeats_its_slice(tmp_path: Path) -> None
 
 
 def test_a_dead_host_is_replaced_while_the_engine_runs(tmp_path: Path) -> None:
-    """When the host dies all its workers do; the engine starts another and loses nothing."""
+    """The engine replaces a dead host, whose workers die too, and loses nothing."""
     events, host = Events(), SparklessHost()
     pipeline = make_pipeline(tmp_path, LINES, end=False, out={})
     with running(pipeline, host, events) as engine:
@@ -162,19 +162,19 @@ def test_a_dead_host_is_replaced_while_the_engine_runs(tmp_path: Path) -> None:
 
 
 def test_a_host_that_never_comes_up_fails_the_engine(tmp_path: Path) -> None:
-    """An engine whose host ends before it is ready says so instead of waiting for ever."""
+    """An engine whose host ends before it is ready fails."""
     pipeline = make_pipeline(tmp_path, LINES, out={})
     with (
         pytest.raises(HostFailed, match="before Spark was up"),
         running(pipeline, SparklessHost(["dead"])) as engine,
     ):
         until(lambda: engine.wait(0.02))
-    # What was read meanwhile is not lost (Invariant 1).
+    # The lines that were read meanwhile are not lost (Invariant 1).
     assert offsets_of(tmp_path / "log") == [0, 1, 2, 3, 4]
 
 
 def test_a_restart_goes_on_where_the_last_run_ended(tmp_path: Path) -> None:
-    """Invariant 18: a clean stop and start reads nothing and writes nothing twice."""
+    """A clean stop and start reads and writes nothing twice (Invariant 18)."""
     run_to_end(make_pipeline(tmp_path, LINES, out={}))
     events = Events()
     run_to_end(make_pipeline(tmp_path, MORE, out={}), events)
@@ -183,7 +183,7 @@ def test_a_restart_goes_on_where_the_last_run_ended(tmp_path: Path) -> None:
 
 
 def test_a_stop_drains_what_is_in_the_log(tmp_path: Path) -> None:
-    """A stop first delivers what was logged, however far behind a route was."""
+    """A stop first delivers everything logged, however far behind a route was."""
     (tmp_path / "out.down").write_text("write")
     events = Events()
     with running(make_pipeline(tmp_path, numbers(40), out={}), events=events):
@@ -194,7 +194,7 @@ def test_a_stop_drains_what_is_in_the_log(tmp_path: Path) -> None:
 
 
 def test_a_stop_leaves_a_route_that_cannot_drain(tmp_path: Path) -> None:
-    """When the patience ends the route is left where it is, and the next start delivers."""
+    """After the patience a stop leaves a route where it is, and the next start delivers."""
     (tmp_path / "out.down").write_text("write")
     events = Events()
     engine = Engine(make_pipeline(tmp_path, LINES, out={}), SparklessHost(), events)
@@ -208,7 +208,7 @@ def test_a_stop_leaves_a_route_that_cannot_drain(tmp_path: Path) -> None:
 
 
 def test_no_route_sees_what_another_makes_of_an_entry(tmp_path: Path) -> None:
-    """Eight routes change the same entries, each in its own way, and each finds them untouched."""
+    """Each of eight routes changes entries in its own way and sees no other route's change."""
     document = {f"f{number}": number for number in range(8)}
     steps = {
         f"r{number}": [
@@ -241,7 +241,7 @@ def test_a_replay_delivers_its_range_again_and_then_what_is_new(tmp_path: Path) 
 
 
 def test_a_replay_begun_during_a_slice_is_not_taken_for_done(tmp_path: Path) -> None:
-    """A slice that was cut before a replay began settles itself, never the replay."""
+    """A slice that was cut before a replay began settles its own offsets, never the replay."""
     (tmp_path / "out.paused").touch()
     pipeline = make_pipeline(tmp_path, LINES, out={"slice_rows": 4, "writer": {"pause_at": 4}})
     with running(pipeline) as engine:
@@ -252,7 +252,7 @@ def test_a_replay_begun_during_a_slice_is_not_taken_for_done(tmp_path: Path) -> 
 
 
 def test_an_offset_that_the_sink_stores_is_adopted(tmp_path: Path) -> None:
-    """What the sink itself remembers is not written again, even if the offset log is behind."""
+    """Entries that the sink stored are not written again, even if the offset log is behind."""
     out = {"writer": {"stores_offset": True}}
     run_to_end(make_pipeline(tmp_path, LINES, out=out))
     # The worst that a power cut leaves of an offset log: nothing.
@@ -267,7 +267,7 @@ def test_an_offset_that_the_sink_stores_is_adopted(tmp_path: Path) -> None:
 def test_an_offset_stored_for_something_else_is_not_adopted(
     tmp_path: Path, other: dict[str, Any]
 ) -> None:
-    """Only the offset of this log, route, generation and shard count counts."""
+    """Only an offset of this log, route, generation and shard count is adopted."""
     out = {"writer": {"stores_offset": True}}
     run_to_end(make_pipeline(tmp_path, LINES, out=out))
     shutil.rmtree(route_folder(tmp_path / "log", "out"))
@@ -278,7 +278,7 @@ def test_an_offset_stored_for_something_else_is_not_adopted(
 
 
 def test_the_offset_of_a_retried_entry_is_not_adopted(tmp_path: Path) -> None:
-    """A parked entry that a sink took during a replay says nothing of how far that has come."""
+    """The offset of an entry retried during a replay does not move the replay."""
     out = {"on_error": "park", "retry": {"attempts": 1, "backoff": "1ms..2ms"}}
     sink = {"stores_offset": True}
     run_to_end(make_pipeline(tmp_path, LINES, out=out | {"writer": {**sink, "reject": [3]}}))
@@ -291,7 +291,7 @@ def test_the_offset_of_a_retried_entry_is_not_adopted(tmp_path: Path) -> None:
 
 
 def test_a_sink_ahead_of_the_log_halts_the_route(tmp_path: Path) -> None:
-    """A stored offset beyond the log means that the log was replaced: nothing is delivered."""
+    """A stored offset beyond the log halts the route, because the log was replaced."""
     out = {"writer": {"stores_offset": True}}
     run_to_end(make_pipeline(tmp_path, LINES, out=out))
     stored = tmp_path / "out.stored"
@@ -305,13 +305,13 @@ def test_a_sink_ahead_of_the_log_halts_the_route(tmp_path: Path) -> None:
 def test_what_a_writer_prints_comes_out_of_the_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A worker's standard output is the engine's."""
+    """A worker's standard output appears on the engine's."""
     run_to_end(make_pipeline(tmp_path, LINES, out={"writer": {"show": True}}))
     assert capsys.readouterr().out == "".join(f"delivered {n}\n" for n in range(5))
 
 
 def test_damage_in_the_log_halts_only_the_route_that_needs_it(tmp_path: Path) -> None:
-    """Invariant 3: a route halts at entries that are damaged; one that has passed them goes on."""
+    """Only a route that has yet to read damaged entries halts at them (Invariant 3)."""
     run_to_end(make_pipeline(tmp_path, LINES, old={}))
     frame = first_frame(tmp_path / "log")
     damage(tmp_path / "log", frame.payload_byte + 3)
@@ -322,7 +322,7 @@ def test_damage_in_the_log_halts_only_the_route_that_needs_it(tmp_path: Path) ->
 
 
 def test_a_damaged_frame_header_halts_only_the_route_that_needs_it(tmp_path: Path) -> None:
-    """Invariant 15: a frame that cannot even be found halts its route, not the engine."""
+    """A frame that cannot be located halts its route, not the engine (Invariant 15)."""
     run_to_end(many_segments(tmp_path, LINES, old={}))
     run_to_end(many_segments(tmp_path, MORE, old={}))
     damage(tmp_path / "log", first_frame(tmp_path / "log").byte + 20)
@@ -339,7 +339,7 @@ def many_segments(folder: Path, lines: list[str], **routes: Any) -> Pipeline:
 
 
 def test_entries_before_damage_are_still_delivered(tmp_path: Path) -> None:
-    """Invariant 3: the route halts at the damaged entries, not where its slice began."""
+    """A route halts at the damaged entries, not at the start of its slice (Invariant 3)."""
     run_to_end(make_pipeline(tmp_path, LINES, old={}))
     run_to_end(make_pipeline(tmp_path, MORE, old={}))
     with LogReader(tmp_path / "log") as reader:
@@ -369,7 +369,7 @@ def damage(log: Path, byte: int) -> None:
 def test_a_source_that_cannot_be_opened_fails_an_engine_that_is_to_fail_fast(
     tmp_path: Path, fail_fast: bool
 ) -> None:
-    """Else the other readers are read, and what they give is delivered, while it is away."""
+    """Without ``fail_fast`` the other readers are read and delivered during the outage."""
 
     class Closed:
         def __init__(self, config: object) -> None: ...
@@ -397,7 +397,7 @@ def test_a_source_that_cannot_be_opened_fails_an_engine_that_is_to_fail_fast(
 
 
 def test_one_engine_per_log(tmp_path: Path) -> None:
-    """Invariant 12: a second engine on the same log is refused, and the first is not disturbed."""
+    """A second engine on the same log is refused, and the first goes on (Invariant 12)."""
     pipeline = make_pipeline(tmp_path, LINES, end=False, out={})
     with running(pipeline) as engine:
         with pytest.raises(LogLocked):
@@ -406,7 +406,7 @@ def test_one_engine_per_log(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
-    """Stopping gives the log back, whether anything ran or not."""
+    """Stopping an engine releases the log, whether or not it was started."""
     pipeline = make_pipeline(tmp_path, LINES, out={})
     Engine(pipeline, SparklessHost(), Events()).stop()
     run_to_end(pipeline)
@@ -416,7 +416,7 @@ def test_an_engine_that_was_never_started_can_be_stopped(tmp_path: Path) -> None
 def test_an_engine_that_cannot_be_made_gives_the_log_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a route's offset log cannot be opened the start ends, and leaves no lock behind."""
+    """A start whose offset log cannot be opened ends without a lock left behind."""
 
     def refuse(directory: Path, route: str, **_: object) -> OffsetLog:
         raise EnvironmentFault(f"{directory}/{route}: no space")
@@ -429,7 +429,7 @@ def test_an_engine_that_cannot_be_made_gives_the_log_back(
 
 
 def test_a_request_to_stop_ends_the_wait(tmp_path: Path) -> None:
-    """``wait`` returns as soon as a stop is requested, from whatever thread."""
+    """``wait`` returns as soon as any thread requests a stop."""
     with running(make_pipeline(tmp_path, LINES, end=False, out={})) as engine:
         assert not engine.wait(0.01)
         threading.Timer(0.05, engine.request_stop).start()
@@ -437,7 +437,7 @@ def test_a_request_to_stop_ends_the_wait(tmp_path: Path) -> None:
 
 
 def test_every_route_is_declared_before_the_first_append(tmp_path: Path) -> None:
-    """Invariant 11: an engine's routes have their folders before anything of it runs."""
+    """An engine's routes have their folders before anything runs (Invariant 11)."""
     engine = Engine(make_pipeline(tmp_path, LINES, a={}, b={}), SparklessHost(), Events())
     try:
         assert sorted(path.name for path in (tmp_path / "log" / "offsets").iterdir()) == ["a", "b"]
@@ -447,7 +447,7 @@ def test_every_route_is_declared_before_the_first_append(tmp_path: Path) -> None
 
 
 def test_corruption_is_found_before_anything_runs(tmp_path: Path) -> None:
-    """Invariant 3: a log whose durable end is damaged refuses to open."""
+    """A log whose durable end is damaged refuses to open (Invariant 3)."""
     pipeline = make_pipeline(tmp_path, LINES, out={})
     run_to_end(pipeline)
     damage(tmp_path / "log", first_frame(tmp_path / "log").byte + 20)
@@ -474,7 +474,7 @@ def test_a_stop_with_nothing_to_deliver_waits_for_no_spark(tmp_path: Path) -> No
     ],
 )
 def test_an_engine_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, part: str) -> None:
-    """Whatever of it fails: the directory's lock is free, also for this very process."""
+    """A failed start leaves the directory's lock free, also for the same process."""
 
     def fails(*_: object, **_more: object) -> None:
         raise EnvironmentFault("not today")
@@ -490,12 +490,12 @@ def test_an_engine_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, part:
 
 
 class LateReader(LinesReader):
-    """Answers its second poll only when the log is closed."""
+    """A reader whose second poll returns only when the log is closed."""
 
     closed = threading.Event()
 
     def poll(self, timeout: float) -> Batch:
-        """Return lines, and hang where there are none."""
+        """Return lines, and block when there are none."""
         batch = super().poll(timeout)
         if batch.messages:
             return batch
@@ -506,7 +506,7 @@ class LateReader(LinesReader):
 def test_a_source_that_answers_after_the_stop_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it gives then is not logged and comes again; the stop says that it was left behind."""
+    """Lines that arrive after the stop are not logged, and the stop reports the reader."""
     monkeypatch.setattr("transporter.engine.reading.feed.GRACE", 0.1)
     monkeypatch.setattr(LateReader, "closed", threading.Event())
     pipeline = make_pipeline(tmp_path, numbers(3), end=False, out={})
@@ -531,7 +531,7 @@ def test_a_source_that_answers_after_the_stop_is_no_failure(
 
 
 def test_an_engine_says_why_it_stops(tmp_path: Path) -> None:
-    """By itself at the end of its sources, because it was asked to, or because it failed."""
+    """An engine reports why it stops: its sources ended, a request, or a failure."""
     events = Events()
     run_to_end(make_pipeline(tmp_path, LINES, out={}), events=events)
     assert "sources have ended" in events.await_count("engine-stopping")["reason"]

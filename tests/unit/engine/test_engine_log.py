@@ -1,4 +1,4 @@
-"""What an engine makes of its log's misfortunes: a lost lock, a disk that is away for a while."""
+"""Failures of an engine's log: a lost lock, or a disk that is unavailable for a while."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def test_an_engine_without_its_lock_ends(tmp_path: Path) -> None:
-    """Invariant 12: when its lock file is gone, an engine ends by itself and says why."""
+    """An engine whose lock file is gone ends with the reason (Invariant 12)."""
     pipeline = make_pipeline(tmp_path, ["n 1", "n 2"], out={})
     engine = Engine(pipeline, SparklessHost(), Events())
     engine.start()
@@ -53,7 +53,7 @@ def test_an_engine_without_its_lock_ends(tmp_path: Path) -> None:
 def test_a_read_that_fails_for_a_while_halts_no_route(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """A route whose reads fail is retried, visibly, and goes on when the disk does."""
+    """A route whose reads fail is retried visibly, and goes on when the disk does."""
     failing = threading.Event()
     failing.set()
     frame_at = Segment.frame_at
@@ -73,7 +73,7 @@ def test_a_read_that_fails_for_a_while_halts_no_route(
 
 
 def test_many_routes_share_the_open_segments_of_a_log(tmp_path: Path, batch: Make) -> None:
-    """Routes on a log of many segments keep few of them open, however many routes there are."""
+    """Few segments of a large log are open at once, however many routes there are."""
     with CommitLog.open(tmp_path / "log", segment_bytes=1) as log:
         for _ in range(75):
             log.append(batch(1), "lines")
@@ -87,7 +87,7 @@ def test_many_routes_share_the_open_segments_of_a_log(tmp_path: Path, batch: Mak
 def test_an_idle_worker_lets_go_of_what_was_removed(
     tmp_path: Path, batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The room of a removed segment comes back although a worker that read it has nothing to do."""
+    """A removed segment's space is freed although a worker that read it is idle."""
     monkeypatch.setattr("transporter.worker.worker.SWEEP", 0.02)
     with CommitLog.open(tmp_path, segment_bytes=1) as log:
         for _ in range(3):
@@ -122,7 +122,7 @@ def test_an_engine_may_open_as_many_files_as_the_system_allows() -> None:
 
 
 def _removed(directory: Path) -> int:
-    """Count the descriptors of files in *directory* that are removed."""
+    """Count the descriptors of removed files in *directory*."""
     return _open(directory, "(deleted)")
 
 

@@ -1,4 +1,4 @@
-"""Every event that the code tells is one of the table, with its fields; and the docs say so."""
+"""Every reported event and its fields are in the table, and the docs show it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PROGRESS = {"watermark", "delivered"}
 
 
 def told(source: str) -> Iterator[tuple[int, list[str], set[str]]]:
-    """Yield each telling of an event in *source*: its line, its names, its fields.
+    """Yield each report of an event in *source*: its line, its names, its fields.
 
     A reader's ``tell(event, …)`` adds the reader.
 
-    ``_tell(event, offset, …)`` adds the route and the offset; ``**self._progress()``
-    the progress; ``**details`` are those of a function that only passes on.
+    ``_tell(event, offset, …)`` adds the route and the offset. ``**self._progress()``
+    adds the progress, and ``**details`` the fields of a caller.
     """
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or not node.args:
@@ -45,7 +45,7 @@ def told(source: str) -> Iterator[tuple[int, list[str], set[str]]]:
 
 
 def names(node: ast.expr) -> Iterator[str]:
-    """Yield the texts that *node* may stand for; nothing for a variable."""
+    """Yield the texts that *node* may stand for, or nothing for a variable."""
     if isinstance(node, ast.Constant):
         yield str(node.value)
     elif isinstance(node, ast.IfExp):
@@ -54,7 +54,7 @@ def names(node: ast.expr) -> Iterator[str]:
 
 
 def all_told() -> list[tuple[str, str, set[str]]]:
-    """Return every telling in our packages: its place, its event, its fields."""
+    """Return every report of an event in our packages: its place, its event, its fields."""
     return [
         (f"{path.relative_to(ROOT)}:{line}", name, fields)
         for package in ("transporter", "adaptors")
@@ -66,13 +66,13 @@ def all_told() -> list[tuple[str, str, set[str]]]:
 
 @pytest.mark.parametrize(("place", "event", "fields"), all_told())
 def test_what_is_told_is_in_the_table(place: str, event: str, fields: set[str]) -> None:
-    """The event exists, and is told with just the fields that the table promises."""
+    """Each reported event is in the table, and has just the fields of the table."""
     assert event in EVENTS, f"{place}: {event}"
     assert fields == set(EVENTS[event].fields), f"{place}: {event}"
 
 
 def test_what_is_in_the_table_is_told() -> None:
-    """No event is listed that nothing tells."""
+    """Each event of the table is reported by the code."""
     written = [*(ROOT / "transporter").rglob("*.py"), *(ROOT / "adaptors").rglob("*.py")]
     sources = "".join(path.read_text() for path in written if path.name != "events.py")
     assert [
@@ -83,7 +83,7 @@ def test_what_is_in_the_table_is_told() -> None:
 
 
 def test_a_wrong_telling_would_be_found() -> None:
-    """The check above sees an unknown event, and a field too many or too few."""
+    """The check above finds an unknown event, and a field too many or too few."""
     found = list(told('self._observe("engine-started", log="x")\nobserve("no-such-event")\n'))
     assert [names for _, names, _ in found] == [["engine-started"], ["no-such-event"]]
     with pytest.raises(AssertionError):
@@ -93,7 +93,7 @@ def test_a_wrong_telling_would_be_found() -> None:
 
 
 def test_the_docs_have_a_row_for_each_event() -> None:
-    """docs/events.md shows the table as it is."""
+    """docs/events.md has a row for each event of the table."""
     rows = [
         f"| `{name}` | {event.level} | {', '.join(f'`{each}`' for each in event.fields)} "
         f"| {event.meaning} |"

@@ -1,4 +1,4 @@
-"""Failures, from the outcome to what an operator finds; workers are processes, without Spark."""
+"""Failures, from the outcome to the operator's view, with worker processes and without Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUICK = {"attempts": 2, "backoff": "1ms..5ms"}
 
 
 def make(folder: Path, rows: list[dict[str, Any]], how: str = "named", **route: Any) -> Pipeline:
-    """Return a pipeline of a file of *rows*, keyed by ``k``, into a sink that fails *how*."""
+    """Return a pipeline of a file of *rows*, keyed by ``k``, into a sink that fails by *how*."""
     with (folder / "in.jsonl").open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     writer = {"adaptor": "failing_sink:FailingWriter", "path": "out.jsonl", "how": how}
@@ -45,7 +45,7 @@ def make(folder: Path, rows: list[dict[str, Any]], how: str = "named", **route: 
 
 
 def rows(count: int, *bad: int, keys: int = 1_000_000) -> list[dict[str, Any]]:
-    """Return *count* rows, of which those named are bad."""
+    """Return *count* rows, of which the named ones are bad."""
     return [{"n": n, "k": f"k{n % keys}", "bad": n in bad} for n in range(count)]
 
 
@@ -55,7 +55,7 @@ def numbers(folder: Path) -> list[int]:
 
 
 def parked(folder: Path) -> ParkedStore:
-    """Return what the route has parked."""
+    """Return the entries that the route has parked."""
     return ParkedStore(route_folder(folder / "log", "out"))
 
 
@@ -66,13 +66,13 @@ def operator_acks(folder: Path, first: int, last: int) -> None:
 
 
 def retry_parked(folder: Path) -> None:
-    """Ask for a retry of everything, as ``transporter parked retry`` does."""
+    """Request a retry of everything, as ``transporter parked retry`` does."""
     with OffsetLog(folder / "log", "out") as offsets:
         offsets.request_retries(parked(folder).offsets())
 
 
 def test_the_table_of_the_ancestors_design(tmp_path: Path) -> None:
-    """9..15 fail unnamed: 9..13 go one at a time, 14 fails, 13 stays; an ack lets 15 flow."""
+    """Of 9..15 failing unnamed, 9..13 are delivered singly, 14 halts, and an ack lets 15 follow."""
     run_to_end(make(tmp_path, rows(9)))
     assert read_state(tmp_path / "log", "out").watermark == 8
     more = [{"n": n, "k": "k", "bad": n == 14} for n in range(9, 16)]
@@ -100,7 +100,7 @@ def test_what_fails_only_together_is_told(tmp_path: Path) -> None:
 
 
 def test_a_named_entry_divides_nothing(tmp_path: Path) -> None:
-    """Where the sink names the entry that it refuses, no event speaks of a whole slice."""
+    """A failure whose entry the sink names reports no divided slice."""
     events = Events()
     run_to_end(make(tmp_path, rows(10, 4), on_error="skip"), events)
     assert events.named("entry-skipped")
@@ -109,7 +109,7 @@ def test_a_named_entry_divides_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["named", "unnamed"])
 def test_skip_passes_a_failing_entry_and_says_so(tmp_path: Path, how: str) -> None:
-    """With on_error: skip the entry is passed after its attempts, and an event names it."""
+    """With on_error: skip the entry is skipped after its attempts, and an event names it."""
     events = Events()
     run_to_end(make(tmp_path, rows(10, 4), how, on_error="skip"), events)
     assert numbers(tmp_path) == [n for n in range(10) if n != 4]
@@ -122,7 +122,7 @@ def test_skip_passes_a_failing_entry_and_says_so(tmp_path: Path, how: str) -> No
 def test_parking_loses_nothing_and_holds_no_other_key_back(
     tmp_path: Path, how: str, bad: tuple[int, ...]
 ) -> None:
-    """Bad entries, and later ones of their keys, are parked with their errors; the rest flows."""
+    """Bad entries and later ones of their keys are parked with their errors, and no others."""
     count = 1000 if len(bad) < 60 else 60
     run_to_end(make(tmp_path, rows(count, *bad, keys=20), how, on_error="park"))
     keys = {n % 20 for n in bad}
@@ -140,7 +140,7 @@ def test_parking_loses_nothing_and_holds_no_other_key_back(
 
 
 def test_a_retry_after_a_fix_delivers_each_key_in_order(tmp_path: Path) -> None:
-    """A retry delivers what was parked, each key in its order, and later entries behind it."""
+    """A retry delivers the parked entries, each key in its order, and later entries behind them."""
     pipeline = make(tmp_path, rows(60, 3, 7, 23, keys=5), on_error="park")
     run_to_end(pipeline)
     before = numbers(tmp_path)
@@ -158,7 +158,7 @@ def test_a_retry_after_a_fix_delivers_each_key_in_order(tmp_path: Path) -> None:
 
 
 def test_a_retry_without_a_fix_parks_again_and_keeps_the_order(tmp_path: Path) -> None:
-    """What fails again stays parked with one attempt more, and its key's later entries with it."""
+    """An entry that fails again stays parked with one more attempt, like its key's later ones."""
     pipeline = make(tmp_path, rows(20, 3, keys=5), on_error="park")
     run_to_end(pipeline)
     held = parked(tmp_path).offsets()
@@ -178,7 +178,7 @@ def replay(folder: Path, first: int, last: int) -> None:
 
 @pytest.mark.parametrize("park_order", ["key", "free"])
 def test_a_replay_leaves_what_is_parked_as_it_is(tmp_path: Path, park_order: str) -> None:
-    """Reasons and attempts are kept, and what is earlier of the key is not held by it."""
+    """A replay keeps parked entries as they are, and they do not block earlier ones of the key."""
     pipeline = make(tmp_path, rows(20, 8, keys=5), on_error="park", park_order=park_order)
     run_to_end(pipeline)
     held = [8, 13, 18] if park_order == "key" else [8]
@@ -195,7 +195,7 @@ def test_a_replay_leaves_what_is_parked_as_it_is(tmp_path: Path, park_order: str
 
 
 def test_a_retry_never_overtakes_an_earlier_parked_entry_of_its_key(tmp_path: Path) -> None:
-    """Invariant 9: to retry a later one is to retry what is parked before it first."""
+    """A retry of a later entry first retries the key's earlier parked ones (Invariant 9)."""
     pipeline = make(tmp_path, rows(20, 3, 4, keys=5), on_error="park")
     run_to_end(pipeline)
     before = numbers(tmp_path)
@@ -208,7 +208,7 @@ def test_a_retry_never_overtakes_an_earlier_parked_entry_of_its_key(tmp_path: Pa
 
 
 def test_a_retry_waits_behind_an_earlier_one_of_its_key_that_fails_again(tmp_path: Path) -> None:
-    """Invariant 9: where the earlier one is refused again, the later one stays parked, too."""
+    """A later entry stays parked if the retry of an earlier one is refused (Invariant 9)."""
     pipeline = make(tmp_path, rows(20, 3, keys=5), on_error="park")
     run_to_end(pipeline)
     before = numbers(tmp_path)
@@ -221,7 +221,7 @@ def test_a_retry_waits_behind_an_earlier_one_of_its_key_that_fails_again(tmp_pat
 
 
 def test_what_is_parked_behind_a_delivered_entry_follows_it(tmp_path: Path) -> None:
-    """A retry of a key's head delivers all behind it, in order, also what comes meanwhile."""
+    """A retry of a key's head delivers all entries behind it in order, later arrivals too."""
     pipeline = make(tmp_path, rows(20, 3, 4, keys=5), on_error="park")
     run_to_end(pipeline)
     before = numbers(tmp_path)
@@ -239,7 +239,7 @@ def test_what_is_parked_behind_a_delivered_entry_follows_it(tmp_path: Path) -> N
 def test_a_running_route_lets_those_behind_follow_unless_only_one_is_meant(
     tmp_path: Path, kind: type[RetryParked | SkipParked], *, only: bool
 ) -> None:
-    """An operator names the head of a key; the answer names what is behind it."""
+    """An operator names a key's head, and the answer names the entries behind it."""
     pipeline = make(tmp_path, rows(20, 3, keys=5), on_error="park")
     with running(pipeline) as engine:
         until(lambda: read_state(tmp_path / "log", "out").watermark == 19)
@@ -256,7 +256,7 @@ def test_a_running_route_lets_those_behind_follow_unless_only_one_is_meant(
 
 
 def test_a_follower_that_fails_ends_the_run(tmp_path: Path) -> None:
-    """What fails on its turn is its key's head from then on, and those behind it stay."""
+    """A follower that fails becomes its key's head, and the entries behind it stay."""
     pipeline = make(tmp_path, rows(20, 3, 13, keys=5), on_error="park")
     run_to_end(pipeline)
     before = numbers(tmp_path)
@@ -276,7 +276,7 @@ def test_park_order_free_lets_later_entries_of_the_key_pass(tmp_path: Path) -> N
 
 
 def test_park_limit_stops_the_route(tmp_path: Path) -> None:
-    """A route that has parked as much as it may halts before the next entry that must be."""
+    """A route at its park_limit halts before the next entry that must be parked."""
     limit = {"entries": 2}
     pipeline = make(tmp_path, rows(20, 3, keys=5), on_error="park", park_limit=limit)
     engine = run_to_end(pipeline)
@@ -288,7 +288,7 @@ def test_park_limit_stops_the_route(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("done", ["skip", "mend"])
 def test_a_damaged_parked_file_halts_its_route_only(tmp_path: Path, done: str) -> None:
-    """It is named with what to do; the others go on, and so does the route once that is done."""
+    """A damaged parked file halts its route with a message until an operator has acted."""
     pipeline = two_routes(tmp_path, 0)
     document = json.loads(pipeline.file.read_text())
     document["routes"][0]["on_error"] = "park"
@@ -323,7 +323,7 @@ def test_a_damaged_parked_file_halts_its_route_only(tmp_path: Path, done: str) -
 
 
 def test_what_its_reader_could_not_read_is_parked_whatever_on_error_says(tmp_path: Path) -> None:
-    """A line that is no JSON is parked at once; the route goes on."""
+    """A line of invalid JSON is parked at once whatever on_error is, and the route goes on."""
     pipeline = make(tmp_path, rows(3))
     with (tmp_path / "in.jsonl").open("a") as file:
         file.write('{"n": broken\n{"n": 3, "k": "k3"}\n')
@@ -334,7 +334,7 @@ def test_what_its_reader_could_not_read_is_parked_whatever_on_error_says(tmp_pat
 
 @pytest.mark.parametrize("on_error", ["park", "stop"])
 def test_an_entry_named_wrongly_is_found_as_if_unnamed(tmp_path: Path, on_error: str) -> None:
-    """A writer that names an offset it was not given does not make its route spin."""
+    """A writer that names a foreign offset does not make its route loop."""
     events = Events()
     engine = run_to_end(make(tmp_path, rows(10, 4), "elsewhere", on_error=on_error), events)
     expected = [n for n in range(10) if n != 4] if on_error == "park" else [0, 1, 2, 3]
@@ -349,7 +349,7 @@ def test_an_entry_named_wrongly_is_found_as_if_unnamed(tmp_path: Path, on_error:
 
 @pytest.mark.parametrize("how", ["exit", "hang", "allocate"])
 def test_a_writer_that_takes_its_worker_down_is_found_and_parked(tmp_path: Path, how: str) -> None:
-    """The worker ends, by itself or by its watch; the entry is named and parked; all goes on."""
+    """An entry that ends or hangs its worker is named and parked, and the rest is delivered."""
     events = Events()
     limits = {"slice_timeout": "500ms", "worker_memory": "600MiB"}
     pipeline = make(tmp_path, rows(10, 4), how, on_error="park", **limits)
@@ -379,7 +379,7 @@ def turn(message):
 @pytest.mark.parametrize("how", ["raise", "exit", "hang", "allocate"])
 @pytest.mark.parametrize("on_error", ["park", "stop"])
 def test_a_python_step_that_goes_wrong_is_found(tmp_path: Path, how: str, on_error: str) -> None:
-    """os._exit, an endless loop, endless memory: the entry is named, and all else flows."""
+    """An entry that makes a step exit, loop or exhaust memory is named, and the rest delivered."""
     module = f"steps_{how}_{on_error}"
     (tmp_path / f"{module}.py").write_text(STEP.format(how=how))
     limits = {"slice_timeout": "500ms", "worker_memory": "600MiB", "on_error": on_error}
@@ -404,7 +404,7 @@ def test_one_slice_never_holds_two_entries_of_a_key(tmp_path: Path) -> None:
 
 
 def slices_of(engine: Engine) -> int:
-    """Return how many settled events the offset log holds: one for each slice."""
+    """Return the number of settled events in the offset log: one for each slice."""
     from transporter.offsets import record  # noqa: PLC0415
 
     folder = route_folder(engine._log.directory, "out")
@@ -433,7 +433,7 @@ def test_after_never_passes_the_route_that_it_follows(tmp_path: Path) -> None:
 
 
 def run_to_end_of(pipeline: Pipeline, route: str, watermark: int) -> Engine:
-    """Run until *route* has come to *watermark*, and a little longer."""
+    """Run until *route* has reached *watermark*, and a little longer."""
     with running(pipeline, SparklessHost(), Events()) as engine:
         until(lambda: read_state(pipeline.log.dir, route).watermark >= watermark)
         until(lambda: engine.halted)
@@ -447,7 +447,7 @@ def run_to_end_of(pipeline: Pipeline, route: str, watermark: int) -> Engine:
 def test_a_new_route_begins_where_start_says(
     tmp_path: Path, start: object, expected: list[int]
 ) -> None:
-    """`start` decides for a route's first run only, and an event tells where it began."""
+    """`start` counts for a route's first run only, and an event reports where it began."""
     run_to_end(make(tmp_path, rows(10)))
     events = Events()
     with (tmp_path / "in.jsonl").open("a") as file:
@@ -462,7 +462,7 @@ def test_a_new_route_begins_where_start_says(
 
 
 def test_an_offset_log_without_a_route_is_named_at_the_start(tmp_path: Path) -> None:
-    """A declared route that the pipeline no longer has still holds the log, and is told of."""
+    """A declared route that the pipeline no longer has still holds the log, and is reported."""
     run_to_end(two_routes(tmp_path, 3))
     events = Events()
     run_to_end(make(tmp_path, []), events)
@@ -470,7 +470,7 @@ def test_an_offset_log_without_a_route_is_named_at_the_start(tmp_path: Path) -> 
 
 
 def test_workers_that_cannot_be_started_are_not_asked_for_in_haste(tmp_path: Path) -> None:
-    """However short the back-off of the sink is, Spark has its own, and the cause is told."""
+    """Refused workers are requested at Spark's own back-off, and the cause is reported."""
     events = Events()
     pipeline = make_pipeline(tmp_path, ["orders a"], end=False, out={})
     engine = Engine(pipeline, SparklessHost(["refusing"]), events)
@@ -486,7 +486,7 @@ def test_workers_that_cannot_be_started_are_not_asked_for_in_haste(tmp_path: Pat
 
 
 def test_the_cause_of_a_lost_worker_is_in_its_event(tmp_path: Path) -> None:
-    """What Spark says of the task that has ended is told with the route's name."""
+    """Spark's reason for the end of a task is reported with the route's name."""
     events = Events()
     with running(
         make_pipeline(tmp_path, ["orders a"], out={"writer": {"die_at": 0}}), events=events

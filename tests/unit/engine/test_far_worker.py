@@ -1,4 +1,4 @@
-"""Workers that call over TCP and do not see the log: what they are lent, and when they begin."""
+"""Workers that call over TCP and do not see the log: the payloads sent to them, and their start."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ LOOPBACK = Network("127.0.0.1", 0, "127.0.0.1")
 
 @pytest.fixture
 def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> CommitLog:
-    """Hold a log of ten entries in two frames."""
+    """Return a log of ten entries in two frames."""
     with CommitLog.open(tmp_path / "log") as log:
         log.append(batch(6, "a"), "r")
         log.append(batch(4, "b"), "r")
@@ -70,7 +70,7 @@ def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> CommitLog:
 
 @pytest.fixture
 def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no worker take the log directory for the engine's."""
+    """Make every worker's log directory differ from the engine's."""
     monkeypatch.setattr(module, "place_of", lambda _: "another machine")
 
 
@@ -88,14 +88,14 @@ def carrying(events: Events | None = None) -> Iterator[Carrier]:
 
 
 def connect(carrier: Carrier, spec: WorkerSpec) -> Line:
-    """Ask for a worker."""
+    """Request a worker and return its line."""
     line = carrier.connect(spec, lambda: False)
     assert line is not None
     return line
 
 
 def answer(line: Line) -> Any:
-    """Return what the worker says next, but for parts; what it needs meanwhile it is lent."""
+    """Return the worker's next message except partial outcomes, and serve its needs meanwhile."""
     deadline = time.monotonic() + PATIENCE
     while True:
         while not line.poll(0.05):
@@ -106,7 +106,7 @@ def answer(line: Line) -> Any:
 
 @contextmanager
 def opened(tmp_path: Path, **settings: Any) -> Iterator[Line]:
-    """Have a worker that has opened its writer."""
+    """Run a worker that has opened its writer."""
     with (
         carrying() as carrier,
         connect(carrier, worker_spec(tmp_path, **settings)) as line,
@@ -117,7 +117,7 @@ def opened(tmp_path: Path, **settings: Any) -> Iterator[Line]:
 
 @pytest.mark.usefixtures("log", "unseen")
 def test_a_worker_that_does_not_see_the_log_is_lent_its_slices(tmp_path: Path) -> None:
-    """What arrives, and what is said of it, is what a worker beside the log would say."""
+    """A worker that does not see the log delivers and reports like one beside the log."""
     with opened(tmp_path) as line:
         line.send(Slice(2, 7, 0))
         assert answer(line) == Outcome(7, 6, 0, 144, {"a": 5, "b": 7})
@@ -127,7 +127,7 @@ def test_a_worker_that_does_not_see_the_log_is_lent_its_slices(tmp_path: Path) -
 
 
 def _singly(line: Line) -> list[int]:
-    """Let a worker go on after each announcement; return what it has announced."""
+    """Let a worker proceed after each announcement, and return the announced offsets."""
     announced = []
     while isinstance(said := answer(line), Progress):
         announced.append(said.offset)
@@ -139,7 +139,7 @@ def _singly(line: Line) -> list[int]:
 def test_a_slice_of_many_frames_comes_in_parts(
     tmp_path: Path, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """No answer holds much more than its bound, and none is missing or out of order."""
+    """No answer is much larger than its bound, and none is missing or out of order."""
     with CommitLog.open(tmp_path / "log", compression=None) as log:
         for _ in range(30):
             log.append(batch(10, "a", 10_000), "r")
@@ -170,7 +170,7 @@ def test_damage_is_found_where_the_entries_arrive(tmp_path: Path, log: CommitLog
 def test_a_worker_goes_on_behind_damage_that_more_frames_follow(
     tmp_path: Path, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """What the engine had sent on meanwhile is not taken for the answer to the next slice."""
+    """Frames sent before a worker found damage are not taken for the next slice."""
     with CommitLog.open(tmp_path / "log", compression=None) as log:
         for _ in range(30):
             log.append(batch(10, "a", 10_000), "r")
@@ -195,7 +195,7 @@ def _frames(tmp_path: Path, last: int = 9) -> Iterator[Any]:
 
 @pytest.mark.usefixtures("log", "unseen")
 def test_what_the_log_does_not_hold_is_a_failure_from_afar_too(tmp_path: Path) -> None:
-    """What the engine cannot read is an outcome with its reason."""
+    """A read error of the engine becomes an outcome with its reason."""
     with opened(tmp_path) as line:
         line.send(Slice(8, 12, 0))
         outcome = answer(line)
@@ -205,7 +205,7 @@ def test_what_the_log_does_not_hold_is_a_failure_from_afar_too(tmp_path: Path) -
 
 @pytest.mark.usefixtures("log", "unseen")
 def test_a_parked_entry_is_lent(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> None:
-    """A retry delivers the parked file, which the log may hold no more."""
+    """A retry delivers the parked file, also when the log no longer holds the entry."""
     folder = route_folder(tmp_path / "log", "out")
     folder.mkdir(parents=True)
     with LogReader(tmp_path / "log") as reader:
@@ -219,7 +219,7 @@ def test_a_parked_entry_is_lent(tmp_path: Path, batch: Callable[..., pa.RecordBa
 
 @pytest.mark.usefixtures("log", "unseen")
 def test_the_user_s_modules_come_from_beside_the_pipeline_file(tmp_path: Path) -> None:
-    """A writer of the user's own, and what it imports, is found where its folder is not."""
+    """A user's writer and its imports are found beside the pipeline file on another host."""
     engine = tmp_path / "engine"
     (engine / "kinds").mkdir(parents=True)
     (engine / "kinds" / "__init__.py").write_text("")
@@ -236,7 +236,7 @@ def test_the_user_s_modules_come_from_beside_the_pipeline_file(tmp_path: Path) -
 
 @pytest.mark.usefixtures("log", "unseen")
 def test_a_script_of_a_step_needs_no_file(tmp_path: Path) -> None:
-    """What a step's file holds travels with the worker's settings."""
+    """The content of a step's file is sent with the worker's settings."""
     script = tmp_path / "drop.star"
     script.write_text("def transform(message):\n  return None\n")
     with carrying() as carrier:
@@ -252,7 +252,7 @@ def test_a_script_of_a_step_needs_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("log", "unseen")
 def test_what_is_missing_on_another_host_is_said_with_its_name(tmp_path: Path) -> None:
-    """An operator sees where a client library has to be installed."""
+    """A client library missing on another host is reported by name and host."""
     with carrying() as carrier:
         spec = worker_spec(tmp_path, writer="no_such_module:Writer")
         with connect(carrier, spec) as line:
@@ -263,7 +263,7 @@ def test_what_is_missing_on_another_host_is_said_with_its_name(tmp_path: Path) -
 
 @pytest.mark.usefixtures("log")
 def test_a_worker_that_sees_the_log_reads_and_locks_it_itself(tmp_path: Path) -> None:
-    """On the engine's own host nothing is sent, and the lock is the worker's."""
+    """On the engine's own host nothing is sent, and the worker holds the lock itself."""
     with opened(tmp_path) as line:
         lock = os.open(route_folder(tmp_path / "log", "out") / "0.lock", os.O_RDWR)
         with pytest.raises(BlockingIOError):
@@ -276,7 +276,7 @@ def test_a_worker_that_sees_the_log_reads_and_locks_it_itself(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("log", "unseen")
 def test_a_worker_waits_for_the_last_one_s_end(tmp_path: Path) -> None:
-    """While the end of the last worker is not proved, the next one opens nothing."""
+    """A worker opens nothing until the end of the previous worker is proved."""
     events = Events()
     lock = route_folder(tmp_path / "log", "out") / "0.lock"
     with carrying(events) as carrier:
@@ -293,7 +293,7 @@ def test_a_worker_waits_for_the_last_one_s_end(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("log", "unseen")
 def test_a_wait_for_the_last_worker_can_be_called_off(tmp_path: Path) -> None:
-    """A route that is to stop, or has something else to do, does not sit it out."""
+    """A route that is to stop, or has other work, ends its wait for the previous worker."""
     events = Events()
     with carrying(events) as carrier:
         spec = worker_spec(tmp_path)
@@ -311,7 +311,7 @@ def test_a_wait_for_the_last_worker_can_be_called_off(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("log", "unseen")
 def test_a_worker_without_a_lock_is_not_replaced_while_it_may_deliver(tmp_path: Path) -> None:
-    """A local master, too, waits for a worker that an engine on a cluster has left behind."""
+    """A local master waits, too, for a worker left behind by an engine on a cluster."""
     events = Events()
     route_folder(tmp_path / "log", "out").mkdir(parents=True)
     (route_folder(tmp_path / "log", "out") / "0.lock").write_text("1.5\n")
@@ -343,7 +343,7 @@ def test_a_route_delivers_all_through_workers_far_away(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("unseen")
 def test_a_worker_that_dies_far_away_is_replaced_in_order(tmp_path: Path) -> None:
-    """Its death is known for certain, so the next one begins at once, and nothing is missing."""
+    """A worker's proven death lets the next one begin at once, and nothing is missing."""
     events = Events()
     began = time.monotonic()
     run_to_end(far(make_pipeline(tmp_path, LINES, out={"writer": {"die_at": 5}})), events)
@@ -355,7 +355,7 @@ def test_a_worker_that_dies_far_away_is_replaced_in_order(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("unseen")
 def test_an_entry_that_is_given_up_far_away_is_parked_and_retried(tmp_path: Path) -> None:
-    """Parking, one entry at a time and retries are the same from afar."""
+    """Parking, single deliveries and retries work over TCP as they do locally."""
     out = {"on_error": "park", "writer": {"reject": [3]}}
     run_to_end(far(make_pipeline(tmp_path, LINES, out=out)))
     assert offsets(tmp_path / "out.jsonl") == [n for n in range(40) if n != 3]

@@ -1,4 +1,4 @@
-"""How long entries are under way: from their source to the log, and from the log to the ack."""
+"""Latency of entries: from their source to the log, and from the log to the ack."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch(*times: int) -> pa.Array:
 
 
 def sorted_into(histogram: Histogram) -> dict[float, int]:
-    """Return how many are in each bucket that is not empty, by its upper end."""
+    """Return the counts of the buckets that are not empty, by their upper ends."""
     ends = [*histogram.bounds, float("inf")]
     return {end: count for end, count in zip(ends, histogram.counts, strict=True) if count}
 
@@ -48,7 +48,7 @@ def source_latency(times: list[int]) -> Histogram:
 
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_each_message_counts_with_its_own_age(rows: int) -> None:
-    """A message is as old as its timestamp is long ago, in small batches and in large ones."""
+    """A message's age is the time since its timestamp, in small batches and in large ones."""
     found = source_latency([NOW - SECOND // 50, NOW - 2 * SECOND, NOW - 2 * HOUR] * rows)
     assert sorted_into(found) == {0.025: rows, 2.5: rows, float("inf"): rows}
     assert found.total == pytest.approx(7202.02 * rows)
@@ -56,14 +56,14 @@ def test_each_message_counts_with_its_own_age(rows: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_an_age_that_is_a_bound_belongs_to_the_bucket_below(rows: int) -> None:
-    """Buckets include their upper end, as Prometheus has it."""
+    """A bucket includes its upper end, as in Prometheus."""
     found = source_latency([NOW - 5000, NOW - 5001, NOW - SECOND] * rows)
     assert sorted_into(found) == {0.005: rows, 0.01: rows, 1.0: rows}
 
 
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_a_source_clock_that_is_ahead_counts_as_no_time(rows: int) -> None:
-    """A message from the future took no time at all, and takes nothing off the sum."""
+    """A message from the future counts as no time and takes nothing off the sum."""
     found = source_latency([NOW + HOUR, NOW - SECOND] * rows)
     assert sorted_into(found) == {0.005: rows, 1.0: rows}
     assert found.total == pytest.approx(rows)
@@ -71,18 +71,18 @@ def test_a_source_clock_that_is_ahead_counts_as_no_time(rows: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_a_message_without_timestamp_is_not_counted(rows: int) -> None:
-    """Of 0, which is what a message has that names no time, nothing can be said."""
+    """A message with timestamp 0, which means none, is not counted."""
     assert source_latency([0] * rows).counts == (0,) * (len(LATENCY_BOUNDS) + 1)
     assert sorted_into(source_latency([0, NOW - SECOND] * rows)) == {1.0: rows}
 
 
 def test_very_old_messages_do_not_overflow() -> None:
-    """A large batch of messages that are decades old has a sum that is right."""
+    """A large batch of messages that are decades old has a correct sum."""
     assert source_latency([1] * 50_000).total == pytest.approx(NOW / SECOND * 50_000)
 
 
 class Clock:
-    """A wall clock that stands."""
+    """A wall clock that stands still."""
 
     def __init__(self, now: int = NOW) -> None:
         self.now = now
@@ -93,19 +93,19 @@ class Clock:
 
 
 def route_latency(*appends: Append) -> RouteLatency:
-    """Return the latency of a route that was just handed a slice of *appends*."""
+    """Return the latency of a route that has just been given a slice of *appends*."""
     latency = RouteLatency(Clock())
     latency.begin(list(appends))
     return latency
 
 
 def outcome(through: int, delivered: int, skipped: int = 0) -> Outcome:
-    """Return what became of a slice."""
+    """Return the outcome of a slice."""
     return Outcome(through, delivered, skipped, 0, {})
 
 
 def test_each_append_of_a_slice_counts_with_its_log_time() -> None:
-    """A slice of several appends is as old as each of them."""
+    """Each append of a slice counts with its own log time."""
     latency = route_latency(Append(2, 3, NOW - 20_000), Append(9, 7, NOW - 2 * SECOND))
     latency.settle(outcome(9, 10))
     assert sorted_into(latency.read()) == {0.025: 3, 2.5: 7}
@@ -113,7 +113,7 @@ def test_each_append_of_a_slice_counts_with_its_log_time() -> None:
 
 
 def test_parts_count_once() -> None:
-    """What a part has settled is not counted again at the end, also within one append."""
+    """A part's entries are not counted again at the end, also within one append."""
     clock = Clock()
     latency = RouteLatency(clock)
     latency.begin([Append(99, 100, NOW - SECOND)])
@@ -124,7 +124,7 @@ def test_parts_count_once() -> None:
 
 
 def test_what_was_not_acked_counts_when_it_is() -> None:
-    """A slice that failed in its middle leaves the rest to the one that is handed over next."""
+    """The entries behind a failure are counted with the next slice."""
     latency = route_latency(Append(9, 10, NOW - SECOND))
     latency.settle(outcome(3, 4))
     assert sum(latency.read().counts) == 4
@@ -134,7 +134,7 @@ def test_what_was_not_acked_counts_when_it_is() -> None:
 
 
 def test_what_the_filter_left_out_is_spread_over_the_appends() -> None:
-    """As many are counted as were delivered, each append with its share of them."""
+    """Delivered entries are counted in proportion to each append's share."""
     latency = route_latency(Append(5, 6, NOW - 20_000), Append(8, 3, NOW - 2 * SECOND))
     latency.settle(outcome(8, 3, 6))
     assert sorted_into(latency.read()) == {0.025: 2, 2.5: 1}
@@ -144,7 +144,7 @@ def test_what_the_filter_left_out_is_spread_over_the_appends() -> None:
 
 
 def test_what_shards_delivered_ahead_counts_when_it_is_settled() -> None:
-    """A part may tell of more than it settles: the rest is counted with what settles it."""
+    """Entries that shards delivered ahead are counted with the outcome that settles them."""
     latency = route_latency(Append(9, 10, NOW - SECOND))
     latency.settle(outcome(3, 7))
     assert sum(latency.read().counts) == 4
@@ -160,28 +160,28 @@ def test_a_slice_of_nothing_new_is_not_counted() -> None:
 
 
 def test_a_log_time_that_is_ahead_counts_as_no_time() -> None:
-    """Log time never goes back, so after a clock was set back it may be in the future."""
+    """An append whose log time is in the future counts as no time."""
     latency = route_latency(Append(0, 1, NOW + HOUR))
     latency.settle(outcome(0, 1))
     assert (sorted_into(latency.read()), latency.read().total) == ({0.005: 1}, 0.0)
 
 
 def entries(engine: Engine) -> tuple[int, int]:
-    """Return how many entries the one reader and the one route of *engine* have counted."""
+    """Return the numbers of entries that the one reader and the one route have counted."""
     status = engine.status()
     (reader,), (route,) = status.readers, status.routes
     return sum(reader.latency.counts), sum(route.latency.counts)
 
 
 def filled(folder: Path, rows: int, **options: Any) -> None:
-    """Append *rows* entries to a new log, each alone, as an engine an hour ago did."""
+    """Append *rows* entries to a new log, each alone, with the log time of an hour ago."""
     with CommitLog.open(folder / "log", clock=lambda: wall_clock() - HOUR, **options) as log:
         for row in range(rows):
             log.append(messages_to_batch([Message("a", b"%d" % row)]), "in")
 
 
 def test_a_backlog_counts_with_its_age(tmp_path: Path) -> None:
-    """What was logged before this run, and never delivered, has waited since."""
+    """Entries logged before this run count with their wait since then."""
     filled(tmp_path, 3)
     engine = run_to_end(make_pipeline(tmp_path, [], out={}))
     (route,) = engine.status().routes
@@ -189,7 +189,7 @@ def test_a_backlog_counts_with_its_age(tmp_path: Path) -> None:
 
 
 def test_a_replay_and_a_parked_retry_are_not_counted(tmp_path: Path) -> None:
-    """Only an entry's first delivery says how long it was under way."""
+    """Only the first delivery of an entry is counted."""
     lines = ["a x", "a no", "a z"]
     sink = {"adaptor": "choosy_sink:MendedWriter"}
     pipeline = make_pipeline(tmp_path, lines, end=False, out={"on_error": "park", "writer": sink})
@@ -207,14 +207,14 @@ def test_a_replay_and_a_parked_retry_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_what_a_dead_worker_had_delivered_is_counted_once(tmp_path: Path) -> None:
-    """A redelivery counts when it is acked, and what it repeats counts no second time."""
+    """Entries delivered by a dead worker are counted once, when they are acked."""
     lines = [f"a {n}" for n in range(20)]
     engine = run_to_end(make_pipeline(tmp_path, lines, out={"writer": {"die_at": 10}}))
     assert entries(engine) == (0, 20)
 
 
 def test_a_status_can_be_read_while_entries_are_counted() -> None:
-    """The histogram that another thread reads is whole: nothing of it goes back."""
+    """A histogram read during counting is whole, and its counts never go down."""
     timings, over = Timings(LATENCY_BOUNDS), threading.Event()
     column = batch(*[NOW - SECOND] * 100)
 

@@ -1,4 +1,4 @@
-"""Readers and routes that leave while something else happens to them."""
+"""Readers and routes that are removed while other work is under way."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answer operators soon, and leave readers behind that do not answer."""
+    """Answer operators soon, and leave unresponsive readers behind soon."""
     monkeypatch.setattr("transporter.control.running_engine.NOTICE", 0.3)
     monkeypatch.setattr("transporter.engine.reading.feed.GRACE", 4.0)
 
 
 def without(op: Operated, *routes: str) -> None:
-    """Remove *routes*, and wait for nothing."""
+    """Remove *routes* without a wait."""
     running = op.engine.pipeline
     staying = tuple(each for each in running.routes if each.name not in routes)
     op.engine.reconfigure(running.model_copy(update={"routes": staying}))
 
 
 def all_gone(op: Operated) -> None:
-    """Wait until all that was removed has ended."""
+    """Wait until everything that was removed has ended."""
     until(lambda: not op.engine.see_off())
 
 
 @contextmanager
 def at_its_slice(folder: Path, **routes: Any) -> Iterator[Operated]:
-    """Run a pipeline whose route ``slow`` is kept in its slice as long as the block lasts."""
+    """Run a pipeline whose route ``slow`` stays in its slice as long as the block lasts."""
     keys = routes.pop("slow", {})
     (folder / "slow.paused").touch()
     slow = keys | {"writer": {"pause_at": 1}}
@@ -69,7 +69,7 @@ def at_its_slice(folder: Path, **routes: Any) -> Iterator[Operated]:
 
 
 def hang(op: Operated, name: str) -> threading.Event:
-    """Have the reader *name* hang in its next poll, until the event is set."""
+    """Make the reader *name* hang in its next poll until the event is set."""
     feed = op.engine.feed(name)
     assert feed is not None
     entered, ended = threading.Event(), threading.Event()
@@ -87,7 +87,7 @@ def hang(op: Operated, name: str) -> threading.Event:
 
 
 def test_a_stop_finds_an_end_when_what_a_route_comes_after_has_gone(tmp_path: Path) -> None:
-    """Of two that were removed the first has ended already."""
+    """A stop ends although the route that ``after`` names has already been removed."""
     with at_its_slice(tmp_path, first={}, slow={"after": "first"}) as op:
         without(op, "first", "slow")
         until(lambda: "first" not in op.engine._running.offsets)
@@ -97,7 +97,7 @@ def test_a_stop_finds_an_end_when_what_a_route_comes_after_has_gone(tmp_path: Pa
 
 
 def test_only_a_route_that_has_ended_is_forgotten(tmp_path: Path) -> None:
-    """Its files are never removed from under it, whoever asks, and whenever."""
+    """A removed route is forgotten, and its files removed, only after it has ended."""
     with at_its_slice(tmp_path) as op:
         without(op, "slow")
         with pytest.raises(ActionRefused, match="has not ended yet"):
@@ -111,7 +111,7 @@ def test_only_a_route_that_has_ended_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_who_leaves_makes_no_engine_unready_nor_halted(tmp_path: Path) -> None:
-    """It shows as leaving in the status, and that is all."""
+    """A leaving route is shown in the status, and the engine is neither unready nor halted."""
     with at_its_slice(tmp_path) as op:
         without(op, "slow")
         slow = op.route("slow")
@@ -121,7 +121,7 @@ def test_who_leaves_makes_no_engine_unready_nor_halted(tmp_path: Path) -> None:
 
 
 def test_a_closed_offset_log_takes_nothing_and_breaks_nothing(tmp_path: Path) -> None:
-    """Whoever had it from before is told that its route has ended."""
+    """A closed offset log refuses every write with the reason that its route has ended."""
     with operated(tmp_path, lines(2), out={}, old={}) as op:
         until(lambda: op.route("old")["watermark"] == 1)
         _, old = op.live._running("old")
@@ -136,7 +136,7 @@ def test_a_closed_offset_log_takes_nothing_and_breaks_nothing(tmp_path: Path) ->
 def test_a_source_is_not_told_without_a_route_that_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also not while it is being taken in: from its first durable mark on it is waited for."""
+    """No source is acknowledged without a new route, from its first durable mark on."""
     given = table(tmp_path, ["k 0", "k 1"], {"name": "out"}, adaptor=GOING_ON, end=False)
     spare = OffsetLog.spare
 
@@ -157,7 +157,7 @@ def test_a_source_is_not_told_without_a_route_that_comes(
 
 
 def test_a_route_that_left_passes_what_its_reader_gives_elsewhere(tmp_path: Path) -> None:
-    """Invariant 10: both leave at once, and the route comes back without the reader."""
+    """A returning route passes the entries that its removed reader had logged (Invariant 10)."""
     (tmp_path / "old.down").write_text("write")
     (tmp_path / "source.txt").write_text("")
     rows = [f"k{n} {n}" for n in range(5)]
@@ -178,7 +178,7 @@ def test_a_route_that_left_passes_what_its_reader_gives_elsewhere(tmp_path: Path
 def test_a_leader_that_has_ended_otherwise_or_hangs_leaves_its_entries_to_the_next(
     tmp_path: Path, how: str
 ) -> None:
-    """Invariant 10: one that stopped at an error, and one that answers no more."""
+    """A leader that stopped or hangs leaves its entries to the next leader (Invariant 10)."""
     (tmp_path / "out.down").write_text("write")
     (tmp_path / "source.txt").write_text("")
     rows = [f"k{n} {n}" for n in range(5)]
@@ -204,9 +204,9 @@ def test_a_leader_that_has_ended_otherwise_or_hangs_leaves_its_entries_to_the_ne
 
 
 def test_a_reader_that_was_left_behind_logs_and_tells_nothing_more(tmp_path: Path) -> None:
-    """It answers at last: by then another one may read its source, without any route it waited for.
+    """A reader left behind by a removal logs and acknowledges nothing when it returns.
 
-    Until it is left behind no removed route is let go; and a route of its name is another one.
+    Before it is left behind no removed route ends, and a route of its name is another one.
     """
     (tmp_path / "out.txt").write_text("b 1\n")
     keys = {"adaptor": "table_tools:Committed", "release": "delivered"}
@@ -233,7 +233,7 @@ def test_a_reader_that_was_left_behind_logs_and_tells_nothing_more(tmp_path: Pat
 
 
 def test_a_reader_that_has_ended_begins_again_with_other_settings(tmp_path: Path) -> None:
-    """It reads on behind its position."""
+    """A reader that has ended starts again with other settings behind its position."""
     (tmp_path / "one.txt").write_text("b x\n")
     (tmp_path / "two.txt").write_text("b x\nb y\n")
     first = reader("in", "source.txt")
@@ -249,7 +249,7 @@ def test_a_reader_that_has_ended_begins_again_with_other_settings(tmp_path: Path
 
 
 def test_a_paused_reader_that_leaves_and_is_back_holds_no_more_than_it_did(tmp_path: Path) -> None:
-    """Its source was told, so nothing that came before is held for it."""
+    """A paused reader that is removed and added again holds no earlier entries."""
     first, more = reader("in", "source.txt"), reader("more", "more.txt")
     (tmp_path / "more.txt").write_text("b 1\n")
     with operated(tmp_path, lines(5), out={}) as op:
@@ -265,7 +265,7 @@ def test_a_paused_reader_that_leaves_and_is_back_holds_no_more_than_it_did(tmp_p
 def test_no_two_workers_of_a_name_are_taken_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A route that came back asks for workers under numbers that nobody had before."""
+    """A returning route requests its workers under numbers that were never used."""
     with operated(tmp_path, lines(2), out={}, late={}) as op:
         until(lambda: op.route("late")["watermark"] == 1)
         seen: list[WorkerSpec] = []
@@ -288,7 +288,7 @@ def test_no_two_workers_of_a_name_are_taken_for_one(
 
 
 def test_the_lock_of_a_route_that_was_forgotten_is_given_back(tmp_path: Path) -> None:
-    """One of its name that comes later locks a file that is there."""
+    """A forgotten route's lock is released, and a later one of its name locks an existing file."""
     with operated(tmp_path, lines(2), out={}, late={}) as op:
         until(lambda: op.route("late")["watermark"] == 1)
         reload(op, routes=[route("out")])
@@ -303,7 +303,7 @@ def test_the_lock_of_a_route_that_was_forgotten_is_given_back(tmp_path: Path) ->
 def test_what_fails_while_a_route_is_made_leaves_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who was to leave stays, the offset log is closed and gone, and the next reload works."""
+    """A failed reload keeps the leaving routes, removes the new one, and allows the next reload."""
 
     def fails(*_: Any) -> None:
         raise RuntimeError("can't start new thread")

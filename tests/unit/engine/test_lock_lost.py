@@ -1,6 +1,6 @@
-"""An engine whose lock file was removed changes nothing that may be another one's (Invariant 12).
+"""An engine without its lock file changes nothing that another one may own (Invariant 12).
 
-The other one may begin at that very moment, and reads offset logs and parked entries once.
+The other engine may start at any moment, and reads offset logs and parked entries once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class World(RouteParts):
-    """A log of three entries, of which a route has parked the first one and delivered no other."""
+    """A log of three entries, of which a route has parked the first and delivered none."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -40,12 +40,12 @@ class World(RouteParts):
         self.parking.park(0, "bad", 1)
 
     def lose(self) -> dict[str, bytes]:
-        """Remove the lock file; return what the files beside the log hold."""
+        """Remove the lock file, and return the content of the files beside the log."""
         (self.log.directory / LOCK).unlink()
         return self.files()
 
     def files(self) -> dict[str, bytes]:
-        """Return what the route's files hold."""
+        """Return the content of the route's files."""
         return {
             str(each): each.read_bytes()
             for each in sorted(self.offsets.folder.rglob("*"))
@@ -55,7 +55,7 @@ class World(RouteParts):
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """Give a log, and close what can be closed."""
+    """Yield a log, and close it."""
     made = World(tmp_path)
     yield made
     with suppress(LockLost):
@@ -63,7 +63,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_what_another_engine_has_parked_is_not_superseded(world: World) -> None:
-    """Its source was told to wait for that entry: removed, it would be told as delivered."""
+    """Entries parked by another engine are not superseded, or they would count as delivered."""
     before = world.lose()
     with pytest.raises(LockLost):
         supersede("in", 2, world.reader, world.offsets, world.parking)
@@ -72,7 +72,7 @@ def test_what_another_engine_has_parked_is_not_superseded(world: World) -> None:
 
 
 def test_parked_entries_stay_as_they_are(world: World) -> None:
-    """Whether one is skipped, delivered, refused once more, or set aside now."""
+    """A skip, delivery, failure or parking is refused, and parked entries stay as they are."""
     before = world.lose()
     for change in (
         lambda: world.parking.skip([0]),
@@ -86,7 +86,7 @@ def test_parked_entries_stay_as_they_are(world: World) -> None:
 
 
 def test_offset_logs_stay_as_they_are(world: World) -> None:
-    """Files are used in turn: the other one may be the new engine's by now."""
+    """Offset logs stay as they are, because the files are used in turn by both engines."""
     before = world.lose()
     for write in (
         lambda: world.offsets.settle(Range(1, 1), 2),
@@ -100,7 +100,7 @@ def test_offset_logs_stay_as_they_are(world: World) -> None:
 
 
 def test_nothing_is_held_or_compacted_by_what_it_knows(world: World) -> None:
-    """Routes of the other engine may need what its own have passed."""
+    """The engine neither holds nor compacts, because the other engine's routes may need entries."""
     events = Events()
     holds = RetentionHolds(world.log, Holders({"out": world.offsets}), events, world.offsets._audit)
     settings = LogConfig.model_validate({"dir": world.log.directory})
@@ -116,7 +116,7 @@ def test_nothing_is_held_or_compacted_by_what_it_knows(world: World) -> None:
 
 
 def test_who_asks_waits_for_no_append(world: World) -> None:
-    """A route asks before each record; an append may take as long as a sync."""
+    """A check of the lock does not wait for an append, which may last as long as a sync."""
     asked = threading.Event()
 
     def ask() -> None:
@@ -130,7 +130,7 @@ def test_who_asks_waits_for_no_append(world: World) -> None:
 
 
 def test_without_an_engine_nobody_is_asked(tmp_path: Path) -> None:
-    """Commands hold the lock themselves."""
+    """Without an engine no lock check happens, because commands hold the lock themselves."""
     with CommitLog.open(tmp_path / "log") as log:
         log.append(messages_to_batch([Message("n", b"x")]), "in")
     with OffsetLog(tmp_path / "log", "out") as offsets:

@@ -1,4 +1,4 @@
-"""Entries that a repair could not save, as routes and operators meet them."""
+"""Entries that a repair could not recover, as routes and operators meet them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAST = 11
 
 
 def damaged_log(directory: Path, batch: Make) -> None:
-    """Log twelve entries, two a frame; route ``behind`` has 0..1, ``ahead`` all; 4..5 are hurt."""
+    """Log twelve entries, two a frame. ``behind`` has 0..1, ``ahead`` all, and 4..5 are damaged."""
     with CommitLog.open(directory) as log:
         for _ in range(6):
             log.append(batch(2), "other")
@@ -44,7 +44,7 @@ def damaged_log(directory: Path, batch: Make) -> None:
 def test_a_route_halts_at_lost_entries_until_they_are_acked(
     tmp_path: Path, batch: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Invariant 4: verify finds the damage, repair declares it, an ack lets the route go on.
+    """Verify finds damage, repair declares it, and an ack lets the route go on (Invariant 4).
 
     A replay of a route that had passed the entries before leaves them out.
     """
@@ -76,7 +76,7 @@ def test_a_route_halts_at_lost_entries_until_they_are_acked(
 def test_a_partial_ack_of_lost_entries_names_the_rest(
     tmp_path: Path, batch: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A route whose operator has acked only some of the lost offsets halts at the others."""
+    """A route halts at lost offsets that its operator has not acked."""
     directory = tmp_path / "log"
     damaged_log(directory, batch)
     assert execute(["log", "repair", str(directory), "--yes", "--json"]) == 0

@@ -1,4 +1,4 @@
-"""Names that change between two starts: of a route, of a pipeline, of its log."""
+"""Names that change between two starts: a route's, a pipeline's, or its log's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINES = ["a 0", "a 1", "a 2"]
 
 
 def changed(pipeline: Pipeline, **keys: Any) -> Pipeline:
-    """Return the pipeline of the same file, with other *keys*; ``None`` takes one away."""
+    """Return the pipeline of the same file, with other *keys*. ``None`` removes one."""
     document = json.loads(pipeline.file.read_text()) | keys
     kept = {key: value for key, value in document.items() if value is not None}
     pipeline.file.write_text(json.dumps(kept))
@@ -41,7 +41,7 @@ def renamed(pipeline: Pipeline, name: str, **keys: Any) -> Pipeline:
 
 
 def test_a_renamed_route_delivers_nothing_again(tmp_path: Path) -> None:
-    """It is refused, and nothing is declared; the command that the error names keeps its place."""
+    """A renamed route is refused undeclared, and the suggested command keeps its position."""
     before = make_pipeline(tmp_path, LINES, out={})
     run_to_end(before)
     after = renamed(before, "sink")
@@ -58,7 +58,7 @@ def test_a_renamed_route_delivers_nothing_again(tmp_path: Path) -> None:
 
 
 def test_a_route_that_says_where_it_starts_is_meant_to_be_new(tmp_path: Path) -> None:
-    """Also where that is the default; a log without other routes asks for nothing."""
+    """A route with an explicit start counts as new, also with the default start."""
     before = make_pipeline(tmp_path, LINES, out={})
     run_to_end(before)
     events = Events()
@@ -68,7 +68,7 @@ def test_a_route_that_says_where_it_starts_is_meant_to_be_new(tmp_path: Path) ->
 
 
 def test_a_pipeline_that_gets_another_name_in_the_same_log_is_told(tmp_path: Path) -> None:
-    """The log is the same, so all goes on; whoever looks for the old name finds it."""
+    """A renamed pipeline on the same log goes on, and the change is reported."""
     pipeline = make_pipeline(tmp_path, LINES, out={})
     first, second, third = Events(), Events(), Events()
     run_to_end(changed(pipeline, name="shop"), first)
@@ -80,7 +80,7 @@ def test_a_pipeline_that_gets_another_name_in_the_same_log_is_told(tmp_path: Pat
 
 
 def test_a_log_that_a_change_of_name_leaves_behind_is_named(tmp_path: Path) -> None:
-    """While a route of it lacks entries, and only the pipeline of that file is told."""
+    """A log left behind by a rename is reported while a route of it lacks entries."""
     shop = changed(make_pipeline(tmp_path, LINES, out={}), name="shop", log=None)
     other = tmp_path / "other.yaml"
     run_to_end(shop)
@@ -99,14 +99,14 @@ def test_a_log_that_a_change_of_name_leaves_behind_is_named(tmp_path: Path) -> N
 
 
 def lagging(directory: Path, count: int) -> None:
-    """Let the route ``out`` lack the newest *count* offsets of the log in *directory*."""
+    """Make the route ``out`` lack the newest *count* offsets of the log in *directory*."""
     with CommitLog.open(directory) as log:
         log.append(messages_to_batch([Message("more", b"%d" % n) for n in range(count)]), "in", "x")
 
 
 @pytest.mark.parametrize("found", ["nonsense", '{"name": 1, "file": []}', "[" * 5_000, "{}"])
 def test_a_record_that_cannot_be_read_counts_as_none(tmp_path: Path, found: str) -> None:
-    """It is a hint only, and written anew."""
+    """An unreadable record counts as absent and is written again, because it is only a hint."""
     pipeline = make_pipeline(tmp_path, LINES, out={})
     run_to_end(pipeline)
     (pipeline.log.dir / PIPELINE).write_text(found)
@@ -117,7 +117,7 @@ def test_a_record_that_cannot_be_read_counts_as_none(tmp_path: Path, found: str)
 
 
 def test_what_others_put_beside_a_log_is_not_looked_at(tmp_path: Path) -> None:
-    """A pipe there would keep the start waiting for whoever writes to it."""
+    """Foreign files beside a log are not read, because a pipe would block the start."""
     need_root("only root gives files to others")
     beside = tmp_path / "theirs"
     beside.mkdir()

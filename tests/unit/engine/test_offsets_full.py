@@ -1,4 +1,4 @@
-"""A route whose offset log finds no room: back-pressure, visible, and over by itself."""
+"""A route whose offset log finds no room: visible back-pressure that ends by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_a_route_without_room_for_its_offsets_waits_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 14: nothing is delivered twice, nothing more is delivered, then all of it is."""
+    """Without room nothing more is delivered, and then everything, once (Invariant 14)."""
     disk = FaultyDisk(RealFileSystem())
     monkeypatch.setattr("transporter.offsets.offset_log.RealFileSystem", lambda: disk)
     events = Events()
@@ -35,7 +35,7 @@ def test_a_route_without_room_for_its_offsets_waits_and_goes_on(
         assert "No space left" in told["problem"]
         assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4, 5]
         assert read_state(tmp_path / "log", "out").watermark == 2
-        # Retention, which makes room, goes on by what is durable.
+        # Retention, which makes room, relies on durable offsets only.
         assert engine._holds.least().through == 2
         disk.heal()
         until(lambda: engine.status().routes[0].lag == 0)
@@ -47,7 +47,7 @@ def test_a_route_without_room_for_its_offsets_waits_and_goes_on(
 def test_a_start_reads_each_offset_log_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many ask at a start, the offset logs of routes and strangers are folded once."""
+    """A start folds the offset log of each route once, also of one missing in the file."""
     from transporter.offsets import offset_log  # noqa: PLC0415
 
     with running(make_pipeline(tmp_path, ["n 0"], a={}, b={}, c={})) as engine:

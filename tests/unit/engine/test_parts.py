@@ -1,4 +1,4 @@
-"""A large slice is settled part by part: what a death repeats, and what operators do meanwhile."""
+"""A large slice settled part by part: repeats after a death, and operator actions meanwhile."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 ROWS = 3 * PART_ROWS
 AT = 2 * PART_ROWS + PART_ROWS // 2
 PARTS = AT - PART_ROWS
-"""What is settled at least when a writer comes to :data:`AT`; more on a slow machine."""
+"""The least that is settled when a writer reaches :data:`AT`, and more on a slow machine."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Have everything in the log before a route begins, so that it is one slice."""
+    """Log everything before a route begins, so that it becomes one slice."""
     with CommitLog.open(tmp_path / "log") as log:
         for first in range(0, ROWS, PART_ROWS):
             rows = range(first, first + PART_ROWS)
@@ -45,7 +45,7 @@ def pipeline(folder: Path, **route: Any) -> Pipeline:
 
 
 def await_parts(folder: Path, engine: Engine) -> OffsetLog:
-    """Wait until the writer waits and its parts are settled; return the route's offset log."""
+    """Wait until the writer waits and its parts are settled, and return the route's offset log."""
     until((folder / "out.waiting").exists)
     found = engine.route("out")
     assert found is not None
@@ -54,7 +54,7 @@ def await_parts(folder: Path, engine: Engine) -> OffsetLog:
 
 
 def test_a_slice_is_settled_while_it_is_delivered(folder: Path) -> None:
-    """Watermark, lag and counts move before its end, and what a kill would leave says so."""
+    """Watermark, lag and counts move before a slice ends, and a kill would repeat only the rest."""
     (folder / "out.paused").touch()
     with running(pipeline(folder)) as engine:
         settled = await_parts(folder, engine).state.watermark
@@ -72,7 +72,7 @@ def test_a_slice_is_settled_while_it_is_delivered(folder: Path) -> None:
 
 
 def test_a_worker_s_death_repeats_no_part_that_it_reported(folder: Path) -> None:
-    """The next worker begins behind the last part; what became of the parts was counted."""
+    """The next worker begins behind the last part, whose outcomes were counted."""
     events = Events()
     engine = run_to_end(pipeline(folder, writer={"die_at": AT}), events)
     found = offsets(folder / "out.jsonl")
@@ -84,7 +84,7 @@ def test_a_worker_s_death_repeats_no_part_that_it_reported(folder: Path) -> None
 
 
 def test_a_worker_that_dies_again_is_suspected_behind_its_parts(folder: Path) -> None:
-    """After the second death the entries are delivered one at a time from the last part on."""
+    """After a second death the entries behind the last part are delivered one at a time."""
     sink = {"adaptor": "deadly_sink:DeadlyWriter", "pause_at": -1, "die_at": AT}
     route = {"on_error": "skip", "retry": {"attempts": 1}, "writer": sink}
     events = Events()
@@ -110,7 +110,7 @@ def test_a_replay_that_begins_in_a_slice_is_not_settled_by_its_parts(folder: Pat
 
 @contextmanager
 def replaying(folder: Path) -> Iterator[OffsetLog]:
-    """Replay all, and hold the sink within a slice of which parts are settled."""
+    """Replay everything, and block the sink within a slice of which parts are settled."""
     run_to_end(pipeline(folder))
     (folder / "out.paused").touch()
     with running(pipeline(folder)) as engine:
@@ -122,7 +122,7 @@ def replaying(folder: Path) -> Iterator[OffsetLog]:
 
 
 def test_a_replay_moves_on_by_parts(folder: Path) -> None:
-    """A kill in a replay repeats no more of it than one in a first delivery."""
+    """A kill in a replay repeats no more than one in a first delivery."""
     with replaying(folder) as log:
         assert log.state.replay is not None
         assert PARTS <= log.state.replay.next <= AT
@@ -132,7 +132,7 @@ def test_a_replay_moves_on_by_parts(folder: Path) -> None:
 
 
 def test_a_replay_that_is_cancelled_in_a_slice_stays_so(folder: Path) -> None:
-    """What is delivered of it after that settles nothing."""
+    """Deliveries of a cancelled replay settle nothing."""
     with replaying(folder) as log:
         log.cancel_replay()
         (folder / "out.paused").unlink()
@@ -140,7 +140,7 @@ def test_a_replay_that_is_cancelled_in_a_slice_stays_so(folder: Path) -> None:
 
 
 def test_what_an_operator_acks_in_a_slice_stays_acked(folder: Path) -> None:
-    """Parts that come to a range that was acked meanwhile pass over it."""
+    """Parts that reach a range that was acked meanwhile pass over it."""
     (folder / "out.paused").touch()
     with running(pipeline(folder)) as engine:
         log = await_parts(folder, engine)
@@ -151,7 +151,7 @@ def test_what_an_operator_acks_in_a_slice_stays_acked(folder: Path) -> None:
 
 
 def test_a_pause_in_a_slice_holds_what_comes_behind_it(folder: Path) -> None:
-    """A slice that is under way goes on, by parts too; the next one waits for the resume."""
+    """A slice under way goes on during a pause, and the next one waits for the resume."""
     (folder / "out.paused").touch()
     route = {"slice_rows": ROWS - 1}
     with running(pipeline(folder, **route)) as engine:
@@ -165,13 +165,13 @@ def test_a_pause_in_a_slice_holds_what_comes_behind_it(folder: Path) -> None:
 
 
 def test_several_workers_settle_what_all_of_them_have_reported(folder: Path) -> None:
-    """While one shard waits, the watermark is no further than that shard has come."""
+    """The watermark is no further than the slowest shard has reported."""
     (folder / "out.paused").touch()
     with running(pipeline(folder, parallelism=2)) as engine:
         until((folder / "out.waiting").exists)
         found = engine.route("out")
         assert found is not None
-        # The shard that waits has acked every second entry before this one.
+        # The waiting shard has acked every second entry before this one.
         until(lambda: found[1].state.watermark > 0)
         assert found[1].state.watermark < AT
         (folder / "out.paused").unlink()
@@ -180,7 +180,7 @@ def test_several_workers_settle_what_all_of_them_have_reported(folder: Path) -> 
 
 
 def test_an_offset_that_a_sink_stores_takes_no_part_back(folder: Path) -> None:
-    """Of what the sink has stored and what was reported the further one counts."""
+    """The further of a sink's stored offset and the reported part counts."""
     sink = {"stores_offset": True, "die_at": AT}
     run_to_end(pipeline(folder, slice_rows=PARTS, writer=sink))
     found = offsets(folder / "out.jsonl")

@@ -1,4 +1,4 @@
-"""Readers and routes that come and go while the engine runs, as a reload has it."""
+"""Readers and routes that are added and removed while the engine runs, as by a reload."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def test_a_route_comes_goes_and_comes_back(tmp_path: Path) -> None:
-    """It begins where its start says, goes on where it was, and nobody else notices."""
+    """A route starts where its start is, resumes at its position, and affects no other route."""
     with operated(tmp_path, lines(3), out={}) as op:
         until(lambda: op.route()["watermark"] == 2)
         both = [route("late", start="earliest"), route("out")]
@@ -64,7 +64,7 @@ def test_a_route_comes_goes_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_what_holds_the_log_is_what_a_route_has_left_and_not_what_it_had(tmp_path: Path) -> None:
-    """Invariant 11: from those that ran to the disk and back, nobody sees an old hold."""
+    """A route's hold is its remaining work, with no old hold in between (Invariant 11)."""
     with CommitLog.open(tmp_path / "log"), OffsetLog(tmp_path / "log", "old"):
         pass
     with operated(tmp_path, lines(4), out={"start": "earliest"}) as op:
@@ -87,7 +87,7 @@ def test_what_holds_the_log_is_what_a_route_has_left_and_not_what_it_had(tmp_pat
 
 
 def test_a_route_that_was_forgotten_and_comes_anew_begins_anew(tmp_path: Path) -> None:
-    """Nothing that the start has read of its offset log is taken for what it is now."""
+    """A route that was forgotten and is added again starts without its earlier offset log."""
     with CommitLog.open(tmp_path / "log") as log, OffsetLog(tmp_path / "log", "old") as old:
         first, last = log.append(messages_to_batch([Message("a", b"x")] * 3), "before")
         old.settle(Range(first, last), last)
@@ -103,7 +103,7 @@ def test_a_route_that_was_forgotten_and_comes_anew_begins_anew(tmp_path: Path) -
 
 
 def test_a_route_is_not_declared_while_entries_are_given_up(tmp_path: Path) -> None:
-    """Invariant 11: what a new route begins at is still there when it is declared."""
+    """A new route is declared only after a running release has ended (Invariant 11)."""
     with operated(tmp_path, lines(3), out={}) as op:
         until(lambda: op.route()["watermark"] == 2)
         with op.engine.log.gate:
@@ -120,7 +120,7 @@ def test_a_route_is_not_declared_while_entries_are_given_up(tmp_path: Path) -> N
 def test_a_route_that_leaves_ends_behind_its_slice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its writer has is settled; until then it is told, and cannot be put back."""
+    """A leaving route settles its writer's slice, and cannot be added again until then."""
     writer = {"pause_at": 1}
     paused = tmp_path / "slow.paused"
     paused.touch()
@@ -146,7 +146,7 @@ def test_a_route_that_leaves_ends_behind_its_slice(
 
 @pytest.mark.parametrize("state", ["halted", "paused"])
 def test_a_route_that_waits_for_somebody_leaves_at_once(tmp_path: Path, state: str) -> None:
-    """Neither a pause nor an error keeps it, and it waits again when it is back."""
+    """A paused or halted route leaves at once, and is in the same state when it is back."""
     keys = {"writer": {"reject": [1]}} if state == "halted" else {}
     with operated(tmp_path, lines(2), out={}, late=keys) as op:
         until(lambda: op.route("out")["watermark"] == 1)
@@ -161,7 +161,7 @@ def test_a_route_that_waits_for_somebody_leaves_at_once(tmp_path: Path, state: s
 
 
 def test_a_stop_takes_those_with_it_that_are_leaving(tmp_path: Path) -> None:
-    """The engine ends as ever, and a reload finds no engine any more."""
+    """A stop ends leaving routes as usual, and a later reload finds no engine."""
     paused = tmp_path / "slow.paused"
     paused.touch()
     with operated(tmp_path, lines(3), out={}, slow={"writer": {"pause_at": 1}}) as op:
@@ -177,7 +177,7 @@ def test_a_stop_takes_those_with_it_that_are_leaving(tmp_path: Path) -> None:
 
 
 def test_a_renamed_route_is_refused_and_nothing_changes(tmp_path: Path) -> None:
-    """As at a start: it would deliver everything again."""
+    """A renamed route is refused at a reload, and nothing changes."""
     with operated(tmp_path, lines(2), out={}, old={}) as op:
         until(lambda: op.route("old")["watermark"] == 1)
         with pytest.raises(InvalidPipeline, match="offsets rename"):
@@ -191,7 +191,7 @@ def test_a_renamed_route_is_refused_and_nothing_changes(tmp_path: Path) -> None:
 def test_when_a_route_cannot_be_declared_none_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that fails in between leaves no offset log behind, which would hold the log."""
+    """A disk that fails at a reload leaves no new offset log, which would hold the log."""
 
     def full(directory: Path, name: str, **more: Any) -> OffsetLog:
         if name == "second":
@@ -216,7 +216,7 @@ def test_when_a_route_cannot_be_declared_none_is(
 
 
 def test_a_reader_comes_goes_and_comes_back(tmp_path: Path) -> None:
-    """It goes on at its position, and the others read all the time."""
+    """A reader resumes at its position, and the other readers are read all the time."""
     (tmp_path / "more.txt").write_text("b x\nb y\n")
     first, more = reader("in", "source.txt"), reader("more", "more.txt")
     with operated(tmp_path, lines(1), out={}) as op:
@@ -236,7 +236,7 @@ def test_a_reader_comes_goes_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_reader_with_other_settings_is_opened_anew(tmp_path: Path) -> None:
-    """Also one that has stopped, and one that is paused: that waits for its resume."""
+    """A reader with other settings is opened again, a paused one at its resume."""
     (tmp_path / "else.txt").write_text("b x\nb y\nb z\n")
     elsewhere = [reader("in", "else.txt")]
     with operated(tmp_path, lines(1), out={}) as op:
@@ -258,7 +258,7 @@ def test_a_reader_with_other_settings_is_opened_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("adaptor", ["engine_tools:LinesReader", GOING_ON])
 def test_a_new_reader_that_cannot_be_opened_stops_alone(tmp_path: Path, adaptor: str) -> None:
-    """At a start that ends the engine; here others run, and the operator is told."""
+    """A new reader that cannot be opened stops alone, and the operator gets the reason."""
     first = reader("in", "source.txt")
     with operated(tmp_path, lines(1), out={}) as op:
         until(lambda: op.route()["watermark"] == 0)
@@ -272,7 +272,7 @@ def test_a_new_reader_that_cannot_be_opened_stops_alone(tmp_path: Path, adaptor:
 
 
 def test_a_reader_that_leaves_tells_its_source_what_is_delivered(tmp_path: Path) -> None:
-    """And nothing later: that is known when it is back, and then not read again."""
+    """A leaving reader acknowledges delivered entries to its source, and nothing later."""
     keys = {"adaptor": "table_tools:Committed", "release": "delivered", "rows": 1}
     waiting, first = reader("waiting", "w.txt", **keys), reader("in", "source.txt")
     (tmp_path / "w.txt").write_text("n a\nn b\n")
@@ -292,7 +292,7 @@ def test_a_reader_that_leaves_tells_its_source_what_is_delivered(tmp_path: Path)
 
 
 def test_a_leader_that_leaves_leaves_what_is_not_delivered_to_the_next(tmp_path: Path) -> None:
-    """Invariant 10: another engine may lead meanwhile, so nothing of it is delivered here."""
+    """A leaving leader leaves undelivered entries to the next leader (Invariant 10)."""
     (tmp_path / "out.down").write_text("write")
     (tmp_path / "source.txt").write_text("")
     given = table(
@@ -314,7 +314,7 @@ def test_a_leader_that_leaves_leaves_what_is_not_delivered_to_the_next(tmp_path:
 
 
 def test_a_source_waits_for_a_route_that_has_come(tmp_path: Path) -> None:
-    """It delivers what the log holds, and no source is told of an entry that it still owes."""
+    """A new route delivers the log's entries, and no source is acknowledged before that."""
     given = table(tmp_path, ["k 0", "k 1"], {"name": "out"}, adaptor=GOING_ON, end=False)
     with operated_table(given) as op:
         until(lambda: told(tmp_path / "table.txt") == [0, 1])
@@ -330,7 +330,7 @@ def test_a_source_waits_for_a_route_that_has_come(tmp_path: Path) -> None:
 
 
 def test_a_route_that_a_source_waits_for_cannot_be_taken_away(tmp_path: Path) -> None:
-    """As at a start: its source would be told without it. Together with that reader it can."""
+    """A route that a source waits for can only be removed together with its reader."""
     given = table(tmp_path, ["k 0"], {"name": "out"}, {"name": "old"}, adaptor=GOING_ON, end=False)
     (tmp_path / "source.txt").write_text("")
     with operated_table(given) as op:
@@ -344,7 +344,7 @@ def test_a_route_that_a_source_waits_for_cannot_be_taken_away(tmp_path: Path) ->
 
 
 def test_who_comes_and_goes_is_in_the_audit_file(tmp_path: Path) -> None:
-    """By kind and name, with who has asked for it; the event names them as text."""
+    """Additions and removals are in the audit file by kind, name and operator."""
     with operated(tmp_path, [], out={}, old={}) as op:
         reload(op, routes=[route("out"), route("new", start="latest")])
         (line,) = op.audited()

@@ -60,7 +60,7 @@ def add_lines(folder: Path, label: str, count: int) -> None:
 
 
 def deliver_all(folder: Path, sink: str) -> None:
-    """Run the pipeline until its source has ended and everything is delivered."""
+    """Run the pipeline until its source has ended and all entries are delivered."""
     with running(pipeline_into(folder, sink, end=True)) as engine:
         until(lambda: engine.wait(0.02))
         assert status_of(engine).lag == 0
@@ -73,7 +73,7 @@ def status_of(engine: Engine) -> RouteStatus:
 
 
 def entries_written(folder: Path) -> int:
-    """Return how many deliveries the LMDB sink counts, repeated ones too."""
+    """Return the number of deliveries that the LMDB sink counts, with repeats."""
     import lmdb  # noqa: PLC0415 - as the tests of its adaptor
 
     with lmdb.open(str(folder / "sink"), max_dbs=3, readonly=True, lock=False) as database:
@@ -83,7 +83,7 @@ def entries_written(folder: Path) -> int:
 
 
 def held(folder: Path, sink: str) -> str:
-    """Return all that *sink* holds, in one text."""
+    """Return the whole content of *sink* as one text."""
     if sink == "lmdb":
         import lmdb  # noqa: PLC0415 - as the tests of its adaptor
 
@@ -96,7 +96,7 @@ def held(folder: Path, sink: str) -> str:
 
 
 class Late(SparklessHost):
-    """Starts no host before the log has *wanted* entries: readers are always first."""
+    """A host launcher that waits for *wanted* entries, so that readers are always first."""
 
     wanted: ClassVar[int] = 20
     engine: Engine | None = None
@@ -126,9 +126,9 @@ def restored(folder: Path, sink: str) -> None:
 
 @pytest.mark.parametrize("sink", SINKS)
 def test_a_restored_log_halts_a_sink_that_is_further_on(tmp_path: Path, sink: str) -> None:
-    """What a sink stored in a history that the log has lost settles nothing, at no start."""
+    """Entries stored in a history that the log has lost settle nothing, at any start."""
     restored(tmp_path, sink)
-    for _ in range(2):  # whoever starts it again has not solved it
+    for _ in range(2):  # a second start does not change it
         host = Late()
         engine = host.engine = Engine(pipeline_into(tmp_path, sink, end=False), host, ignore)
         engine.start()
@@ -148,12 +148,12 @@ def await_halt(engine: Engine) -> None:
 
 
 def ignore(*_: object, **__: object) -> None:
-    """Observe nothing."""
+    """Ignore an event."""
 
 
 @pytest.mark.parametrize("sink", SINKS)
 def test_what_was_restored_is_delivered_by_a_replay(tmp_path: Path, sink: str) -> None:
-    """An operator's replay lets the route deliver what the restored log holds, all of it."""
+    """A replay delivers all entries of the restored log."""
     restored(tmp_path, sink)
     host = Late()
     engine = host.engine = Engine(pipeline_into(tmp_path, sink, end=False), host, ignore)
@@ -173,7 +173,7 @@ def test_what_was_restored_is_delivered_by_a_replay(tmp_path: Path, sink: str) -
 
 
 def without_runs(*arguments: Any) -> list[WorkerSpec]:
-    """Return specs of workers that know of no run, as in older versions."""
+    """Return worker specs without runs, as in older versions."""
     return [replace(each, runs=Runs()) for each in specs_of(*arguments)]
 
 
@@ -181,7 +181,7 @@ def without_runs(*arguments: Any) -> list[WorkerSpec]:
 def test_a_sink_written_by_an_older_version_is_not_believed_either(
     tmp_path: Path, sink: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An offset without a run settles nothing beyond what was durable at the log's open."""
+    """An offset without a run settles nothing beyond the durable end at the log's open."""
     with monkeypatch.context() as before:
         before.setattr("transporter.engine.routing.route.specs_of", without_runs)
         restored(tmp_path, sink)
@@ -200,7 +200,7 @@ def test_a_sink_written_by_an_older_version_is_not_believed_either(
 def test_a_sink_that_is_ahead_of_its_offset_log_is_still_believed(
     tmp_path: Path, sink: str
 ) -> None:
-    """After a power cut nothing is delivered twice: the log knows the run that wrote last."""
+    """After a power cut nothing is delivered twice, because the log has the run that wrote last."""
     add_lines(tmp_path, "one", 10)
     deliver_all(tmp_path, sink)
     shutil.rmtree(tmp_path / "log" / "offsets" / "out")

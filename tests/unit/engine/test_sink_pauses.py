@@ -1,4 +1,4 @@
-"""A pause that a sink asks for is had, whatever becomes of the worker that was asked."""
+"""A pause requested by a sink, which outlives the worker that received it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def test_a_retry_after_outlives_its_worker(tmp_path: Path) -> None:
-    """The worker that heard of it is killed; its successor sends nothing before it is over."""
+    """A worker that succeeds a killed one sends nothing before the pause is over."""
     times: list[float] = []
 
     def decide(_: Request) -> Reply:

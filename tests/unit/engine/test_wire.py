@@ -1,4 +1,4 @@
-"""Attackers between an engine and its workers, and attackers who have a job of Spark's."""
+"""Attackers between an engine and its workers, and attackers with a job of Spark's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOOPBACK = Network("127.0.0.1", 0, "127.0.0.1")
 
 
 class Relay:
-    """Passes on what it hears, keeps a copy, and may change it."""
+    """A relay that passes on data, keeps a copy, and may change it."""
 
     def __init__(self, there: tuple[str, int]) -> None:
         self._there, self.heard = there, bytearray()
@@ -50,7 +50,7 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Hang up on both sides."""
+        """Close both sides."""
         for each in (self._door, *self._lines):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -75,7 +75,7 @@ class Relay:
 
 @contextmanager
 def carrying() -> Iterator[tuple[Carrier, Relay]]:
-    """Run a carrier that workers reach through a relay only."""
+    """Run a carrier that workers reach only through a relay."""
     carrier = Carrier(SparklessHost(), Events(), pytest.fail, LOOPBACK)
     relay = Relay(carrier._listener.worker_address)
     carrier._listener.worker_address = relay.address
@@ -89,7 +89,7 @@ def carrying() -> Iterator[tuple[Carrier, Relay]]:
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold a log of ten entries with a canary in each, which workers do not see."""
+    """Return a log of ten entries with a canary in each, which workers do not see."""
     monkeypatch.setattr(module, "place_of", lambda _: "another machine")
     with CommitLog.open(tmp_path / "log", compression=None) as log:
         for _ in range(10):
@@ -97,7 +97,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def connected(carrier: Carrier, tmp_path: Path) -> Line:
-    """Return the line to a worker whose settings hold a canary."""
+    """Yield the line to a worker whose settings hold a canary."""
     found = carrier.connect(
         worker_spec(tmp_path, path=str(tmp_path / f"{CANARY.decode()}.jsonl")), lambda: False
     )
@@ -107,7 +107,7 @@ def connected(carrier: Carrier, tmp_path: Path) -> Line:
 
 @pytest.mark.usefixtures("log")
 def test_nothing_can_be_read_between_engine_and_worker(tmp_path: Path) -> None:
-    """Neither settings, nor entries, nor what became of them, crosses the network in clear."""
+    """Settings, entries and outcomes never cross the network in clear."""
     with carrying() as (carrier, relay), connected(carrier, tmp_path) as line:
         assert line.recv() == Opened(None)
         line.send(Slice(0, 9, 0))
@@ -121,7 +121,7 @@ def test_nothing_can_be_read_between_engine_and_worker(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("log")
 def test_nothing_can_be_changed_between_engine_and_worker(tmp_path: Path) -> None:
-    """One bit that is another one on its way breaks the connection, and is delivered nowhere."""
+    """One changed bit on the network breaks the connection and is not delivered."""
     with carrying() as (carrier, relay), connected(carrier, tmp_path) as line:
         assert line.recv() == Opened(None)
         relay.change = altered
@@ -132,7 +132,7 @@ def test_nothing_can_be_changed_between_engine_and_worker(tmp_path: Path) -> Non
 
 
 def altered(data: bytes) -> bytes:
-    """Return *data* with a slice that ends earlier, where one can be seen, else with any bit."""
+    """Return *data* with an earlier end of its slice, where it shows, or with one bit changed."""
     if (shorter := data.replace(b"K\x09", b"K\x08")) != data:
         return shorter
     middle = len(data) // 2
@@ -141,7 +141,7 @@ def altered(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("network", [None, LOOPBACK], ids=["unix", "tcp"])
 def test_a_job_holds_no_secret(tmp_path: Path, network: Network | None) -> None:
-    """What is sent to Spark names neither settings nor steps, nor any key but the worker's own."""
+    """A job holds neither settings nor steps, nor any key but the worker's own."""
     carrier = Carrier(SparklessHost(["busy"]), Events(), pytest.fail, network)
     sent: list[Any] = []
     carrier._send = sent.append  # type: ignore[method-assign]
@@ -158,7 +158,7 @@ def test_a_job_holds_no_secret(tmp_path: Path, network: Network | None) -> None:
 
 
 def test_a_ticket_is_good_for_one_call(tmp_path: Path) -> None:
-    """Who finds a job later, or beside its worker, gets nothing by what it holds."""
+    """A ticket allows one call, so that a job found later proves nothing."""
     carrier = Carrier(SparklessHost(), Events(), pytest.fail)
     carrier.start()
     try:
@@ -179,7 +179,7 @@ def test_a_ticket_is_good_for_one_call(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_has_called_is_not_pushed_aside(tmp_path: Path) -> None:
-    """A second caller with its ticket is turned away, also before the route has taken it."""
+    """A second caller with a worker's ticket is closed, also before the route takes the first."""
     carrier = Carrier(SparklessHost(), Events(), pytest.fail)
     carrier.start()
     try:
@@ -201,7 +201,7 @@ def test_a_worker_that_has_called_is_not_pushed_aside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("attempt", [0, 1])
 def test_tasks_are_told_what_their_worker_was_told(tmp_path: Path, attempt: int) -> None:
-    """A task of an earlier worker gets nothing any more, and no worker's ticket is a task's."""
+    """Only a task of the current worker gets its settings, and with a ticket of its own."""
     carrier = Carrier(SparklessHost(), Events(), pytest.fail)
     carrier.start()
     try:
@@ -226,7 +226,7 @@ def test_tasks_are_told_what_their_worker_was_told(tmp_path: Path, attempt: int)
 
 
 def test_an_invitation_that_is_shown_proves_nothing() -> None:
-    """Its key is not in its text."""
+    """The text of an invitation does not show its key."""
     shown = repr(Invitation(Ticket("nowhere", "claim", CANARY), "out", 0, 1, 0, "log"))
     assert "claim" in shown
     assert CANARY.decode() not in shown

@@ -1,4 +1,4 @@
-"""The life of a writer is as docs/adaptors.md tells: which calls one object gets, and when."""
+"""The life of a writer as in docs/adaptors.md: the calls of one object, and their order."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def calls(folder: Path) -> list[str]:
 
 
 def over(folder: Path) -> list[str]:
-    """Return the calls of a run that has ended, but for the last close, which need not come."""
+    """Return the calls of a finished run, except for the last close, which is optional."""
     found = calls(folder)
     return found[:-1] if found[-1].endswith(" close") else found
 
 
 @pytest.mark.parametrize("how", ["unavailable", "timeout"])
 def test_an_outage_leaves_the_same_object_open(tmp_path: Path, how: str) -> None:
-    """After SinkUnavailable or SinkTimeout of write there is a write again, and nothing between."""
+    """After SinkUnavailable or SinkTimeout in write the same object gets the next write."""
     run_to_end(pipeline(tmp_path, {2: how, 3: how}))
     assert over(tmp_path) == ["1 open", *["1 write 0..2"] * 3]
 
 
 @pytest.mark.parametrize("how", ["rejected", "odd"])
 def test_what_names_no_entry_is_divided_with_the_same_object(tmp_path: Path, how: str) -> None:
-    """A refusal, or anything unknown, brings the entries one at a time to the same object."""
+    """After an unnamed failure the same object gets the entries one at a time."""
     run_to_end(pipeline(tmp_path, {2: how}))
     singly = [f"1 write {n}..{n}" for n in range(3)]
     assert over(tmp_path) == ["1 open", "1 write 0..2", *singly]
@@ -54,14 +54,14 @@ def test_what_names_no_entry_is_divided_with_the_same_object(tmp_path: Path, how
 
 @pytest.mark.parametrize("how", ["unavailable", "timeout"])
 def test_a_failed_open_is_closed_and_a_new_object_opened(tmp_path: Path, how: str) -> None:
-    """After an open that says that the sink is away the object is closed, and another one made."""
+    """After an open that reports an unavailable sink the object is closed and replaced."""
     run_to_end(pipeline(tmp_path, {1: how}))
     assert over(tmp_path) == ["1 open", "1 close", "2 open", "2 write 0..2"]
 
 
 @pytest.mark.parametrize(("call", "how"), [(1, "fault"), (1, "odd"), (2, "fault")])
 def test_a_fault_closes_the_object_until_a_resume(tmp_path: Path, call: int, how: str) -> None:
-    """A route that halted has no writer; a resume makes another one and opens it."""
+    """A halted route has no writer, and a resume creates and opens another."""
     events = Events()
     with running(pipeline(tmp_path, {call: how}, end=False), events=events) as engine:
         events.await_count("route-stopped")

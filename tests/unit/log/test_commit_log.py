@@ -1,4 +1,4 @@
-"""The commit log on the real file system: appending, rolling, closing, opening again."""
+"""The commit log on the real file system: append, roll, close and reopen."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_offsets_are_dense_and_go_on_after_a_clean_stop(tmp_path: Path, batch: M
 
 
 def test_epochs_grow_with_every_open(tmp_path: Path) -> None:
-    """Each open takes the next epoch, so writers of an earlier one can be told apart."""
+    """Each open takes the next epoch, which distinguishes its writers from earlier ones."""
     epochs = []
     for _ in range(3):
         with CommitLog.open(tmp_path) as log:
@@ -57,7 +57,7 @@ def test_epochs_grow_with_every_open(tmp_path: Path) -> None:
 
 
 def test_append_returns_only_after_its_frame_was_synced(tmp_path: Path, batch: Make) -> None:
-    """Invariant 1: when append returns, a sync has happened after the write."""
+    """An append returns only after a sync of its frame (Invariant 1)."""
     disk = Disk()
     with CommitLog.open(tmp_path, files=disk) as log:
         disk.calls.clear()
@@ -67,7 +67,7 @@ def test_append_returns_only_after_its_frame_was_synced(tmp_path: Path, batch: M
 
 
 def test_nothing_is_published_before_it_is_durable(tmp_path: Path, batch: Make) -> None:
-    """Invariant 1: routes and other processes hear of an offset only after its sync."""
+    """Routes and other processes see an offset only after its sync (Invariant 1)."""
     disk = Disk()
     log = CommitLog.open(tmp_path, files=disk)
     disk.failing["sync"] = OSError(errno.EIO, "Input/output error")
@@ -78,7 +78,7 @@ def test_nothing_is_published_before_it_is_durable(tmp_path: Path, batch: Make) 
 
 
 def test_a_failed_sync_poisons_the_log(tmp_path: Path, batch: Make) -> None:
-    """Invariant 13: after a failed sync no append succeeds, even if the disk seems well again."""
+    """After a failed sync no append succeeds, even if the disk works again (Invariant 13)."""
     disk = Disk()
     log = CommitLog.open(tmp_path, files=disk)
     disk.failing["sync"] = OSError(errno.EIO, "Input/output error")
@@ -94,7 +94,7 @@ def test_a_failed_sync_poisons_the_log(tmp_path: Path, batch: Make) -> None:
 def test_a_full_disk_takes_the_frame_back_and_later_appends_succeed(
     tmp_path: Path, batch: Make
 ) -> None:
-    """Invariant 14: a full disk leaves no partial frame, and the log goes on when there is room."""
+    """A full disk leaves no partial frame, and later appends succeed (Invariant 14)."""
     disk = Disk()
     log = CommitLog.open(tmp_path, files=disk)
     log.append(batch(2), "r")
@@ -137,7 +137,7 @@ def test_concurrent_appends_share_syncs_and_lose_nothing(tmp_path: Path, batch: 
 
 
 class _HeldSync(RealFileSystem):
-    """The real disk, whose segments sync only while ``go`` is set; ``begun`` tells of a sync."""
+    """The real disk, whose segments sync only while ``go`` is set. ``begun`` marks a sync."""
 
     def __init__(self) -> None:
         self.go, self.begun = threading.Event(), threading.Event()
@@ -158,7 +158,7 @@ class _HeldSync(RealFileSystem):
 
 
 def test_what_no_sync_covers_is_bounded(tmp_path: Path, batch: Make) -> None:
-    """Invariant 13: while a sync runs at most one group of 8 MiB is written behind it."""
+    """While a sync runs at most one group of 8 MiB is written behind it (Invariant 13)."""
     disk = _HeldSync()
     large = batch(3, size=1 << 20)
     with CommitLog.open(tmp_path, files=disk, compression=None) as log:
@@ -167,7 +167,7 @@ def test_what_no_sync_covers_is_bounded(tmp_path: Path, batch: Make) -> None:
         threads = [threading.Thread(target=log.append, args=(large, f"r{n}")) for n in range(9)]
         for thread in threads:
             thread.start()
-        # All that can join the group joins it; nobody is told of that while a sync runs.
+        # All appends that fit join the group, and none is notified while a sync runs.
         until(lambda: disk.begun.is_set() and log._group._bytes > MAX_APPEND // 2)
         time.sleep(0.1)
         written = log._active.byte
@@ -192,7 +192,7 @@ def test_the_newest_position_of_every_reader_survives(tmp_path: Path, batch: Mak
 
 
 def test_a_second_engine_is_refused_and_told_the_owner(tmp_path: Path) -> None:
-    """Invariant 12: the lock names the process that holds it."""
+    """A second engine is refused with the process id of the lock's holder (Invariant 12)."""
     import os  # noqa: PLC0415
 
     with CommitLog.open(tmp_path), pytest.raises(LogLocked, match=f"pid {os.getpid()}"):
@@ -201,7 +201,7 @@ def test_a_second_engine_is_refused_and_told_the_owner(tmp_path: Path) -> None:
 
 
 def test_an_unclean_stop_never_extends_the_old_file(tmp_path: Path, batch: Make) -> None:
-    """Invariant 13: after a crash the log goes on in a new file."""
+    """After a crash the log goes on in a new file (Invariant 13)."""
     log = CommitLog.open(tmp_path)
     log.append(batch(4), "r", "p")
     log.append(batch(4), "r", "q")
@@ -210,7 +210,7 @@ def test_an_unclean_stop_never_extends_the_old_file(tmp_path: Path, batch: Make)
     with CommitLog.open(tmp_path) as log:
         assert log.durable == 7
         assert log.append(batch(1), "r") == (8, 8)
-    # Only cut: what was copied is no longer needed here, nor is what was reserved.
+    # Only cut: neither the copied frames nor the reserved space is needed here any more.
     after = (tmp_path / f"{0:020d}.log").read_bytes()
     assert len(after) < len(before)
     assert before.startswith(after)
@@ -218,13 +218,13 @@ def test_an_unclean_stop_never_extends_the_old_file(tmp_path: Path, batch: Make)
 
 
 def test_offsets_of_a_cut_tail_are_never_given_again(tmp_path: Path, batch: Make) -> None:
-    """Invariant 4: a frame that recovery cuts keeps its offsets for good."""
+    """A frame that recovery cuts keeps its offsets for good (Invariant 4)."""
     log = CommitLog.open(tmp_path)
     for _ in range(4):
         log.append(batch(1), "r")
     frames = list(_frames(tmp_path))
     crash(log)
-    # Frame 3's header proves offsets 0..2; damage to its payload tears it alone.
+    # Frame 3's header proves offsets 0..2, so damage to its payload tears it alone.
     _flip(tmp_path / f"{0:020d}.log", frames[3].payload_byte + 5)
     with CommitLog.open(tmp_path) as log:
         assert log.durable == 2
@@ -233,7 +233,7 @@ def test_offsets_of_a_cut_tail_are_never_given_again(tmp_path: Path, batch: Make
 
 
 def test_damage_below_the_floor_is_refused_and_nothing_changed(tmp_path: Path, batch: Make) -> None:
-    """Invariant 3: a bad header that was proved durable is corruption, named with its place."""
+    """A damaged header below the durable floor is corruption, named by place (Invariant 3)."""
     log = CommitLog.open(tmp_path)
     for _ in range(4):
         log.append(batch(1), "r")
@@ -249,7 +249,7 @@ def test_damage_below_the_floor_is_refused_and_nothing_changed(tmp_path: Path, b
 
 
 def test_an_offset_log_proves_durability(tmp_path: Path, batch: Make) -> None:
-    """Invariant 3: what a route has settled is durable: its loss is corruption, not a torn tail."""
+    """The loss of entries that a route has settled is corruption, not a torn tail (Invariant 3)."""
     log = CommitLog.open(tmp_path)
     log.append(batch(1), "r")
     log.append(batch(1), "r")
@@ -265,7 +265,7 @@ def test_an_offset_log_proves_durability(tmp_path: Path, batch: Make) -> None:
 def test_a_segment_of_another_format_version_is_refused_as_such(
     tmp_path: Path, batch: Make
 ) -> None:
-    """Invariant 19: an unknown version is named; it is not taken for damage."""
+    """An unknown format version is named and not taken for damage (Invariant 19)."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(1), "r")
     path = tmp_path / f"{0:020d}.log"
@@ -279,7 +279,7 @@ def test_a_segment_of_another_format_version_is_refused_as_such(
 
 
 def test_a_log_whose_meta_is_missing_is_not_begun_anew(tmp_path: Path, batch: Make) -> None:
-    """A lost meta file is reported; the segment that is there is never overwritten."""
+    """A lost meta file is reported, and the existing segment is never overwritten."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(1), "r")
     (tmp_path / "meta").unlink()
@@ -288,7 +288,7 @@ def test_a_log_whose_meta_is_missing_is_not_begun_anew(tmp_path: Path, batch: Ma
 
 
 def test_a_missing_segment_is_refused(tmp_path: Path, batch: Make) -> None:
-    """Coverage must join: a segment that is gone from the middle is corruption."""
+    """A segment missing from the middle is corruption, because coverage must join."""
     with CommitLog.open(tmp_path, segment_bytes=2048) as log:
         for _ in range(20):
             log.append(batch(10), "r")
@@ -299,7 +299,7 @@ def test_a_missing_segment_is_refused(tmp_path: Path, batch: Make) -> None:
 
 
 def test_large_batches_are_cut_and_one_giant_message_is_refused(batch: Make) -> None:
-    """Every append stays within what recovery may have to copy."""
+    """Every append stays within the size that recovery may have to copy."""
     parts = list(appendable(batch(20, size=1 << 20)))
     assert sum(part.num_rows for part in parts) == 20
     assert all(part.nbytes <= MAX_APPEND for part in parts)
@@ -311,7 +311,7 @@ def test_large_batches_are_cut_and_one_giant_message_is_refused(batch: Make) -> 
 def test_a_frame_that_no_reader_would_take_is_never_written(
     tmp_path: Path, batch: Make, compression: str | None
 ) -> None:
-    """Who appends without cutting is told so, however small it would be on the disk."""
+    """An oversized append without cutting is refused, however small its compressed size."""
     with CommitLog.open(tmp_path, compression=compression) as log:
         with pytest.raises(MessageTooLarge, match="in parts"):
             log.append(batch(20, size=1 << 20), "r")
@@ -319,7 +319,7 @@ def test_a_frame_that_no_reader_would_take_is_never_written(
 
 
 def test_log_time_never_goes_back(tmp_path: Path, batch: Make) -> None:
-    """Invariant 16: a wall clock that is set back does not set entries back."""
+    """A wall clock that is set back does not set entries back (Invariant 16)."""
     times = iter([50, 100, 40, 120])
     with CommitLog.open(tmp_path, clock=lambda: next(times)) as log:
         for _ in range(3):

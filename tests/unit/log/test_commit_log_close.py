@@ -1,4 +1,4 @@
-"""The commit log's ends: closed beside an append, without its lock, without descriptors."""
+"""The end of a commit log: a close beside an append, a lost lock, no free descriptors."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class _FirstSyncHeld(RealFileSystem):
 
 
 def _open_all(folder: Path, count: int) -> list[int]:
-    """Open *count* new files: they take the numbers of all descriptors that are free."""
+    """Open *count* new files, which take the numbers of all free descriptors."""
     folder.mkdir()
     return [os.open(folder / str(number), os.O_RDWR | os.O_CREAT) for number in range(count)]
 
 
 def test_an_error_of_any_kind_in_a_sync_leaves_nobody_waiting(tmp_path: Path, batch: Make) -> None:
-    """Who waits for a sync that ends with a bug, not with a failed call, goes on by himself."""
+    """An append that waits for a sync which raises an unexpected error does not wait for ever."""
     disk, ended = _FirstSyncHeld(), queue.Queue[object]()
     with CommitLog.open(tmp_path, files=disk) as log:
 
@@ -83,7 +83,7 @@ def test_an_error_of_any_kind_in_a_sync_leaves_nobody_waiting(tmp_path: Path, ba
 
 
 def test_close_waits_for_an_append_that_syncs(tmp_path: Path, batch: Make) -> None:
-    """An append that is still syncing when the log is closed writes into no other file."""
+    """An append that is syncing when the log is closed writes to no other file."""
     disk = _FirstSyncHeld()
     log = CommitLog.open(tmp_path / "log", files=disk)
     appended: list[tuple[int, int]] = []
@@ -105,7 +105,7 @@ def test_close_waits_for_an_append_that_syncs(tmp_path: Path, batch: Make) -> No
 
 
 def test_a_closed_log_writes_nothing_more(tmp_path: Path, batch: Make) -> None:
-    """Whatever is called on a closed log, no other file is written to, synced or measured."""
+    """Calls on a closed log write to, sync and measure no file."""
     log = CommitLog.open(tmp_path / "log")
     log.append(batch(1), "r")
     used = log.used_bytes
@@ -124,7 +124,7 @@ def test_a_closed_log_writes_nothing_more(tmp_path: Path, batch: Make) -> None:
 
 
 class _Counting(RealFileSystem):
-    """The real disk, which counts what of segments no sync covers; syncs wait for ``go``."""
+    """The real disk, which counts the unsynced bytes of segments. Syncs wait for ``go``."""
 
     def __init__(self) -> None:
         self.unsynced = self.most = 0
@@ -153,7 +153,7 @@ class _Counting(RealFileSystem):
 
 
 def test_what_no_sync_covers_is_bounded_at_rolls(tmp_path: Path, batch: Make) -> None:
-    """Invariant 13: appends that wait for a roll together do not write more than two groups."""
+    """Appends that wait for a roll write at most two groups (Invariant 13)."""
     disk, large = _Counting(), batch(4, size=1 << 20)
     with CommitLog.open(tmp_path, files=disk, compression=None, segment_bytes=30 << 20) as log:
         for _ in range(7):
@@ -162,7 +162,7 @@ def test_what_no_sync_covers_is_bounded_at_rolls(tmp_path: Path, batch: Make) ->
         threads = [threading.Thread(target=log.append, args=(large, "r")) for _ in range(8)]
         for thread in threads:
             thread.start()
-        # One of them fills the segment and syncs; the others wait for that, and then for a roll.
+        # One of them fills the segment and syncs, and the others wait for that and for a roll.
         time.sleep(0.5)
         disk.go.set()
         for thread in threads:
@@ -173,7 +173,7 @@ def test_what_no_sync_covers_is_bounded_at_rolls(tmp_path: Path, batch: Make) ->
 
 
 def test_an_engine_whose_lock_was_removed_acks_nothing_more(tmp_path: Path, batch: Make) -> None:
-    """Invariant 12: once another engine can own the log, no append of this one succeeds."""
+    """Once another engine can own the log, no append of this one succeeds (Invariant 12)."""
     log = CommitLog.open(tmp_path)
     assert log.append(batch(1), "r") == (0, 0)
     (tmp_path / LOCK).unlink()
@@ -191,7 +191,7 @@ def test_an_engine_whose_lock_was_removed_acks_nothing_more(tmp_path: Path, batc
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "gone with the log"])
 def test_a_lost_lock_is_noticed_without_an_append(tmp_path: Path, batch: Make, how: str) -> None:
-    """Whoever only looks learns it, too: before it syncs what routes have settled."""
+    """A check of the lock reports its loss before settled entries are synced."""
     directory = tmp_path / "log"
     log = CommitLog.open(directory)
     log.append(batch(1), "r")
@@ -222,7 +222,7 @@ def test_a_lost_lock_stops_a_roll(tmp_path: Path, batch: Make) -> None:
 
 
 def test_without_descriptors_a_roll_is_back_pressure(tmp_path: Path, batch: Make) -> None:
-    """Invariant 14: a full descriptor table at a roll loses nothing, and is over when it is."""
+    """A roll without a free descriptor loses nothing and is retried (Invariant 14)."""
     for call in ("open", "sync_directory"):
         directory = tmp_path / call
         disk = _Tableless(call)
@@ -240,7 +240,7 @@ def test_without_descriptors_a_roll_is_back_pressure(tmp_path: Path, batch: Make
 
 
 def test_without_descriptors_a_budget_is_back_pressure(tmp_path: Path, batch: Make) -> None:
-    """Invariant 14: to measure the log for its budget needs a descriptor, and waits for one."""
+    """A budget's measurement waits for a free descriptor (Invariant 14)."""
     disk = _Tableless("open")
     with CommitLog.open(tmp_path, files=disk, max_bytes=4 << 20) as log:
         disk.full = True
@@ -251,7 +251,7 @@ def test_without_descriptors_a_budget_is_back_pressure(tmp_path: Path, batch: Ma
 
 
 def test_a_crash_between_two_tries_to_roll_loses_nothing(tmp_path: Path, batch: Make) -> None:
-    """A roll that a full table cut short is begun again, or recovered from: both lose nothing."""
+    """A roll that a full table cut short is repeated or recovered from, and loses nothing."""
     disk = _Tableless("sync_directory")
     log = CommitLog.open(tmp_path, files=disk, segment_bytes=1)
     log.append(batch(2), "r")

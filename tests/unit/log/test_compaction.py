@@ -1,4 +1,4 @@
-"""Compaction: what goes, what stays, and that nobody who reads beside it notices."""
+"""Compaction: the entries that are dropped and kept, unnoticed by readers beside it."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def _while_it_is_written(
 
 @pytest.mark.parametrize("whole", [True, False], ids=["one frame", "a frame each"])
 def test_the_tables_of_the_first_design(tmp_path: Path, whole: bool) -> None:
-    """Of the old segment 14 (C), 15 (B) and 16 (A) stay; the active one and the offsets stay."""
+    """Of the old segment 14 (C), 15 (B) and 16 (A) stay, and so do the active one and offsets."""
     segments = [[Frame(letters(OLD))], [Frame(letters(ACTIVE))]]
     if not whole:
         segments = [one_by_one(OLD), one_by_one(ACTIVE)]
     last = write_log(tmp_path, segments)
     before = everything(tmp_path)
-    # c0 has acked up to 26 for A, 23 for B and 27 for C; so it passed everything up to 27.
+    # c0 has acked up to 26 for A, 23 for B and 27 for C, so it passed everything up to 27.
     with OffsetLog(tmp_path, "c0") as c0:
         for namespace, newest in (("A", 26), ("B", 23), ("C", 27)):
             c0.settle(Range(0, newest), last, {namespace: newest})
@@ -109,7 +109,7 @@ def test_entries_in_the_active_segment_make_nothing_obsolete(tmp_path: Path) -> 
 
 
 def test_a_log_of_one_segment_is_never_touched(tmp_path: Path) -> None:
-    """An idle source and a route that is done: the active segment stays, and appends follow it."""
+    """The active segment of an idle log stays as it is, and appends follow it."""
     write_log(tmp_path, [[Frame(letters("AAAA"))]])
     content = (tmp_path / segment_name(0)).read_bytes()
     assert compacted(tmp_path, 3).looked_at == 0
@@ -120,7 +120,7 @@ def test_a_log_of_one_segment_is_never_touched(tmp_path: Path) -> None:
 
 
 def test_an_entry_is_obsoleted_from_another_segment(tmp_path: Path) -> None:
-    """The last of a namespace may lie in a much later segment: the log is compacted as a whole."""
+    """A namespace's last entry in a much later segment makes an earlier one obsolete."""
     last = write_log(
         tmp_path, [[Frame(letters("AB"))], [Frame(letters("CA"))], [Frame([*letters("D")])]]
     )
@@ -131,7 +131,7 @@ def test_an_entry_is_obsoleted_from_another_segment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("watermark", [-1, 1, 2, 3, 4, 5])
 def test_what_a_route_has_not_settled_stays(tmp_path: Path, watermark: int) -> None:
-    """Invariant 11: nothing above the least watermark goes, nor is it what makes others go."""
+    """Entries above the least watermark stay and obsolete no others (Invariant 11)."""
     write_log(tmp_path, [[Frame(letters("AAA"))], [Frame(letters("AAA"))], [Frame(letters("A"))]])
     before = everything(tmp_path)
     compacted(tmp_path, watermark)
@@ -141,7 +141,7 @@ def test_what_a_route_has_not_settled_stays(tmp_path: Path, watermark: int) -> N
 
 
 def test_a_route_that_never_acked_keeps_everything(tmp_path: Path) -> None:
-    """A route that has only been declared, and one whose folder is empty, hold the whole log."""
+    """A route without an ack, also one whose folder is empty, holds the whole log."""
     last = write_log(tmp_path, [[Frame(letters("AAA"))], [Frame(letters("A"))]])
     with OffsetLog(tmp_path, "fast") as fast:
         fast.settle(Range(0, last), last)
@@ -173,7 +173,7 @@ def test_young_segments_stay(tmp_path: Path) -> None:
 
 
 def test_the_last_of_each_key_stays_and_every_entry_without_one(tmp_path: Path) -> None:
-    """``keep: key`` drops what a later entry of the same key in the same namespace replaces."""
+    """``keep: key`` drops an entry that a later one of its namespace and key replaces."""
     other = Message("other", b"0", b"a")
     last = write_log(
         tmp_path,
@@ -199,7 +199,7 @@ def test_an_empty_key_is_a_key(tmp_path: Path) -> None:
 
 
 def test_a_tombstone_goes_after_its_grace_with_all_that_it_buried(tmp_path: Path) -> None:
-    """The last of a key that says "deleted" stays for the grace period, then goes too."""
+    """A tombstone that is its key's last entry is dropped after the grace period."""
     last = write_log(
         tmp_path,
         [
@@ -215,19 +215,19 @@ def test_a_tombstone_goes_after_its_grace_with_all_that_it_buried(tmp_path: Path
 
 
 def test_a_tombstone_stays_while_an_older_segment_holds_its_key(tmp_path: Path) -> None:
-    """An obsolete entry that is still there, as the end of its segment, must not come to life."""
+    """A tombstone stays while an obsolete entry of its key marks the end of a segment."""
     last = write_log(
         tmp_path,
         [[Frame(keyed("b=1", "a=1"))], [Frame(keyed("a", "b", "d=1"))], [Frame(keyed("e=1"))]],
     )
     for _ in range(2):
         compacted(tmp_path, last, "key", tombstones=0.0)
-        # 1 marks the end of its segment, so 2, which deletes it, stays; 3 goes with 0.
+        # 1 marks the end of its segment, so its tombstone 2 stays, and 3 is dropped with 0.
         assert list(everything(tmp_path)) == [1, 2, 4, 5]
 
 
 def test_a_tombstone_behind_a_damaged_segment_stays(tmp_path: Path) -> None:
-    """What cannot be read may hold the key."""
+    """A tombstone behind an unreadable segment stays, because that may hold its key."""
     last = write_log(
         tmp_path, [[Frame(keyed("a=1", "c=1"))], [Frame(keyed("a", "d=1"))], [Frame(keyed("e=1"))]]
     )
@@ -242,7 +242,7 @@ def test_a_tombstone_behind_a_damaged_segment_stays(tmp_path: Path) -> None:
 
 
 def test_the_last_entry_of_a_namespace_stays_even_if_it_is_a_tombstone(tmp_path: Path) -> None:
-    """A reader may ask for the last entry of each of its namespaces."""
+    """A namespace's last entry stays even if it is a tombstone, because readers may request it."""
     messages = [Message("gone", None, b"k", "delete"), *keyed("d=1")]
     last = write_log(tmp_path, [[Frame(messages)], [Frame(keyed("e=1"))]])
     compacted(tmp_path, last, "key", tombstones=0.0)
@@ -253,7 +253,7 @@ def test_the_last_entry_of_a_namespace_stays_even_if_it_is_a_tombstone(tmp_path:
 def test_keys_that_do_not_fit_are_left_to_another_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str
 ) -> None:
-    """Invariant 17: with room for a few keys the result is that of one pass; so with few masks."""
+    """With room for few keys or masks the result is that of one pass (Invariant 17)."""
     monkeypatch.setattr("transporter.log.key_history.SEEN_BYTES", 120)
     monkeypatch.setattr("transporter.log.sealed_segments.CHUNK_FRAMES", 2)
     monkeypatch.setattr("transporter.log.compaction_targets.MASK_ROWS", 12)
@@ -274,7 +274,7 @@ def test_keys_that_do_not_fit_are_left_to_another_pass(
 
 
 def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path) -> None:
-    """What would go is counted; every file stays as it is."""
+    """A dry run counts the obsolete entries and changes no file."""
     last = write_log(tmp_path, [[Frame(letters("AAAB"))], [Frame(letters("A"))]])
     content = {path: path.read_bytes() for path in tmp_path.iterdir()}
     report = compacted(tmp_path, last, dry_run=True)
@@ -292,7 +292,7 @@ def test_a_second_compaction_finds_nothing_to_do(tmp_path: Path) -> None:
 
 
 def test_small_frames_are_joined(tmp_path: Path) -> None:
-    """A segment of many tiny frames becomes one of few, though nothing in it is obsolete."""
+    """A segment of many tiny frames becomes one of few, also without obsolete entries."""
     frames = [Frame([Message(f"n{at}", b"d" * 50)], position=str(at)) for at in range(200)]
     last = write_log(tmp_path, [frames, [Frame(letters("A"))]])
     before = everything(tmp_path)
@@ -305,7 +305,7 @@ def test_small_frames_are_joined(tmp_path: Path) -> None:
 
 
 def test_large_frames_are_cut_and_coverage_has_no_hole(tmp_path: Path) -> None:
-    """Frames cover every offset of the segment, obsolete ones too, and stay about 1 MiB long."""
+    """Frames cover each offset of the segment, obsolete ones too, and are about 1 MiB long."""
     rows = [Message("A" if at % 2 else f"n{at}", b"x" * 60_000) for at in range(80)]
     last = write_log(tmp_path, [[Frame(rows[:40]), Frame(rows[40:])], [Frame(letters("B"))]])
     before = everything(tmp_path)
@@ -321,7 +321,7 @@ def test_large_frames_are_cut_and_coverage_has_no_hole(tmp_path: Path) -> None:
 
 
 def test_positions_and_who_read_what_survive(tmp_path: Path) -> None:
-    """Each reader's newest position is in the segment; frames of two readers are not mixed."""
+    """Each reader's newest position is kept, and no frame mixes two readers."""
     frames = [
         Frame(letters("A"), "one", "1"),
         Frame(letters("B"), "two", "2"),
@@ -350,7 +350,7 @@ def test_positions_and_who_read_what_survive(tmp_path: Path) -> None:
 
 
 def test_log_times_stay(tmp_path: Path) -> None:
-    """An entry keeps its own log time, and a search by time finds the first entry that is left."""
+    """An entry keeps its log time, and a search by time finds the first entry left."""
     times = iter(range(100))
     frames = [Frame(letters("A")) for _ in range(5)] + [Frame(letters("B"))]
     last = write_log(tmp_path, [frames, [Frame(letters("C"))]], clock=lambda: next(times))
@@ -365,7 +365,7 @@ def test_log_times_stay(tmp_path: Path) -> None:
 
 
 def test_a_gap_that_a_header_declares_survives(tmp_path: Path) -> None:
-    """A compacted segment says of the offsets before it what the old one said."""
+    """A compacted segment declares the same gap before it as the old one."""
     last = write_log(
         tmp_path, [[Frame(letters("AB"))], [Frame(letters("AA"))], [Frame(letters("A"))]]
     )
@@ -381,7 +381,7 @@ def test_a_gap_that_a_header_declares_survives(tmp_path: Path) -> None:
 
 
 def test_the_index_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stood in the old index is gone; the new entries are confirmed by the new segment."""
+    """The new index replaces the old one and is confirmed by the new segment."""
     monkeypatch.setattr("transporter.log.index.STRIDE", 1 << 20)
     monkeypatch.setattr("transporter.log.segment_rewriter.STRIDE", 1 << 20)
     rows = [Message(f"n{at}", b"x" * 60_000) for at in range(100)]
@@ -399,7 +399,7 @@ def test_the_index_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_reader_goes_on_in_a_segment_that_was_replaced(tmp_path: Path) -> None:
-    """What a reader remembers of the places of the old file is of no use in the new one."""
+    """A reader discards remembered places of a segment that was replaced."""
     count = MOST + 3
     segments = [[Frame(letters("A")), Frame(letters(f"A{chr(97 + at)}"))] for at in range(count)]
     last = write_log(tmp_path, [*segments, [Frame(letters("A"))]])
@@ -421,7 +421,7 @@ def test_a_reader_goes_on_in_a_segment_that_was_replaced(tmp_path: Path) -> None
 
 
 def test_a_slice_is_bounded_by_the_entries_that_are_left(tmp_path: Path) -> None:
-    """A route gets over a region that compaction emptied in one step."""
+    """A route passes a region that compaction emptied in one step."""
     last = write_log(tmp_path, [[Frame(letters("A")) for _ in range(300)], [Frame(letters("B"))]])
     compacted(tmp_path, last)
     with LogReader(tmp_path) as reader:
@@ -429,7 +429,7 @@ def test_a_slice_is_bounded_by_the_entries_that_are_left(tmp_path: Path) -> None
 
 
 def test_a_damaged_segment_is_left_alone_and_named(tmp_path: Path) -> None:
-    """Nothing of a segment that cannot be read is dropped; the others are compacted."""
+    """A segment that cannot be read is kept whole and named, and the others are compacted."""
     last = write_log(
         tmp_path,
         [
@@ -452,7 +452,7 @@ def test_a_damaged_segment_is_left_alone_and_named(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_segment_as_it_was(tmp_path: Path) -> None:
-    """Without room for the copy nothing changes, and no half-made file stays."""
+    """Without room for the copy nothing changes, and no partial file stays."""
     disk = Disk()
     last = write_log(tmp_path, [[Frame(letters("AAAB"))], [Frame(letters("A"))]])
     disk.failing_at = ("pwrite", f"{segment_name(0)}.tmp", OSError(errno.ENOSPC, "no space"))
@@ -463,7 +463,7 @@ def test_a_full_disk_leaves_the_segment_as_it_was(tmp_path: Path) -> None:
 
 
 class _Filling(Disk):
-    """A disk with so many bytes free, and none from a number of looks on."""
+    """A disk with a given number of free bytes, and none from a given check on."""
 
     def __init__(self, free: int, looks: int = 1 << 60) -> None:
         super().__init__()
@@ -475,7 +475,7 @@ class _Filling(Disk):
 
 
 def test_without_room_for_a_copy_nothing_is_read(tmp_path: Path) -> None:
-    """What a replacement needs, and a rest for those who append, is free before it begins."""
+    """A compaction begins only with free space for its copy and a reserve for appends."""
     last = write_log(tmp_path, [[Frame(letters("AAAB"))], [Frame(letters("A"))]])
     read: list[int] = []
     settings = CompactionSettings(0.0, compression=None)
@@ -496,7 +496,7 @@ def test_without_room_for_a_copy_nothing_is_read(tmp_path: Path) -> None:
 def test_a_disk_that_fills_during_the_copy_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others write too: the copy leaves them what is left, and its own room."""
+    """A disk that other writers fill ends the copy, which frees its own space."""
     monkeypatch.setattr(segment_rewriter, "SYNC_BYTES", 100)
     last = write_log(tmp_path, [[Frame(letters("AAAB"))], [Frame(letters("A"))]])
     disk = _Filling(1 << 40, looks=2)
@@ -507,7 +507,7 @@ def test_a_disk_that_fills_during_the_copy_ends_it(
 
 
 class _Counting(Disk):
-    """Counts the reads since somebody was last told of progress, and keeps the most."""
+    """Counts reads between two progress callbacks, and keeps the maximum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -536,7 +536,7 @@ class _Counting(Disk):
 def test_paced_work_can_be_ended_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
-    """Between two moments at which a stop is noticed lie few frames, however many there are."""
+    """Few frames lie between two checks for a stop, however many there are."""
     monkeypatch.setattr("transporter.log.sealed_segments.CHUNK_FRAMES", 50)
     monkeypatch.setattr("transporter.log.reindex._STEP", 16384)
     frames = [Frame(letters("A")) for _ in range(600)]
@@ -561,7 +561,7 @@ def test_paced_work_can_be_ended_at_any_moment(
 
 @pytest.mark.parametrize("call", ["sync", "sync_directory"])
 def test_a_failed_sync_is_final(tmp_path: Path, call: str) -> None:
-    """Invariant 13: the engine hears of it as of any other failed sync."""
+    """A failed sync is as final for the engine as any other (Invariant 13)."""
     disk = Disk()
     last = write_log(tmp_path, [[Frame(letters("AAAB"))], [Frame(letters("A"))]])
     disk.failing[call] = OSError(errno.EIO, "Input/output error")
@@ -570,7 +570,7 @@ def test_a_failed_sync_is_final(tmp_path: Path, call: str) -> None:
 
 
 def test_whoever_hears_of_progress_can_end_it(tmp_path: Path) -> None:
-    """What a caller raises leaves a log that is whole, with no half-made file."""
+    """A progress callback that raises leaves a whole log without a partial file."""
     last = write_log(
         tmp_path, [[Frame(letters("AAB"))], [Frame(letters("AAC"))], [Frame(letters("D"))]]
     )
@@ -592,7 +592,7 @@ def test_whoever_hears_of_progress_can_end_it(tmp_path: Path) -> None:
 
 
 def test_a_replay_that_begins_meanwhile_keeps_what_it_needs(tmp_path: Path) -> None:
-    """The watermark is asked again before each copy and each switch."""
+    """The watermark is read again before each copy and each switch."""
     last = write_log(
         tmp_path, [[Frame(letters("AAB"))], [Frame(letters("AAC"))], [Frame(letters("D"))]]
     )
@@ -608,7 +608,7 @@ def test_a_replay_that_begins_meanwhile_keeps_what_it_needs(tmp_path: Path) -> N
 
 
 def test_a_replay_that_begins_during_the_copy_loses_nothing(tmp_path: Path) -> None:
-    """Invariant 11: the hold is looked at when the files are switched, not before the copy."""
+    """The hold is read when the files are switched, not before the copy (Invariant 11)."""
     last = write_log(
         tmp_path, [[Frame(letters("AAB"))], [Frame(letters("AAC"))], [Frame(letters("D"))]]
     )
@@ -631,7 +631,7 @@ def test_a_replay_that_begins_during_the_copy_loses_nothing(tmp_path: Path) -> N
 
 
 def test_a_copy_leaves_the_gate_to_others(tmp_path: Path) -> None:
-    """Retention and replays wait for the switch of two files, never for the paced copy."""
+    """Retention and replays wait for the switch of two files, not for the paced copy."""
     last = write_log(tmp_path, [[Frame(letters("AAB"))], [Frame(letters("A"))]])
     gate, passed = RetentionGate(), threading.Event()
 
@@ -656,7 +656,7 @@ def test_a_copy_leaves_the_gate_to_others(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_retention_removed_meanwhile_stays_removed(tmp_path: Path) -> None:
-    """Removal wins: the rename of a replacement never brings a removed segment back."""
+    """A rename of a replacement never brings back a segment that retention has removed."""
     last = write_log(
         tmp_path, [[Frame(letters("AAB"))], [Frame(letters("AAC"))], [Frame(letters("D"))]]
     )
@@ -680,7 +680,7 @@ def test_a_segment_that_retention_removed_meanwhile_stays_removed(tmp_path: Path
 
 
 def test_a_route_goes_on_behind_an_entry_that_was_compacted_away(tmp_path: Path) -> None:
-    """A restart whose last acked offset is gone reads on: offsets are places, not entries."""
+    """A restart whose last acked offset was dropped reads on behind it."""
     last = write_log(
         tmp_path, [[Frame(letters("AAAB"))], [Frame(letters("AC"))], [Frame(letters("A"))]]
     )
@@ -693,7 +693,7 @@ def test_a_route_goes_on_behind_an_entry_that_was_compacted_away(tmp_path: Path)
 
 
 def test_a_log_that_is_compacted_again_and_again_stays_small(tmp_path: Path) -> None:
-    """What is live does not grow, so neither do the segments, whatever was written in all."""
+    """A repeatedly compacted log stays as small as its live entries, whatever was written."""
     sizes = []
     with CommitLog.open(tmp_path, compression=None) as log:
         for _ in range(6):

@@ -1,4 +1,4 @@
-"""Counting what compaction has dropped from a range of offsets."""
+"""The count of the entries that compaction has dropped from a range of offsets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def no_payload(*_: object) -> pa.RecordBatch:
 def test_what_was_dropped_is_counted_by_frame_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole segments need no payload; a range that ends within a frame reads that one."""
+    """Whole segments are counted without a payload, and a range within a frame reads that one."""
     last = write_log(
         tmp_path, [[Frame(letters("AAAB"))], [Frame(letters("AAA"))], [Frame(letters("A"))]]
     )
@@ -57,7 +57,7 @@ def test_what_was_dropped_is_counted_by_frame_headers(
 def test_a_segment_that_was_never_compacted_is_not_walked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One frame that proves an offset of its own segment shows that; a large log costs little."""
+    """A segment that was never compacted is recognised by one frame, without a walk."""
     row = messages_to_batch([Message("n", b"x" * 100_000)])
     with CommitLog.open(tmp_path, compression=None, segment_bytes=4 << 20) as log:
         for _ in range(70):
@@ -76,7 +76,7 @@ def test_a_segment_that_was_never_compacted_is_not_walked(
 
 
 def test_offsets_that_recovery_cut_are_not_taken_for_dropped(tmp_path: Path) -> None:
-    """They stay a hole in the compacted segment, however often it is compacted."""
+    """Offsets cut by recovery stay a gap in the segment, however often it is compacted."""
     log = CommitLog.open(tmp_path, compression=None, clock=lambda: 0)
     log.append(messages_to_batch(letters("AA")), "r")
     unsynced(log, messages_to_batch(letters("AAB")))
@@ -98,14 +98,14 @@ def test_offsets_that_recovery_cut_are_not_taken_for_dropped(tmp_path: Path) -> 
         assert counted(tmp_path) == len(before) - len(after) == 5
         with closing(Segment(RealFileSystem(), tmp_path / segment_name(2))) as segment:
             header, (first, *_) = segment.header, segment.frames()
-        # Wherever the hole lies now, no frame begins behind the offset that verify allows.
+        # Wherever the gap lies now, no frame begins behind the offset that verify allows.
         assert first.first <= header.next_offset == 9
     assert inspect(tmp_path).last == last
     assert verify(tmp_path).damages == ()
 
 
 def test_what_was_dropped_of_a_repaired_segment_is_counted(tmp_path: Path) -> None:
-    """A repair moves what lies behind a damage into a segment of its own, as it is."""
+    """Entries dropped before a repair are counted in the segment that the repair has moved."""
     frames = [Frame(letters("AD"), "r"), Frame(letters("AE"), "s"), Frame(letters("BBC"), "r")]
     last = write_log(tmp_path, [frames, [Frame(letters("AB"))], [Frame(letters("A"))]])
     compacted(tmp_path, last)
@@ -119,7 +119,7 @@ def test_what_was_dropped_of_a_repaired_segment_is_counted(tmp_path: Path) -> No
 
 
 def test_times_include_what_may_have_been_logged_then(tmp_path: Path) -> None:
-    """What was dropped has no time any more: it counts from the entry before to the next one."""
+    """A dropped entry's time lies between the entry before it and the next one."""
     times = iter(range(0, 1000, 10))
     with CommitLog.open(tmp_path, compression=None, clock=lambda: next(times)) as log:
         for text in ("AB", "AB", "AB", "AB"):

@@ -1,4 +1,4 @@
-"""Exports: Parquet and JSON lines, whole or not at all."""
+"""Exports to Parquet and JSON lines, complete or absent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ODD = [
 
 
 def test_parquet_gives_back_every_value(tmp_path: Path) -> None:
-    """Nulls, bytes, repeated headers and times come back as they are in the log, types and all."""
+    """Nulls, bytes, repeated headers and times come back with their types."""
     with CommitLog.open(tmp_path / "log") as log:
         for _ in range(3):
             log.append(messages_to_batch(ODD), "r")
@@ -61,7 +61,7 @@ def test_parquet_gives_back_every_value(tmp_path: Path) -> None:
 def test_columns_are_text_where_all_of_them_is(
     tmp_path: Path, messages: list[Message], text: set[str]
 ) -> None:
-    """One entry that is no UTF-8 makes its column bytes, in every row; the rest is as before."""
+    """A single entry that is not UTF-8 makes its column bytes, in every row."""
     batches = [with_offsets(messages_to_batch([each]), row, 0) for row, each in enumerate(messages)]
     batches = batches or [with_offsets(messages_to_batch([]), 0, 0)]
     assert text_columns(batches) == text
@@ -73,14 +73,14 @@ def test_columns_are_text_where_all_of_them_is(
 
 
 def test_an_export_of_nothing_is_a_parquet_file_too(tmp_path: Path) -> None:
-    """Without entries there is a file with the schema and no rows."""
+    """An export without entries is a file with the schema and no rows."""
     export(tmp_path / "x.parquet", parquet(iter([with_offsets(messages_to_batch([]), 0, 0)])))
     found = pq.read_table(tmp_path / "x.parquet")
     assert (found.schema.equals(ENTRY_SCHEMA), found.num_rows) == (True, 0)
 
 
 def test_small_batches_share_a_row_group(monkeypatch: pytest.MonkeyPatch, batch: Make) -> None:
-    """Row groups are as large as they may be, not one for each append, and no larger."""
+    """Row groups are as large as allowed, and small appends share one."""
     monkeypatch.setattr(exporting, "ROW_GROUP_BYTES", 10_000)
     batches = [with_offsets(batch(3), at, 0) for at in range(0, 900, 3)]
     found = pq.ParquetFile(io.BytesIO(b"".join(parquet(batches)))).metadata
@@ -90,7 +90,7 @@ def test_small_batches_share_a_row_group(monkeypatch: pytest.MonkeyPatch, batch:
 
 
 def test_memory_stays_flat(monkeypatch: pytest.MonkeyPatch, batch: Make) -> None:
-    """Invariant 17: Arrow holds about one row group, whether ten or a hundred are written."""
+    """Arrow holds about one row group for ten or for a hundred (Invariant 17)."""
     monkeypatch.setattr(exporting, "ROW_GROUP_BYTES", 1 << 20)
 
     messages, read = batch(100, size=1000), [0]
@@ -103,13 +103,13 @@ def test_memory_stays_flat(monkeypatch: pytest.MonkeyPatch, batch: Make) -> None
     before = pa.total_allocated_bytes()
     held = [(read[0], pa.total_allocated_bytes() - before) for _ in parquet(many())]
     assert max(size for _, size in held) < 4 << 20
-    # What was written is given on while the rest is read.
+    # Finished parts are passed on while the rest is read.
     assert held[0][0] < 20
     assert max(after - seen for (seen, _), (after, _) in pairwise(held)) < 20
 
 
 def test_json_lines_are_what_describes_an_entry() -> None:
-    """One line of JSON an entry, in order."""
+    """Each entry becomes one line of JSON, in order."""
     batches = [with_offsets(messages_to_batch(ODD), at, 7) for at in (0, 4)]
     lines = b"".join(json_lines(batches, lambda e: [e.offset, e.logged_at, e.message.op]))
     assert [json.loads(line) for line in lines.splitlines()] == [
@@ -118,7 +118,7 @@ def test_json_lines_are_what_describes_an_entry() -> None:
 
 
 def test_an_export_that_fails_changes_nothing(tmp_path: Path) -> None:
-    """Damage found on the way leaves the old file and no temporary one."""
+    """An export that meets damage leaves the old file and no temporary one."""
 
     def parts() -> Iterator[bytes]:
         yield b"new"
@@ -134,7 +134,7 @@ def test_an_export_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["pwrite", "sync", "rename", "sync_directory"])
 def test_a_disk_that_fails_is_named(tmp_path: Path, call: str) -> None:
-    """An error of the disk names the file, and leaves no temporary one."""
+    """A disk error names the file and leaves no temporary one."""
     disk = Disk()
     disk.failing[call] = OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(EnvironmentFault, match=r"x: No space left on device"):
@@ -143,7 +143,7 @@ def test_a_disk_that_fails_is_named(tmp_path: Path, call: str) -> None:
 
 
 def test_an_export_is_durable_before_it_takes_the_files_place(tmp_path: Path) -> None:
-    """Written, synced, renamed, and the rename synced, in this order."""
+    """An export is written, synced and renamed, and the rename is synced, in this order."""
     disk = Disk()
     export(tmp_path / "x", [b"a", b"b"], disk)
     names = [name for name, _ in disk.calls if name not in {"truncate", "close"}]
@@ -154,7 +154,7 @@ def test_an_export_is_durable_before_it_takes_the_files_place(tmp_path: Path) ->
 
 @pytest.mark.parametrize("made", ["file", "link"])
 def test_an_export_writes_into_nothing_that_others_have_made(tmp_path: Path, made: str) -> None:
-    """In a shared folder, whoever makes the temporary file beforehand reads nothing."""
+    """A temporary file that another user has created beforehand is not written to."""
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"")
     trap = tmp_path / "x.tmp"

@@ -1,4 +1,4 @@
-"""Following the end of a log that another process writes."""
+"""The follower of a log that another process writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def news(follower: Follower) -> list[object]:
-    """Return what has come: offsets, and what is told of missing ones."""
+    """Return the new offsets, and the reports of missing ones."""
     return [
         offset
         for each in follower.poll()
@@ -37,7 +37,7 @@ def news(follower: Follower) -> list[object]:
 
 
 def test_each_entry_is_handed_out_once_when_it_is_durable(tmp_path: Path, batch: Make) -> None:
-    """What comes is seen at the next look, through rolls, and not before it is synced."""
+    """New entries are returned at the next poll, through rolls, and not before their sync."""
     with CommitLog.open(tmp_path, segment_bytes=1500) as log, Follower(tmp_path, 0) as follower:
         assert news(follower) == []
         seen: list[object] = []
@@ -61,7 +61,7 @@ def test_it_can_begin_inside_a_frame(tmp_path: Path, batch: Make) -> None:
 
 
 def test_what_nobody_confirmed_waits_for_the_next_engine(tmp_path: Path, batch: Make) -> None:
-    """After a crash the tail is handed out once an engine has taken it over, and once only."""
+    """A crashed engine's tail is returned once, after another engine has taken it over."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r")
     with Follower(tmp_path, 0, inspect(tmp_path).confirmed) as follower:
@@ -73,14 +73,14 @@ def test_what_nobody_confirmed_waits_for_the_next_engine(tmp_path: Path, batch: 
         with CommitLog.open(tmp_path) as again:
             assert news(follower) == []
             again.append(batch(2), "r")
-            # The cut frame's offsets are never given again.
+            # The cut frame's offsets are never used again.
             assert news(follower) == [6, 7]
 
 
 def test_nothing_is_passed_over_when_a_crash_had_the_last_segment_replaced(
     tmp_path: Path, batch: Make
 ) -> None:
-    """What was open is another file by then, in which the first new frames are not."""
+    """Frames written after a crash are found although recovery replaced the open segment."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r")
     with Follower(tmp_path, 0) as follower:
@@ -93,7 +93,7 @@ def test_nothing_is_passed_over_when_a_crash_had_the_last_segment_replaced(
 
 
 def test_an_engine_that_came_and_went_unseen_is_not_missed(tmp_path: Path, batch: Make) -> None:
-    """What was appended and left cleanly between two looks is handed out at the second."""
+    """Entries appended and closed cleanly between two polls are returned at the second."""
     CommitLog.open(tmp_path).close()
     with Follower(tmp_path, 0) as follower:
         assert news(follower) == []
@@ -112,7 +112,7 @@ def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path: Path, batch: Make) 
 
 
 def test_removed_entries_are_told_once(tmp_path: Path, batch: Make) -> None:
-    """Where retention was faster, the follower says what is gone and goes on behind it."""
+    """Entries removed by retention are reported once, and the follower goes on behind them."""
     with CommitLog.open(tmp_path, segment_bytes=1) as log, Follower(tmp_path, 0) as follower:
         log.append(batch(2), "r")
         assert news(follower) == [0, 1]
@@ -126,7 +126,7 @@ def test_removed_entries_are_told_once(tmp_path: Path, batch: Make) -> None:
 
 
 def test_lost_entries_are_told_once(tmp_path: Path, batch: Make) -> None:
-    """A gap that a repair declared as lost is told where it lies; a torn one is nobody's loss."""
+    """A gap declared as lost is reported in its place, and a torn one is not a loss."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(3), "r")
     previous = 2
@@ -152,7 +152,7 @@ def test_lost_entries_are_told_once(tmp_path: Path, batch: Make) -> None:
 
 
 def test_a_copied_mark_is_not_believed(tmp_path: Path, batch: Make) -> None:
-    """The mark of an engine that was never seen running may be ahead of the files beside it."""
+    """A durable mark that may have been copied is not trusted."""
     with CommitLog.open(tmp_path / "a") as log:
         log.append(batch(2), "r")
         shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -167,7 +167,7 @@ def test_a_copied_mark_is_not_believed(tmp_path: Path, batch: Make) -> None:
 
 
 def test_a_damaged_entry_ends_it(tmp_path: Path, batch: Make) -> None:
-    """Damage is an error, not something that is looked for again for ever."""
+    """Damage raises an error instead of an endless search."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(2), "r")
         log.append(batch(2), "r")

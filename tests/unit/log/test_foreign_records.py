@@ -1,4 +1,4 @@
-"""Small files of a log that somebody else has made: sound checksums, and no sense in them."""
+"""Small files of a log written by another program, with a valid checksum and bad content."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORD = {
 
 
 def put(path: Path, fields: Any) -> None:
-    """Write *fields* as the log writes them: one line of JSON, one with its checksum."""
+    """Write *fields* as the log does: one line of JSON, and one with its checksum."""
     body = json.dumps(fields).encode()
     path.write_bytes(b"%s\n%08x\n" % (body, crc32c(body)))
 
@@ -56,7 +56,7 @@ def put(path: Path, fields: Any) -> None:
     ids=repr,
 )
 def test_a_forged_maintenance_record_is_corrupt(tmp_path: Path, change: dict[str, Any]) -> None:
-    """Its values are of the kinds that an engine writes, or it is refused as a whole."""
+    """A maintenance record with values of a wrong kind is refused as a whole."""
     put(tmp_path / MAINTENANCE, RECORD)
     assert read_record(RealFileSystem(), tmp_path) is not None
     put(tmp_path / MAINTENANCE, RECORD | change)
@@ -65,7 +65,7 @@ def test_a_forged_maintenance_record_is_corrupt(tmp_path: Path, change: dict[str
 
 
 def test_what_an_engine_writes_is_read_again(tmp_path: Path) -> None:
-    """Every kind of value that a record may have passes the check."""
+    """Every kind of value that an engine writes passes the check."""
     asked = CompactionSettings(after=1.5, keep="key", tombstones=10)
     for record in (
         MaintenanceRecord(),
@@ -77,7 +77,7 @@ def test_what_an_engine_writes_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("runs", [[["1", "a", 0]], [[1, 2, 0]], [[1, "a", None]], [[1]], 7])
 def test_forged_runs_are_corrupt(tmp_path: Path, runs: Any) -> None:
-    """What proves a sink's stored offset is of the kinds that a log writes."""
+    """Forged runs, which would prove a sink's stored offset, are corrupt."""
     log_id = "6e7d1a3a-5a0e-4a52-9d35-6a4c1e0f9b11"
     fields = json.loads(Meta(log_id, 1, 0).encode().partition(b"\n")[0])
     put(tmp_path / META, fields)

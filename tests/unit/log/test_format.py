@@ -1,4 +1,4 @@
-"""The bytes of a segment: what is written is what is read, and nothing else is taken for it."""
+"""The bytes of a segment: the same when read as when written, and no others accepted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TRAILER = Trailer(0x0102030405060708, 128, -1, 5, 6)
 
 
 def test_the_bytes_of_a_segment_header_are_those_of_version_1() -> None:
-    """Invariant 19: whoever changes these bytes has made another format version."""
+    """A change of a segment header's bytes makes another format version (Invariant 19)."""
     assert SEGMENT.encode() == bytes.fromhex(
         "54524e53504c4f47 0100 0000 78000000"  # magic, version, nothing, length
         "000102030405060708090a0b0c0d0e0f 0807060504030201"  # log and segment id
@@ -58,9 +58,9 @@ def test_the_bytes_of_a_segment_header_are_those_of_version_1() -> None:
 
 
 def test_the_bytes_of_a_frame_are_those_of_version_1() -> None:
-    """Invariant 19: whoever changes these bytes has made another format version."""
+    """A change of a frame's bytes makes another format version (Invariant 19)."""
     assert layout.encode_frame(FRAME, b"12345", b"abcdefghijklmnopqr") == bytes.fromhex(
-        "5446524d 5c000000 05000000 12000000"  # magic; lengths of header, extension, payload
+        "5446524d 5c000000 05000000 12000000"  # magic, lengths of header, extension, payload
         "4d000000"  # bytes of the entries in memory
         "0807060504030201 6000000000000000"  # segment id, own place
         "0410000000000000 0d10000000000000 0a000000"  # first and last offset, count
@@ -71,7 +71,7 @@ def test_the_bytes_of_a_frame_are_those_of_version_1() -> None:
 
 
 def test_the_bytes_of_a_trailer_are_those_of_version_1() -> None:
-    """Invariant 19: whoever changes these bytes has made another format version."""
+    """A change of a trailer's bytes makes another format version (Invariant 19)."""
     assert TRAILER.encode() == bytes.fromhex(
         "54454e44 34000000 0807060504030201 8000000000000000"  # magic, length, id, own place
         "0000000000000000"  # last offset plus one
@@ -80,7 +80,7 @@ def test_the_bytes_of_a_trailer_are_those_of_version_1() -> None:
 
 
 def test_a_segment_header_comes_back_as_it_was() -> None:
-    """Every field survives, positions of any text included."""
+    """Every field survives, including positions of any text."""
     strange = replace(SEGMENT, positions={"": "", "é☃": os.fsdecode(b"\xff\x00"), "x" * 999: "1"})
     for header in (SEGMENT, strange, replace(SEGMENT, base=0, previous=-1, positions={})):
         data = header.encode()
@@ -90,7 +90,7 @@ def test_a_segment_header_comes_back_as_it_was() -> None:
 
 
 def test_a_frame_header_comes_back_as_it_was() -> None:
-    """Every field survives, an empty log's durable-through of -1 included."""
+    """Every field survives, including an empty log's durable-through of -1."""
     data = FRAME.encode()
     assert len(data) == layout.FRAME_HEADER_BYTES
     assert FrameHeader.decode(data, FRAME.segment_id, FRAME.byte) == FRAME
@@ -98,7 +98,7 @@ def test_a_frame_header_comes_back_as_it_was() -> None:
 
 
 def test_a_trailer_comes_back_as_it_was() -> None:
-    """Every field survives, also that of a segment without entries."""
+    """Every field survives, including that of a segment without entries."""
     for trailer in (TRAILER, replace(TRAILER, last=10**12)):
         data = trailer.encode()
         assert len(data) == layout.TRAILER_BYTES
@@ -113,7 +113,7 @@ def test_a_source_comes_back_as_it_was() -> None:
 
 
 def test_a_checkpoint_gives_way_to_a_position_that_needs_the_room() -> None:
-    """A position of up to the limit always fits; the checkpoint is only a shortcut."""
+    """A position of up to the limit always fits, if need be in place of the checkpoint."""
     position = "p" * (layout.MAX_EXTENSION - 100)
     source = Source("r", position, {"r": "q" * 200})
     assert len(source.encode()) <= layout.MAX_EXTENSION
@@ -121,7 +121,7 @@ def test_a_checkpoint_gives_way_to_a_position_that_needs_the_room() -> None:
 
 
 def test_a_flipped_bit_is_never_taken_for_a_header() -> None:
-    """Invariant 2: whichever single bit of a header or trailer changes, it counts as none."""
+    """A header or trailer with a flipped bit is rejected (Invariant 2)."""
     frame, trailer, segment = FRAME.encode(), TRAILER.encode(), SEGMENT.encode()
     for bit in range(8 * len(frame)):
         assert FrameHeader.decode(_flipped(frame, bit), FRAME.segment_id, FRAME.byte) is None
@@ -139,7 +139,7 @@ def _flipped(data: bytes, bit: int) -> bytes:
 
 
 def test_a_header_counts_only_in_its_own_place() -> None:
-    """Invariant 3: bytes of another segment, or of another place in this one, are no frame."""
+    """Bytes of another segment or of another place are not a frame (Invariant 3)."""
     data = FRAME.encode()
     assert FrameHeader.decode(data, FRAME.segment_id + 1, FRAME.byte) is None
     assert FrameHeader.decode(data, FRAME.segment_id, FRAME.byte + 8) is None
@@ -149,7 +149,7 @@ def test_a_header_counts_only_in_its_own_place() -> None:
 
 @pytest.mark.parametrize("size", [0, 3, 4, 51, 91])
 def test_what_is_cut_short_is_no_header(size: int) -> None:
-    """Bytes at the end of a file are not read beyond it."""
+    """A header cut short at the end of a file is rejected without a read beyond it."""
     assert FrameHeader.decode(FRAME.encode()[:size], FRAME.segment_id, FRAME.byte) is None
     assert Trailer.decode(TRAILER.encode()[: min(size, 51)], TRAILER.segment_id, 128) is None
 
@@ -165,14 +165,14 @@ def test_what_is_cut_short_is_no_header(size: int) -> None:
     ],
 )
 def test_a_frame_header_that_cannot_be_is_none(wrong: dict[str, int]) -> None:
-    """Invariant 17: lengths and counts are checked before anything is allocated for them."""
+    """Lengths and counts are checked before any allocation for them (Invariant 17)."""
     data = replace(FRAME, **wrong).encode()
     assert FrameHeader.decode(data, FRAME.segment_id, FRAME.byte) is None
 
 
 @pytest.mark.parametrize("length", [0, 87, layout.MAX_HEADER + 8, 2**32 - 1])
 def test_a_segment_header_of_a_length_that_cannot_be_is_corrupt(length: int) -> None:
-    """Invariant 17: a length is checked before that many bytes are read."""
+    """A length is checked before that many bytes are read (Invariant 17)."""
     prefix = bytearray(SEGMENT.encode()[: layout.SEGMENT_PREFIX_BYTES])
     prefix[12:16] = length.to_bytes(4, "little")
     with pytest.raises(Corrupt, match=str(length)):
@@ -181,14 +181,14 @@ def test_a_segment_header_of_a_length_that_cannot_be_is_corrupt(length: int) -> 
 
 @pytest.mark.parametrize("data", [b"", b"TRNSPLOG", b"\0" * 200, b"PK\3\4" * 50])
 def test_a_file_that_is_no_segment_is_said_to_be_none(data: bytes) -> None:
-    """Anything but a segment is named as such."""
+    """A file that is not a segment is named as such."""
     with pytest.raises(Corrupt, match="f: not a log segment"):
         layout.header_length(data, "f")
 
 
 @pytest.mark.parametrize("version", [0, 2, 65535])
 def test_another_version_is_refused_as_such_and_a_damaged_one_as_damage(version: int) -> None:
-    """Invariant 19: only a header that matches its checksum can be of an unknown version."""
+    """Only a header with a valid checksum can be of an unknown version (Invariant 19)."""
     header = bytearray(SEGMENT.encode())
     header[8:10] = version.to_bytes(2, "little")
     with pytest.raises(Corrupt, match="checksum"):
@@ -202,7 +202,7 @@ def test_another_version_is_refused_as_such_and_a_damaged_one_as_damage(version:
 @pytest.mark.parametrize("compression", [None, "lz4"])
 @pytest.mark.parametrize("copies", [1, 40])
 def test_entries_come_back_as_they_were(compression: str | None, copies: int) -> None:
-    """Invariant 2: every value of every column survives, whatever its bytes, lz4 or not."""
+    """Every value of every column survives, whatever its bytes, lz4 or not (Invariant 2)."""
     batch = messages_to_batch(hostile_messages() * copies)
     entries = with_offsets(batch, 10**12, 1)
     payload = layout.encode_payload(entries, compression)
@@ -212,7 +212,7 @@ def test_entries_come_back_as_they_were(compression: str | None, copies: int) ->
 
 
 def test_a_slice_of_a_batch_is_written_without_the_rest_of_it() -> None:
-    """Arrow slices share buffers; only the rows that are asked for reach the disk."""
+    """Only the rows of an Arrow slice are written, although slices share buffers."""
     entries = with_offsets(messages_to_batch(hostile_messages() * 20), 0, 1)
     part = entries.slice(50, 1)
     payload = layout.encode_payload(part, None)
@@ -221,7 +221,7 @@ def test_a_slice_of_a_batch_is_written_without_the_rest_of_it() -> None:
 
 
 def test_a_payload_is_an_arrow_message_without_its_schema() -> None:
-    """The schema is the format's own: a payload is one encapsulated record batch message."""
+    """A payload is one encapsulated record batch message, whose schema the format defines."""
     entries = with_offsets(messages_to_batch(hostile_messages()), 0, 1)
     payload = layout.encode_payload(entries, None)
     message = pa.ipc.read_message(payload)
@@ -239,7 +239,7 @@ def test_meta_comes_back_as_it_was() -> None:
 
 
 def test_a_flipped_bit_in_meta_is_corrupt() -> None:
-    """Whichever bit of it changes, a meta file is refused, never believed."""
+    """A meta file with any flipped bit is refused."""
     data = Meta(str(UUID(int=7)), 3, 17, CleanMark("0.log", 4096)).encode()
     for bit in range(8 * (len(data) - 1)):
         changed = _flipped(data, bit)

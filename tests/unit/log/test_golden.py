@@ -1,4 +1,4 @@
-"""Invariant 19: the files of every released version stay readable, to the last value."""
+"""Files of every released version stay readable, to the last value (Invariant 19)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ USER = Message("users.né", b"\x00\xff", None, op="command", phase="copy", conte
 
 @pytest.fixture(params=sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()))
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Hold a copy of the log that one released format version has written."""
+    """Return a copy of the log that one released format version has written."""
     shutil.copytree(GOLDEN / request.param, tmp_path / "log")
     return tmp_path / "log"
 
 
 def test_every_entry_is_read(log: Path) -> None:
-    """All messages come back as they were, with their offsets and log times."""
+    """All messages come back unchanged, with their offsets and log times."""
     found = inspect(log)
     with LogReader(log) as reader:
         entries = [entry for batch in reader.read(0, found.last) for entry in Entries(batch)]
@@ -54,7 +54,7 @@ def test_every_entry_is_read(log: Path) -> None:
 
 
 def test_the_segments_say_what_they_hold(log: Path) -> None:
-    """Headers, trailers and positions are understood."""
+    """Headers, trailers and positions are read."""
     found = inspect(log)
     bases = [segment.base for segment in found.segments]
     assert (bases[0], found.first, found.last, found.confirmed, found.epoch) == (0, 0, 123, 123, 1)
@@ -76,7 +76,7 @@ def test_the_segments_say_what_they_hold(log: Path) -> None:
 
 
 def test_meta_is_read(log: Path) -> None:
-    """The mark of the clean stop is understood."""
+    """The mark of the clean stop is read."""
     meta = read_meta(RealFileSystem(), log)
     assert meta is not None
     size = (log / segment_name(123)).stat().st_size
@@ -85,7 +85,7 @@ def test_meta_is_read(log: Path) -> None:
 
 
 def test_the_offset_logs_are_read(log: Path) -> None:
-    """Every part of a route's state is understood."""
+    """Every part of a route's state is read."""
     assert declared_routes(log) == ["fresh", "orders"]
     assert read_state(log, "fresh") == RouteState()
     assert read_state(log, "orders") == RouteState(
@@ -99,7 +99,7 @@ def test_the_offset_logs_are_read(log: Path) -> None:
 
 
 def test_the_log_goes_on(log: Path) -> None:
-    """This version appends to what an older one has written, and settles behind it."""
+    """This version appends to an older version's log and settles behind it."""
     from transporter.message import messages_to_batch  # noqa: PLC0415
 
     with CommitLog.open(log, proved=lambda: proved_offset(log)) as opened:

@@ -1,4 +1,4 @@
-"""A log that somebody else has made, with every checksum right: it is refused, never believed."""
+"""A log made by an attacker, with every checksum right, is refused and never trusted."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ MESSAGES = [
 
 
 def honest() -> pa.RecordBatch:
-    """Return the entries that stand where the hostile ones come to be."""
+    """Return honest entries, which the hostile ones replace."""
     return with_offsets(messages_to_batch(MESSAGES), 0, 1_700_000_000_000_000)
 
 
 def packed(message: bytes, claimed: int | None = None) -> bytes:
-    """Return *message* as an LZ4 block that gives itself *claimed* bytes."""
+    """Return *message* as an LZ4 block that states *claimed* bytes."""
     block = pa.Codec("lz4_raw").compress(message, asbytes=True)
     return struct.pack("<4sI", b"LZ4B", len(message) if claimed is None else claimed) + block
 
@@ -62,7 +62,7 @@ def message(batch: pa.RecordBatch, compression: str | None = None) -> bytes:
 
 
 def with_column(name: str, column: pa.Array) -> pa.RecordBatch:
-    """Return the entries with another *column* in the place of *name*, whatever it holds."""
+    """Return the entries with another *column* in the place of *name*, whatever its type."""
     batch = honest()
     at = batch.schema.get_field_index(name)
     return pa.RecordBatch.from_arrays(
@@ -71,7 +71,7 @@ def with_column(name: str, column: pa.Array) -> pa.RecordBatch:
 
 
 def strange(*ends: int) -> bytes:
-    """Return entries whose data end at other places than those where they were put."""
+    """Return entries whose data end at other places than where they were put."""
     made = message(with_column("data", pa.array([b"x" * 11, b"y" * 23, b"z" * 37])))
     right = struct.pack("<4i", 0, 11, 34, 71)
     assert made.count(right) == 1
@@ -79,7 +79,7 @@ def strange(*ends: int) -> bytes:
 
 
 def misspelt(name: str, text: bytes) -> bytes:
-    """Return entries in which the bytes *text* are the text in the column *name*."""
+    """Return entries in which the column *name* holds the bytes *text* as text."""
     made = message(with_column(name, pa.array(["abcdefg"] * COUNT)))
     assert made.count(b"abcdefg" * COUNT) == 1
     return made.replace(b"abcdefg" * COUNT, text * COUNT)
@@ -91,12 +91,12 @@ def offsets(*values: int | None) -> pa.RecordBatch:
 
 
 def large() -> pa.RecordBatch:
-    """Return entries that take more than a frame may."""
+    """Return entries that take more than a frame allows."""
     return with_column("data", pa.array([bytes(layout.MAX_PAYLOAD), b"", b""]))
 
 
 def claiming(claimed: int) -> bytes:
-    """Return entries whose data give themselves *claimed* bytes."""
+    """Return entries whose data state a length of *claimed* bytes."""
     data = bytearray(message(with_column("data", pa.array([bytes(70_000)] * COUNT)), "zstd"))
     real = struct.pack("<q", 3 * 70_000)
     at = data.index(real + ZSTD)
@@ -105,7 +105,7 @@ def claiming(claimed: int) -> bytes:
 
 
 def of_length(length: int) -> bytes:
-    """Return a message whose batch gives itself *length* rows, and so does each column."""
+    """Return a message whose batch states *length* rows, and so does each column."""
     return message(honest()).replace(struct.pack("<q", COUNT), struct.pack("<q", length))
 
 
@@ -206,7 +206,7 @@ BODIES = [
 
 
 def frame_of(payload: bytes, extension: bytes = SOURCE, last: int = COUNT - 1) -> FrameHeader:
-    """Return the header of a frame that holds these, with the checksums that they have."""
+    """Return the header of a frame of these entries, with their checksums."""
     return FrameHeader(
         extension_length=len(extension),
         payload_length=len(payload),
@@ -231,7 +231,7 @@ def hostile_log(
     last: int = COUNT - 1,
     **header: Any,
 ) -> Path:
-    """Make a log whose only frame holds *payload* and *extension*, or whose header lies."""
+    """Write a log whose only frame holds *payload* and *extension*, or whose header is false."""
     with CommitLog.open(folder) as log:
         log.append(messages_to_batch(MESSAGES), "in", "17")
     meta = read_meta(RealFileSystem(), folder)
@@ -252,13 +252,13 @@ def put_beside(folder: Path, file: str, body: bytes) -> None:
 
 
 def engine_opens(folder: Path) -> None:
-    """Open the log in *folder* as an engine does: it appends, or gives an error of ours."""
+    """Open the log in *folder* as an engine does, and append or fail with an error of ours."""
     with suppress(TransporterError), CommitLog.open(folder) as log:
         log.append(messages_to_batch(MESSAGES), "in", "18")
 
 
 def each(cases: Iterable[Any], quick: int) -> list[Any]:
-    """Return every case as a parameter, all but the first *quick* of them left to make soak."""
+    """Return every case as a parameter, and leave all but the first *quick* to make soak."""
     return [
         pytest.param(case, marks=() if at < quick else pytest.mark.exhaustive)
         for at, case in enumerate(cases)
@@ -285,7 +285,7 @@ ENTRIES = sorted(
 def test_commands_meet_a_log_of_a_stranger_and_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], log: dict[str, Any]
 ) -> None:
-    """No traceback, no "None", no success where entries cannot be read."""
+    """Commands print no traceback and no "None", and fail where entries cannot be read."""
     folder = hostile_log(
         tmp_path / "log",
         log.get("payload", message(honest())),
@@ -308,7 +308,7 @@ def test_commands_meet_a_log_of_a_stranger_and_say_so(
 
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_entries_of_a_stranger_are_refused(tmp_path: Path, name: str) -> None:
-    """Each ends as Corrupt, which says what and where, and memory stays what a frame may take."""
+    """Hostile entries are Corrupt with cause and place, and memory stays within a frame's."""
     payload = PAYLOADS[name]
     before = pa.default_memory_pool().max_memory()
     with pytest.raises(Corrupt, match=r"cannot be decoded: .+ \(at byte 0, offset 0\)"):
@@ -322,7 +322,7 @@ def test_entries_of_a_stranger_are_refused(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("extension", EXTENSIONS)
 def test_positions_of_a_stranger_are_refused(tmp_path: Path, extension: bytes) -> None:
-    """A frame's position that no reader gave is Corrupt; its entries are read all the same."""
+    """A forged position of a frame is Corrupt, and its entries are read all the same."""
     folder = hostile_log(tmp_path / "log", message(honest()), extension)
     with LogReader(folder) as reader:
         (found,) = reader.frames(0, COUNT - 1)
@@ -335,7 +335,7 @@ def test_positions_of_a_stranger_are_refused(tmp_path: Path, extension: bytes) -
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_headers_of_a_stranger_are_refused(tmp_path: Path, header: dict[str, Any]) -> None:
-    """A segment header that cannot be is Corrupt."""
+    """An impossible segment header is Corrupt."""
     folder = hostile_log(tmp_path / "log", message(honest()), **header)
     with LogReader(folder) as reader, pytest.raises(Corrupt, match=r"."):
         list(reader.read(0, COUNT - 1))
@@ -343,7 +343,7 @@ def test_headers_of_a_stranger_are_refused(tmp_path: Path, header: dict[str, Any
 
 
 def test_a_header_whose_positions_lie_outside_is_refused(tmp_path: Path) -> None:
-    """Its own length is checked, and so is that of what it holds."""
+    """The header's own length and that of its positions are checked."""
     data = bytearray(SegmentHeader(bytes(16), 7, 0, -1, 0, 1, 0, {"in": "17"}).encode())
     for size in (0, 5, 1 << 31):
         data[84:88] = struct.pack("<I", size)
@@ -363,14 +363,14 @@ def test_a_header_whose_positions_lie_outside_is_refused(tmp_path: Path) -> None
     ],
 )
 def test_a_frame_that_cannot_be_is_none(fields: dict[str, int]) -> None:
-    """Offsets and times that no log reaches do not come from one."""
+    """A frame with impossible offsets or times is not accepted."""
     frame = replace(frame_of(b""), **fields)
     assert FrameHeader.decode(frame.encode(), 7, 0) is None
 
 
 @pytest.mark.parametrize("body", BODIES)
 def test_the_files_beside_the_segments_are_refused(tmp_path: Path, body: bytes) -> None:
-    """With the checksum they have."""
+    """Forged files beside the segments are refused in spite of a valid checksum."""
     folder = hostile_log(tmp_path / "log", message(honest()))
     put_beside(folder, "maintenance", body)
     with pytest.raises(Corrupt, match="maintenance record cannot be read; remove the file"):
@@ -393,14 +393,14 @@ def test_the_files_beside_the_segments_are_refused(tmp_path: Path, body: bytes) 
     ],
 )
 def test_a_parked_entry_of_a_stranger_is_refused(payload: bytes, extension: str) -> None:
-    """The entry and why it is parked alike."""
+    """A forged parked entry and a forged reason are refused."""
     frame = replace(frame_of(payload, extension.encode()), segment_id=0)
     with pytest.raises(Corrupt, match=r"cannot be (read|decoded): ."):
         Parked.decode(layout.encode_frame(frame, extension.encode(), payload), "0.entry")
 
 
 def test_what_arrow_compressed_is_still_read() -> None:
-    """Buffer by buffer, as far as it is no larger than a payload may be."""
+    """Arrow's own buffer compression is read, up to the size of a payload."""
     for compression in (None, "lz4", "zstd"):
         payload = message(with_column("data", pa.array([bytes(90_000)] * COUNT)), compression)
         assert layout.entries_in(payload, frame_of(payload), "").num_rows == COUNT
@@ -409,7 +409,7 @@ def test_what_arrow_compressed_is_still_read() -> None:
 
 
 def test_only_what_this_run_wrote_is_believed(tmp_path: Path) -> None:
-    """What lies before it is looked at as if a stranger had written it."""
+    """Entries from before this run are checked as if an attacker had written them."""
     folder = hostile_log(tmp_path / "log", PAYLOADS["offsets twice"])
     with LogReader(folder, own=COUNT) as reader, pytest.raises(Corrupt):
         list(reader.read(0, COUNT - 1))
@@ -428,7 +428,7 @@ def test_only_what_this_run_wrote_is_believed(tmp_path: Path) -> None:
 def test_repair_declares_the_entries_of_a_stranger_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Then the log is whole again, and an engine goes on behind them."""
+    """A repair declares hostile entries lost, and an engine goes on behind them."""
     folder = hostile_log(tmp_path / "log", PAYLOADS["data of a negative length"], b"[1]")
     assert app.execute(["log", "verify", str(folder)]) != 0
     assert app.execute(["log", "repair", str(folder), "--yes"]) == 0, capsys.readouterr()

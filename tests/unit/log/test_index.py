@@ -1,4 +1,4 @@
-"""The index is a hint: whatever becomes of it, the log reads and recovers the same."""
+"""The index as a hint: without it, the log reads and recovers the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAST = FRAMES * 10 - 1
 
 @pytest.fixture(autouse=True)
 def _short_stride(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enter a frame of every 32 KiB, so that small logs have an index worth hurting."""
+    """Enter a frame for each 32 KiB, so that small logs have an index of several entries."""
     monkeypatch.setattr("transporter.log.index.STRIDE", STRIDE)
 
 
@@ -42,7 +42,7 @@ def fill(directory: Path, batch: Make, frames: int = FRAMES) -> CommitLog:
 
 @pytest.fixture
 def segment(tmp_path: Path, batch: Make) -> Iterator[Segment]:
-    """Hold the only segment of a log."""
+    """Return the only segment of a log."""
     fill(tmp_path, batch).close()
     segment = Segment(Disk(), tmp_path / segment_name(0))
     yield segment
@@ -50,7 +50,7 @@ def segment(tmp_path: Path, batch: Make) -> Iterator[Segment]:
 
 
 def test_a_stride_of_bytes_lies_between_two_entries(segment: Segment) -> None:
-    """Entries are as sparse as promised, begin at the first frame, and name real frames."""
+    """Entries are one stride apart, begin at the first frame, and name real frames."""
     known = marks(Disk(), segment)
     frames = {frame.byte: frame for frame in segment.frames()}
     assert known[0].byte == segment.first_byte
@@ -61,7 +61,7 @@ def test_a_stride_of_bytes_lies_between_two_entries(segment: Segment) -> None:
 
 
 def test_the_nearest_entry_at_or_before_an_offset_is_found(segment: Segment) -> None:
-    """A walk never begins behind the offset that it is for."""
+    """A walk never begins behind the offset that it searches."""
     known = marks(Disk(), segment)
     for offset in range(0, LAST + 1, 7):
         before = [mark for mark in known if mark.first <= offset]
@@ -69,12 +69,12 @@ def test_the_nearest_entry_at_or_before_an_offset_is_found(segment: Segment) -> 
 
 
 def lose(path: Path) -> None:
-    """Lose the index."""
+    """Remove the index."""
     path.unlink()
 
 
 def empty(path: Path) -> None:
-    """Leave an empty index."""
+    """Write an empty index."""
     path.write_bytes(b"")
 
 
@@ -96,7 +96,7 @@ def scribble(path: Path) -> None:
 
 
 def shift(path: Path) -> None:
-    """Leave valid entries that name places where no frame begins."""
+    """Write valid entries that name places where no frame begins."""
     import struct  # noqa: PLC0415
 
     from crc32c import crc32c  # noqa: PLC0415
@@ -111,7 +111,7 @@ def shift(path: Path) -> None:
 
 
 def stale(path: Path) -> None:
-    """Leave the index of another segment."""
+    """Write the index of another segment."""
     import struct  # noqa: PLC0415
 
     from crc32c import crc32c  # noqa: PLC0415
@@ -162,7 +162,7 @@ def test_a_hurt_index_changes_nothing_that_is_recovered(
 
 
 def test_an_index_goes_on_after_a_clean_restart(tmp_path: Path, batch: Make) -> None:
-    """Entries are added behind those that are confirmed, a stride behind the last of them."""
+    """Entries are added behind the confirmed ones, a stride behind the last."""
     fill(tmp_path, batch).close()
     fill(tmp_path, batch).close()
     segment = Segment(Disk(), tmp_path / segment_name(0))
@@ -175,7 +175,7 @@ def test_an_index_goes_on_after_a_clean_restart(tmp_path: Path, batch: Make) -> 
 
 
 def test_an_open_reads_only_the_end_of_a_long_segment(tmp_path: Path, batch: Make) -> None:
-    """With an index, a clean open looks at the frames of the last stride only."""
+    """With an index, a clean open reads the frames of the last stride only."""
     fill(tmp_path, batch).close()
     disk = Disk()
     CommitLog.open(tmp_path, files=disk).close()
@@ -187,7 +187,7 @@ def test_an_open_reads_only_the_end_of_a_long_segment(tmp_path: Path, batch: Mak
 
 
 def test_blocks_stay_short_without_an_index(segment: Segment) -> None:
-    """Invariant 17: who reads backwards holds the headers of one block, indexed or not."""
+    """A backward read holds the headers of one block, indexed or not (Invariant 17)."""
     frames = {frame.byte for frame in segment.frames()}
     indexed = blocks(Disk(), segment)
     index_path(segment.path).unlink()

@@ -1,4 +1,4 @@
-"""Looking at a log from outside: with an engine on it, after a clean stop, after a crash."""
+"""Inspection from outside: with an engine running, after a clean stop, after a crash."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def listing(directory: Path) -> dict[str, bytes]:
-    """Return every file in *directory* with what it holds."""
+    """Return every file in *directory* with its content."""
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
 def test_a_running_engine_is_seen_up_to_its_durable_offset(tmp_path: Path, batch: Make) -> None:
-    """Invariant 12: beside an engine, what is published can be read and is confirmed."""
+    """Published entries can be read beside an engine and are confirmed (Invariant 12)."""
     with CommitLog.open(tmp_path) as log:
         assert (inspect(tmp_path).last, inspect(tmp_path).confirmed) == (-1, -1)
         log.append(batch(3), "r")
@@ -42,7 +42,7 @@ def test_a_running_engine_is_seen_up_to_its_durable_offset(tmp_path: Path, batch
 
 
 def test_a_log_that_was_left_cleanly_is_confirmed_to_its_end(tmp_path: Path, batch: Make) -> None:
-    """After a clean stop nothing is in doubt and nobody owns the log."""
+    """After a clean stop all entries are confirmed, and the log has no owner."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(3), "r")
     found = inspect(tmp_path)
@@ -50,31 +50,31 @@ def test_a_log_that_was_left_cleanly_is_confirmed_to_its_end(tmp_path: Path, bat
 
 
 class Hasty(RealFileSystem):
-    """A disk whose first listing names a segment that is gone when it is looked at."""
+    """A disk whose first listing names a segment that has been removed."""
 
     def __init__(self, vanished: str) -> None:
         self._vanished, self._listings = vanished, 0
 
     def names(self, directory: Path) -> list[str]:
-        """Return the names that are there, and at first one more."""
+        """Return the names of the directory, and in the first listing one more."""
         self._listings += 1
         gone = [self._vanished] if self._listings == 1 else []
         return [*super().names(directory), *gone]
 
     def is_file(self, path: Path) -> bool:
-        """Tell that the one more was a file when it was listed."""
+        """Return true also for the additional name, which was a file when it was listed."""
         return path.name == self._vanished or super().is_file(path)
 
 
 def test_a_last_segment_that_goes_meanwhile_is_looked_for_anew(tmp_path: Path, batch: Make) -> None:
-    """An engine that began behind the look may have rolled, and retention removed the rest."""
+    """A last segment that vanishes during an inspection is looked up again."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(3), "r")
     assert inspect(tmp_path, files=Hasty(segment_name(7))).last == 2
 
 
 def test_the_tail_of_a_crashed_engine_is_unconfirmed(tmp_path: Path, batch: Make) -> None:
-    """Invariant 12: with no engine, entries above the floor are readable and marked as such."""
+    """Without an engine, entries above the floor are readable and marked (Invariant 12)."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r")
     log.append(batch(3), "r")
@@ -82,12 +82,12 @@ def test_the_tail_of_a_crashed_engine_is_unconfirmed(tmp_path: Path, batch: Make
     crash(log)
     found = inspect(tmp_path)
     assert (found.last, found.confirmed) == (8, 5)
-    # An offset log may know more than the frames prove.
+    # An offset log may prove more than the frames do.
     assert inspect(tmp_path, proved=8).confirmed == 8
 
 
 def test_a_torn_tail_is_not_shown(tmp_path: Path, batch: Make) -> None:
-    """What the next open will cut is no part of the log."""
+    """Frames that the next open will cut are not shown."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r")
     torn = unsynced(log, batch(3))
@@ -98,7 +98,7 @@ def test_a_torn_tail_is_not_shown(tmp_path: Path, batch: Make) -> None:
 
 
 def test_looking_changes_nothing(tmp_path: Path, batch: Make) -> None:
-    """A look at a crashed log recovers nothing: that is the engine's to do."""
+    """An inspection of a crashed log recovers nothing, which is left to the engine."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r")
     torn = unsynced(log, batch(3))
@@ -110,7 +110,7 @@ def test_looking_changes_nothing(tmp_path: Path, batch: Make) -> None:
 
 
 def test_an_engine_can_start_while_somebody_looks(tmp_path: Path) -> None:
-    """A glance at the owner does not keep the lock."""
+    """An inspection of the owner does not keep the lock."""
     CommitLog.open(tmp_path).close()
     assert owner_of(tmp_path) is None
     with CommitLog.open(tmp_path):
@@ -118,7 +118,7 @@ def test_an_engine_can_start_while_somebody_looks(tmp_path: Path) -> None:
 
 
 def test_a_published_mark_that_is_torn_is_not_believed(tmp_path: Path, batch: Make) -> None:
-    """A mark that does not match its checksum counts as none, and the frames tell instead."""
+    """A mark with a wrong checksum is ignored, and the frames count instead."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(3), "r")
         log.append(batch(3), "r")
@@ -152,7 +152,7 @@ def test_segments_are_listed_with_their_size(tmp_path: Path, batch: Make) -> Non
 
 @pytest.mark.parametrize("present", ["nothing", "folder", "lock"])
 def test_where_no_log_is_that_is_said(tmp_path: Path, present: str) -> None:
-    """A folder without a log, or no folder at all, is an error that says what to name instead."""
+    """A folder without a log, or a missing folder, is an error that names the setting."""
     directory = tmp_path / "log"
     if present != "nothing":
         directory.mkdir()
@@ -163,7 +163,7 @@ def test_where_no_log_is_that_is_said(tmp_path: Path, present: str) -> None:
 
 
 def test_a_meta_file_that_does_not_match_its_checksum_is_corrupt(tmp_path: Path) -> None:
-    """A damaged meta file is named."""
+    """A meta file with a wrong checksum is corrupt."""
     CommitLog.open(tmp_path).close()
     path = tmp_path / "meta"
     path.write_bytes(path.read_bytes().replace(b'"epoch": 1', b'"epoch": 2'))
@@ -172,7 +172,7 @@ def test_a_meta_file_that_does_not_match_its_checksum_is_corrupt(tmp_path: Path)
 
 
 def test_a_meta_file_of_another_version_is_refused_as_such(tmp_path: Path) -> None:
-    """Invariant 19: an unknown version is named; it is not taken for damage."""
+    """An unknown version is named and not taken for damage (Invariant 19)."""
     from crc32c import crc32c  # noqa: PLC0415
 
     CommitLog.open(tmp_path).close()
@@ -184,7 +184,7 @@ def test_a_meta_file_of_another_version_is_refused_as_such(tmp_path: Path) -> No
 
 
 def test_damage_at_the_durable_end_is_named(tmp_path: Path, batch: Make) -> None:
-    """A log that an engine would refuse to open is not shown as if all were well."""
+    """Damage that would stop an engine's start is reported."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(3), "r")
     damage(tmp_path, 100)

@@ -1,4 +1,4 @@
-"""Clocks that are wrong, and segments that are old: what a log makes of time."""
+"""Log time with wrong clocks and with old segments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LATER = TODAY + 36_500 * DAY
 
 
 class Uptime:
-    """The uptime of a machine, which passes when a test says so."""
+    """A machine's uptime that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -50,7 +50,7 @@ class Uptime:
 
 @pytest.fixture
 def uptime(monkeypatch: pytest.MonkeyPatch) -> Uptime:
-    """Return what logs take for the uptime."""
+    """Replace the uptime that logs read, and return it."""
     up = Uptime()
     monkeypatch.setattr("transporter.log.commit_log.uptime", up)
     return up
@@ -67,7 +67,7 @@ class Clock:
 
 
 def write_days(directory: Path, clock: Clock, days: int, wrong: range = range(0)) -> int:
-    """Append two entries of a namespace each day, a segment a day; on *wrong* days a century on."""
+    """Append two entries of a namespace and a segment a day, on *wrong* days a century ahead."""
     with CommitLog.open(directory, segment_bytes=1, clock=clock, compression=None) as log:
         for day in range(days):
             clock.now = (LATER if day in wrong else TODAY) + day * DAY
@@ -78,7 +78,7 @@ def write_days(directory: Path, clock: Clock, days: int, wrong: range = range(0)
 
 @pytest.mark.parametrize("wrong", [range(2, 3), range(1, 4), range(1)])
 def test_retention_by_age_survives_a_clock_that_was_wrong(tmp_path: Path, wrong: range) -> None:
-    """Segments go when they are old, also those that a clock of the next century wrote."""
+    """Old segments are removed, also those that a clock of the next century wrote."""
     clock = Clock()
     last = write_days(tmp_path, clock, 10, wrong)
     gone = list(
@@ -89,7 +89,7 @@ def test_retention_by_age_survives_a_clock_that_was_wrong(tmp_path: Path, wrong:
             now=clock(),
         )
     )
-    # The right time of an entry of a wrong day is known as precisely as the next segment tells.
+    # The time of an entry of a wrong day is as precise as the next segment's.
     assert len(gone) in range(4, 6)
     assert min(everything(tmp_path)) == 2 * len(gone)
 
@@ -104,14 +104,14 @@ def test_compaction_survives_a_clock_that_was_wrong(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_behind_removes_nothing(tmp_path: Path) -> None:
-    """A machine that begins in 1970 takes no segment for old."""
+    """A clock that starts in 1970 makes no segment old."""
     last = write_days(tmp_path, Clock(), 10)
     settings = RetentionSettings(age=5 * 86400.0)
     assert list(retain(tmp_path, watermark=lambda: last, settings=settings, now=0)) == []
 
 
 def test_a_right_clock_costs_no_headers(tmp_path: Path) -> None:
-    """The log time of a segment counts as it is while it is not ahead of the wall clock."""
+    """A segment's log time counts as it is while it is not ahead of the wall clock."""
     clock = Clock()
     write_days(tmp_path, clock, 4)
     times = WallTimes(RealFileSystem(), tmp_path, clock())
@@ -137,7 +137,7 @@ def test_a_header_that_a_repair_made_states_no_time(tmp_path: Path) -> None:
 def test_log_time_goes_on_where_it_was(
     tmp_path: Path, batch: Make, uptime: Uptime, end: str, *, empty: bool
 ) -> None:
-    """Invariant 16: no restart, no crash and no roll sets log time back."""
+    """A restart, crash or roll never sets log time back (Invariant 16)."""
     clock = Clock(LATER)
     log = aging(0.01, tmp_path, clock=clock)
     log.append(batch(1), "r")
@@ -170,7 +170,7 @@ def test_a_segment_states_when_it_was_begun(tmp_path: Path, batch: Make) -> None
 def test_times_are_found_when_the_last_segment_is_empty(
     tmp_path: Path, batch: Make, uptime: Uptime
 ) -> None:
-    """A segment without entries is no end of any search, whatever its header states."""
+    """A search does not end at a segment without entries, whatever its header states."""
     clock = Clock()
     log = aging(0.01, tmp_path, clock=clock, segment_bytes=1)
     for day in range(3):
@@ -187,7 +187,7 @@ def test_times_are_found_when_the_last_segment_is_empty(
 
 
 def test_log_time_that_is_ahead_is_told_at_the_start(tmp_path: Path, batch: Make) -> None:
-    """Whoever starts an engine on a log of the next century learns it, once."""
+    """A log of the next century is reported once, at the engine's start."""
     clock = Clock(LATER)
     with CommitLog.open(tmp_path, clock=clock) as log:
         log.append(batch(1), "r")
@@ -206,7 +206,7 @@ def test_log_time_that_is_ahead_is_told_at_the_start(tmp_path: Path, batch: Make
 
 
 def test_a_clock_that_jumps_ahead_is_told_and_accepted(tmp_path: Path, batch: Make) -> None:
-    """An append is never refused for its time; a jump by more than an hour is an event."""
+    """An append is never refused for its time, and a jump by more than an hour is an event."""
     clock = Clock()
     seen: list[tuple[str, dict]] = []
     with CommitLog.open(tmp_path, clock=clock) as log:
@@ -226,7 +226,7 @@ def test_a_clock_that_jumps_ahead_is_told_and_accepted(tmp_path: Path, batch: Ma
 
 
 def test_an_old_segment_is_sealed_by_an_append(tmp_path: Path, batch: Make, uptime: Uptime) -> None:
-    """A segment that is small and old is followed by the next one."""
+    """An append to a small, old segment begins the next one."""
     with aging(0.2, tmp_path) as log:
         log.append(batch(1), "r")
         log.append(batch(1), "r")
@@ -245,7 +245,7 @@ def test_an_old_segment_is_sealed_by_an_append(tmp_path: Path, batch: Make, upti
 def test_an_old_segment_of_an_idle_log_is_sealed_by_a_look(
     tmp_path: Path, batch: Make, uptime: Uptime
 ) -> None:
-    """An idle log seals what it holds, and begins no segment behind an empty one."""
+    """An idle log seals its segment, and begins no segment behind an empty one."""
     with aging(0.1, tmp_path) as log:
         assert not log.roll_if_old()
         uptime.now += 0.15
@@ -262,7 +262,7 @@ def test_an_old_segment_of_an_idle_log_is_sealed_by_a_look(
 
 
 def test_the_age_of_a_segment_counts_across_restarts(tmp_path: Path, batch: Make) -> None:
-    """An engine that is started anew each hour seals the segment of a day all the same."""
+    """Hourly restarts do not keep a day-old segment from being sealed."""
     clock = Clock()
     for hour in range(5):
         clock.now = TODAY + hour * 3600 * SECOND
@@ -274,7 +274,7 @@ def test_the_age_of_a_segment_counts_across_restarts(tmp_path: Path, batch: Make
 def test_an_idle_log_on_a_full_disk_rolls_later(
     tmp_path: Path, batch: Make, uptime: Uptime
 ) -> None:
-    """Invariant 14: a roll that finds no room loses nothing, and the next look tries again."""
+    """A roll without room loses nothing, and the next look tries again (Invariant 14)."""
     disk = _FullForSegments()
     with aging(0.01, tmp_path, files=disk) as log:
         log.append(batch(1), "r")
@@ -293,7 +293,7 @@ def test_an_idle_log_on_a_full_disk_rolls_later(
 
 
 def test_what_a_look_has_sealed_is_compacted_and_removed(tmp_path: Path, uptime: Uptime) -> None:
-    """What is written to a log of one small segment is compacted and removed in the end."""
+    """Entries of a log of one small segment are compacted and removed in the end."""
     with aging(0.01, tmp_path, compression=None) as log:
         for _ in range(3):
             log.append(messages_to_batch(Frame(letters("AA")).messages), "r")

@@ -1,4 +1,4 @@
-"""Open segments: few for many readers, and none of a file that is gone."""
+"""Open segments: few for many readers, and none of a removed file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def log_of_many(tmp_path: Path, batch: Make) -> Path:
 
 
 def descriptors(directory: Path, *, removed: bool = False) -> int:
-    """Count what this process has open in *directory*; with *removed*, of files that are gone."""
+    """Count open descriptors in *directory*, or with *removed* those of removed files."""
     found = 0
     for each in Path("/proc/self/fd").iterdir():
         try:
@@ -72,7 +72,7 @@ def test_many_readers_share_few_descriptors(log_of_many: Path) -> None:
 
 
 def test_readers_at_different_places_share_few_descriptors(log_of_many: Path) -> None:
-    """A reader in the middle of a segment keeps that one open, and no other."""
+    """A reader in the middle of a segment keeps only that segment open."""
     with ExitStack() as stack:
         going = []
         for at in range(60):
@@ -85,7 +85,7 @@ def test_readers_at_different_places_share_few_descriptors(log_of_many: Path) ->
 
 
 def test_a_segment_is_not_closed_under_a_reader(log_of_many: Path) -> None:
-    """A reader goes on in the file that it has open, even when that is dropped."""
+    """A reader goes on in its open file, even when the file is dropped."""
     with LogReader(log_of_many) as reader, LogReader(log_of_many) as other:
         found = next(reader.frames(0, 0))
         (log_of_many / segment_name(0)).unlink()
@@ -98,7 +98,7 @@ def test_a_segment_is_not_closed_under_a_reader(log_of_many: Path) -> None:
 
 
 def test_a_sweep_closes_what_was_removed_or_replaced(log_of_many: Path) -> None:
-    """The room of a segment that another process removed comes back at the next sweep."""
+    """The next sweep frees the space of a segment that another process has removed."""
     with LogReader(log_of_many) as reader:
         assert sum(map(len, reader.read(60, SEGMENTS - 1))) == SEGMENTS - 60
         (log_of_many / segment_name(60)).unlink()
@@ -114,7 +114,7 @@ def test_a_sweep_closes_what_was_removed_or_replaced(log_of_many: Path) -> None:
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 def test_what_this_process_removes_or_replaces_is_closed_at_once(tmp_path: Path, how: str) -> None:
-    """Retention and compaction give room back without a sweep, whoever has read the segment."""
+    """Retention and compaction free a segment's space at once, whichever reader had it open."""
     last = write_log(tmp_path, [[Frame(letters("AAB"))], [Frame(letters("A"))]])
     with LogReader(tmp_path) as reader:
         assert sum(map(len, reader.read(0, last))) == last + 1
@@ -129,7 +129,7 @@ def test_what_this_process_removes_or_replaces_is_closed_at_once(tmp_path: Path,
 
 
 def test_any_read_sweeps_now_and_then(log_of_many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads on lets go of what was removed meanwhile, without being asked to."""
+    """A reader that reads on closes removed segments without a request."""
     with LogReader(log_of_many) as reader:
         assert sum(map(len, reader.read(60, 62))) == 3
         (log_of_many / segment_name(60)).unlink()
@@ -141,7 +141,7 @@ def test_any_read_sweeps_now_and_then(log_of_many: Path, monkeypatch: pytest.Mon
 
 
 def test_a_follower_with_nothing_to_read_lets_go_of_what_was_removed(log_of_many: Path) -> None:
-    """``log tail`` on an idle log keeps no room that retention has made free."""
+    """``log tail`` on an idle log keeps no space that retention has freed."""
     with Follower(log_of_many, 60, SEGMENTS - 1) as follower:
         assert sum(1 for _ in follower.poll()) == SEGMENTS - 60
         (log_of_many / segment_name(60)).unlink()
@@ -151,7 +151,7 @@ def test_a_follower_with_nothing_to_read_lets_go_of_what_was_removed(log_of_many
 
 
 def test_a_full_descriptor_table_costs_only_what_is_kept_for_later(log_of_many: Path) -> None:
-    """When no descriptor is left, the segments that nobody reads give theirs."""
+    """When no descriptor is left, segments that are not being read are closed."""
     with LogReader(log_of_many) as reader:
         assert sum(map(len, reader.read(0, 30))) == 31
         with _no_more_descriptors():
@@ -159,7 +159,7 @@ def test_a_full_descriptor_table_costs_only_what_is_kept_for_later(log_of_many: 
 
 
 def test_a_read_without_descriptors_is_retried_by_its_route(log_of_many: Path) -> None:
-    """A full descriptor table, and an error of the disk, halt no route: both may be over soon."""
+    """A full descriptor table or a disk error halts no route, because both may end soon."""
     with LogReader(log_of_many) as reader, _no_more_descriptors():
         with pytest.raises(DiskUnavailable, match="Too many open files") as caught:
             list(reader.read(0, 1))
@@ -198,7 +198,7 @@ def test_threads_share_segments_without_harm(log_of_many: Path) -> None:
 
 
 def test_a_new_log_in_the_place_of_another_is_read_as_it_is(tmp_path: Path, batch: Make) -> None:
-    """A reader that begins is given nothing of a file that stood there before."""
+    """A new reader reads no segment of a log that stood there before."""
     with LogReader(tmp_path / "log") as old:
         with CommitLog.open(tmp_path / "log") as log:
             log.append(batch(2), "r")
@@ -211,7 +211,7 @@ def test_a_new_log_in_the_place_of_another_is_read_as_it_is(tmp_path: Path, batc
 
 
 def test_other_file_systems_share_nothing() -> None:
-    """Only the real disk has one cache; each reader of another one has its own."""
+    """Only the real disk has a shared cache, and each reader of another one has its own."""
     disk = Disk()
     assert open_segments(disk) is not open_segments(disk)
     assert isinstance(open_segments(disk), OpenSegments)
@@ -238,5 +238,5 @@ class _no_more_descriptors:  # noqa: N801 - used as a context manager
 
 
 def test_bases_are_those_of_the_log(log_of_many: Path) -> None:
-    """The fixture's log has as many segments as it says."""
+    """The fixture's log has the stated number of segments."""
     assert len(segment_bases(Disk(), log_of_many)) == SEGMENTS

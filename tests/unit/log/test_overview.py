@@ -30,7 +30,7 @@ def described(directory: Path) -> list[Overview]:
 
 
 def test_offsets_times_and_seals(tmp_path: Path, batch: Make) -> None:
-    """Each segment tells the offsets it covers, the times of its first and last frame, its seal."""
+    """Each segment's offsets, the times of its first and last frame, and its seal are listed."""
     now = iter(range(1000))
     with CommitLog.open(tmp_path, segment_bytes=1500, clock=lambda: next(now) * 10) as log:
         for _ in range(8):
@@ -62,7 +62,7 @@ def test_an_empty_segment_has_no_times(tmp_path: Path) -> None:
 
 
 def test_torn_offsets_are_a_gap(tmp_path: Path, batch: Make) -> None:
-    """Offsets that were cut are named, inside the segment that recovery copied."""
+    """Offsets that were cut are listed as a gap of the segment that recovery copied."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r")
     log.append(batch(3), "r")
@@ -77,7 +77,7 @@ def test_torn_offsets_are_a_gap(tmp_path: Path, batch: Make) -> None:
 
 
 def test_a_segment_that_went_is_left_out(tmp_path: Path, batch: Make) -> None:
-    """Retention may remove the oldest while somebody looks."""
+    """A segment that retention removes during the overview is left out."""
     with CommitLog.open(tmp_path, segment_bytes=1) as log:
         for _ in range(3):
             log.append(batch(2), "r")

@@ -1,4 +1,4 @@
-"""Reading the log: slices, bounds, backwards, beside an engine that appends, and damage."""
+"""Reads of the log: slices, bounds, backwards, beside an engine that appends, and damage."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def frames_of(directory: Path, last: int) -> list[FrameHeader]:
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 4096])
 def test_a_slice_holds_exactly_its_offsets(tmp_path: Path, batch: Make, segment_bytes: int) -> None:
-    """Whatever frames and segments a slice begins and ends in, it is cut to the offset."""
+    """A slice is cut to the offset, whatever frames and segments it begins and ends in."""
     fill(tmp_path, batch, frames=20, segment_bytes=segment_bytes)
     for first, last in ((0, 199), (0, 0), (199, 199), (5, 14), (10, 19), (7, 123), (9, 10)):
         assert read(tmp_path, first, last) == list(range(first, last + 1))
@@ -65,7 +65,7 @@ def segment_bases_of(directory: Path) -> list[int]:
 
 
 def test_the_entries_are_those_that_were_appended(tmp_path: Path, batch: Make) -> None:
-    """Invariant 2: every column comes back as it went in, with offset and log time in front."""
+    """Every column comes back unchanged, with offset and log time in front (Invariant 2)."""
     messages = batch(25, size=300)
     with CommitLog.open(tmp_path, clock=lambda: 77) as log:
         log.append(messages, "r")
@@ -77,7 +77,7 @@ def test_the_entries_are_those_that_were_appended(tmp_path: Path, batch: Make) -
 
 
 def test_reading_nothing_touches_nothing(tmp_path: Path, batch: Make) -> None:
-    """A range that ends before it begins is empty."""
+    """A range that ends before it begins is empty, and no file is read."""
     fill(tmp_path, batch, frames=1)
     assert read(tmp_path, 5, 4) == []
 
@@ -114,7 +114,7 @@ def test_a_growing_log_is_followed_across_rolls(tmp_path: Path, batch: Make) -> 
 
 
 def test_a_roll_while_reading_changes_nothing(tmp_path: Path, batch: Make) -> None:
-    """A read that is under way when segments are sealed goes on into the new ones."""
+    """A read that is under way when segments are sealed goes on in the new ones."""
     with CommitLog.open(tmp_path, segment_bytes=3000) as log, LogReader(tmp_path) as reader:
         for _ in range(3):
             log.append(batch(10), "r")
@@ -129,7 +129,7 @@ def test_a_roll_while_reading_changes_nothing(tmp_path: Path, batch: Make) -> No
 
 
 def test_offsets_before_the_oldest_segment_are_refused(tmp_path: Path, batch: Make) -> None:
-    """What retention has removed is said to be gone, with what is still there."""
+    """Offsets removed by retention are refused, and the error names the first retained one."""
     fill(tmp_path, batch, frames=20, segment_bytes=4096)
     oldest, second, *_ = segment_bases_of(tmp_path)
     (tmp_path / f"{oldest:020d}.log").unlink()
@@ -139,7 +139,7 @@ def test_offsets_before_the_oldest_segment_are_refused(tmp_path: Path, batch: Ma
 
 
 def test_an_empty_directory_holds_no_offset(tmp_path: Path) -> None:
-    """Reading where no log is says so."""
+    """Reading a directory without a log raises an error."""
     with LogReader(tmp_path) as reader:
         assert reader.first_offset() == 0
         with pytest.raises(OffsetRefused, match="no offset"):
@@ -147,14 +147,14 @@ def test_an_empty_directory_holds_no_offset(tmp_path: Path) -> None:
 
 
 def test_reading_beyond_the_last_frame_is_not_silent(tmp_path: Path, batch: Make) -> None:
-    """A caller that asks for more than was ever durable hears of the missing offset."""
+    """Reading beyond the last frame raises an error with the missing offset."""
     fill(tmp_path, batch, frames=2)
     with pytest.raises(Corrupt, match="offset 20"):
         read(tmp_path, 15, 25)
 
 
 def test_a_slice_is_bounded_by_rows(tmp_path: Path, batch: Make) -> None:
-    """A slice never holds more offsets than asked, also in the middle of a frame."""
+    """A slice never exceeds the requested rows, also in the middle of a frame."""
     fill(tmp_path, batch, frames=5)
     with LogReader(tmp_path) as reader:
         assert reader.bound(0, 49, rows=1, size=1 << 30) == 0
@@ -164,7 +164,7 @@ def test_a_slice_is_bounded_by_rows(tmp_path: Path, batch: Make) -> None:
 
 
 def test_a_slice_tells_what_it_has_of_each_append(tmp_path: Path, batch: Make) -> None:
-    """The frames that it begins and ends in count with the part that it has of them."""
+    """A slice counts its first and last frames with the part of them that it contains."""
     times = iter(range(100, 200))
     with CommitLog.open(tmp_path, clock=lambda: next(times)) as log:
         for _ in range(3):
@@ -186,7 +186,7 @@ def test_a_slice_tells_what_it_has_of_each_append(tmp_path: Path, batch: Make) -
 
 
 def test_a_slice_is_bounded_by_bytes(tmp_path: Path, batch: Make) -> None:
-    """A slice ends at the frame behind which it would be too large, but holds at least one."""
+    """A slice ends before the frame that would exceed its bytes, but holds at least one."""
     fill(tmp_path, batch, frames=5)
     size = frames_of(tmp_path, 49)[0].entries_bytes
     with LogReader(tmp_path) as reader:
@@ -199,7 +199,7 @@ def test_a_slice_is_bounded_by_bytes(tmp_path: Path, batch: Make) -> None:
 
 @pytest.mark.parametrize("segment_bytes", [64 << 20, 2 << 20])
 def test_the_log_reads_backwards(tmp_path: Path, batch: Make, segment_bytes: int) -> None:
-    """Frames come newest first, across index entries and segments, each of them once."""
+    """A backward read returns each frame once, newest first, across index and segments."""
     with CommitLog.open(tmp_path, segment_bytes=segment_bytes, compression=None) as log:
         for number in range(40):
             log.append(batch(10, size=20_000), f"r{number % 3}", str(number))
@@ -214,7 +214,7 @@ def test_the_log_reads_backwards(tmp_path: Path, batch: Make, segment_bytes: int
 
 
 def test_damaged_entries_are_named_and_never_returned(tmp_path: Path, batch: Make) -> None:
-    """Invariant 2: a payload that has changed is refused with file, byte and offset."""
+    """A payload that has changed is refused with file, byte and offset (Invariant 2)."""
     fill(tmp_path, batch, frames=5)
     frame = frames_of(tmp_path, 49)[2]
     damage(tmp_path, frame.payload_byte + 9)
@@ -228,7 +228,7 @@ def test_damaged_entries_are_named_and_never_returned(tmp_path: Path, batch: Mak
 def test_a_damaged_position_is_refused_but_its_entries_are_read(
     tmp_path: Path, batch: Make
 ) -> None:
-    """The reader's position has a checksum of its own."""
+    """A damaged position is refused and its entries are read, because checksums are separate."""
     fill(tmp_path, batch, frames=2)
     frame = frames_of(tmp_path, 19)[1]
     damage(tmp_path, frame.extension_byte + 2)
@@ -247,7 +247,7 @@ def test_a_frame_that_is_gone_is_named(tmp_path: Path, batch: Make) -> None:
 
 
 def test_a_frame_that_is_gone_is_missed_backwards_too(tmp_path: Path, batch: Make) -> None:
-    """Nothing is skipped silently, in whichever direction the log is read."""
+    """A missing frame is an error in a backward read, too."""
     fill(tmp_path, batch, frames=5)
     frame = frames_of(tmp_path, 49)[2]
     damage(tmp_path, frame.byte + 30)
@@ -259,7 +259,7 @@ def test_a_frame_that_is_gone_is_missed_backwards_too(tmp_path: Path, batch: Mak
 
 
 def test_a_frame_that_is_gone_from_a_sealed_segment_is_named(tmp_path: Path, batch: Make) -> None:
-    """The place named is that of the damage, also after other segments were read."""
+    """The named place is that of the damage, also after other segments were read."""
     fill(tmp_path, batch, frames=6, segment_bytes=1)
     path = tmp_path / f"{20:020d}.log"
     frame = frames_of(tmp_path, 59)[2]
@@ -272,7 +272,7 @@ def test_a_frame_that_is_gone_from_a_sealed_segment_is_named(tmp_path: Path, bat
 
 
 def torn_log(directory: Path, batch: Make, lost: int = 10) -> None:
-    """Make a log of the offsets 0 to 9 and, behind *lost* that were never durable, 10 more."""
+    """Write a log of the offsets 0 to 9 and, behind *lost* that were never durable, 10 more."""
     log = CommitLog.open(directory)
     log.append(batch(10), "r")
     log.append(batch(lost), "r")
@@ -284,7 +284,7 @@ def torn_log(directory: Path, batch: Make, lost: int = 10) -> None:
 
 
 def test_offsets_that_recovery_cut_are_passed(tmp_path: Path, batch: Make) -> None:
-    """A gap that the log declares is no damage, wherever a slice begins and ends in it."""
+    """A slice passes a declared gap, wherever it begins and ends in it."""
     torn_log(tmp_path, batch)
     kept = [*range(10), *range(20, 30)]
     assert offsets_of(tmp_path) == kept
@@ -294,7 +294,7 @@ def test_offsets_that_recovery_cut_are_passed(tmp_path: Path, batch: Make) -> No
 
 
 def test_a_gap_is_passed_in_one_slice(tmp_path: Path, batch: Make) -> None:
-    """Entries bound a slice, not offsets that nothing stands at."""
+    """The rows of a slice are its entries and not the offsets of a gap."""
     torn_log(tmp_path, batch, lost=100)
     with LogReader(tmp_path) as reader:
         assert reader.bound(10, 119, rows=5, size=1) == 114
@@ -304,7 +304,7 @@ def test_a_gap_is_passed_in_one_slice(tmp_path: Path, batch: Make) -> None:
 
 
 def test_a_slice_that_begins_in_a_gap_is_bounded_by_bytes(tmp_path: Path, batch: Make) -> None:
-    """Behind a gap the first frame is one that is taken, and the last if it is large."""
+    """Behind a gap a slice takes its first frame, however large, and then its bytes count."""
     torn_log(tmp_path, batch)
     with CommitLog.open(tmp_path) as log:
         log.append(batch(10), "r")
@@ -313,7 +313,7 @@ def test_a_slice_that_begins_in_a_gap_is_bounded_by_bytes(tmp_path: Path, batch:
 
 
 def test_a_gap_at_the_end_of_a_segment_is_passed(tmp_path: Path, batch: Make) -> None:
-    """A segment whose base lies behind the end of the one before declares what is missing."""
+    """A segment whose base lies behind the end of the one before declares the missing offsets."""
     torn_log(tmp_path, batch)
     fill(tmp_path, batch, frames=3, segment_bytes=1)
     assert read(tmp_path, 0, 59) == [*range(10), *range(20, 60)]
@@ -322,7 +322,7 @@ def test_a_gap_at_the_end_of_a_segment_is_passed(tmp_path: Path, batch: Make) ->
 
 
 def test_what_lies_behind_the_end_of_a_segment_is_ignored(tmp_path: Path, batch: Make) -> None:
-    """Invariant 13: frames that were copied on are read once, from where they are now."""
+    """Frames that recovery copied are read once, from their new place (Invariant 13)."""
     log = CommitLog.open(tmp_path)
     for _ in range(5):
         log.append(batch(10), "r")
@@ -339,7 +339,7 @@ def test_what_lies_behind_the_end_of_a_segment_is_ignored(tmp_path: Path, batch:
 
 
 def test_a_reader_keeps_only_a_few_files_open(tmp_path: Path, batch: Make) -> None:
-    """Invariant 17: a log of very many segments needs no more descriptors than a small one."""
+    """A log of very many segments needs no more descriptors than a small one (Invariant 17)."""
     fill(tmp_path, batch, frames=120, rows=1, segment_bytes=1)
     assert len(segment_bases_of(tmp_path)) == 120
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""Recovery of frames that several appends wrote before one sync: what a power cut may leave."""
+"""Recovery of frames that several appends wrote before one sync, after a power cut."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     Make = Callable[..., pa.RecordBatch]
 
 LEAST = RESERVE_BYTES >> 4
-"""What is set aside in a log whose appends are small."""
+"""The size of the reserve of a log whose appends are small."""
 LARGE = 120_000
 """Bytes of a message of which ten make a frame that gets an index entry of its own."""
 
 
 def plain(directory: Path) -> CommitLog:
-    """Open a log that does not compress, so that frames are as large as their messages."""
+    """Open a log without compression, so that frames are as large as their messages."""
     return CommitLog.open(directory, compression=None)
 
 
 def test_the_last_frame_of_a_killed_engine_is_kept(tmp_path: Path, batch: Make) -> None:
-    """Invariant 2: frames above the floor that are whole are part of the log."""
+    """Whole frames above the floor are part of the log (Invariant 2)."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r", "3")
     for number in (6, 9):
@@ -55,7 +55,7 @@ def test_the_last_frame_of_a_killed_engine_is_kept(tmp_path: Path, batch: Make) 
 
 
 def test_recovery_is_the_same_when_it_is_repeated(tmp_path: Path, batch: Make) -> None:
-    """A crash right after recovery changes nothing, however often it comes."""
+    """A crash right after recovery changes nothing, however often it happens."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r", "a")
     unsynced(log, batch(3), position="b")
@@ -73,7 +73,7 @@ def test_recovery_is_the_same_when_it_is_repeated(tmp_path: Path, batch: Make) -
 
 @pytest.mark.parametrize("place", ["header", "payload", "extension"])
 def test_nothing_behind_a_torn_frame_is_kept(tmp_path: Path, batch: Make, place: str) -> None:
-    """Invariant 3: a torn tail is cut with everything behind it, valid frames included."""
+    """A torn tail is cut with everything behind it, valid frames included (Invariant 3)."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r", "kept")
     torn = unsynced(log, batch(3), position="torn")
@@ -83,7 +83,7 @@ def test_nothing_behind_a_torn_frame_is_kept(tmp_path: Path, batch: Make, place:
     damage(tmp_path, at[place])
     with CommitLog.open(tmp_path) as log:
         assert (log.durable, log.positions) == (2, {"r": "kept"})
-        # Invariant 4: the offsets of what was cut are used up.
+        # Invariant 4: the offsets of the cut frames are used up.
         assert log.append(batch(1), "r") == (9, 9)
 
 
@@ -91,7 +91,7 @@ def test_nothing_behind_a_torn_frame_is_kept(tmp_path: Path, batch: Make, place:
 def test_offsets_of_cut_frames_stay_used_when_the_index_is_ahead(
     tmp_path: Path, batch: Make, place: str
 ) -> None:
-    """Invariant 4: an index entry behind the torn frame hides none of the offsets given there."""
+    """An index entry behind the torn frame hides none of the offsets used there (Invariant 4)."""
     log = plain(tmp_path)
     log.append(batch(1), "r")
     frames = [unsynced(log, batch(10, size=LARGE)) for _ in range(4)]
@@ -103,7 +103,7 @@ def test_offsets_of_cut_frames_stay_used_when_the_index_is_ahead(
 
 
 def test_positions_of_cut_frames_are_forgotten(tmp_path: Path, batch: Make) -> None:
-    """A checkpoint behind a torn frame names its position; recovery must not believe it.
+    """A position in a checkpoint behind a torn frame is not trusted by recovery.
 
     Otherwise the reader would go on behind messages that the log has lost.
     """
@@ -120,7 +120,7 @@ def test_positions_of_cut_frames_are_forgotten(tmp_path: Path, batch: Make) -> N
 def test_a_bad_header_below_the_floor_is_refused_when_the_index_is_ahead(
     tmp_path: Path, batch: Make
 ) -> None:
-    """Invariant 3: what was proved durable is not cut because an index entry lies behind it."""
+    """A durable entry is not cut because of an index entry behind it (Invariant 3)."""
     log = plain(tmp_path)
     log.append(batch(1), "r")
     log.append(batch(1), "r")
@@ -156,7 +156,7 @@ def test_a_tail_of_many_frames_is_moved_as_it_was(tmp_path: Path, batch: Make) -
 
 
 def test_a_torn_first_frame_leaves_an_empty_log(tmp_path: Path, batch: Make) -> None:
-    """A segment of which nothing is whole is replaced by one that begins at the same offset."""
+    """A segment without a whole frame is replaced by one that begins at the same offset."""
     log = CommitLog.open(tmp_path)
     torn = unsynced(log, batch(5), position="p")
     crash(log)
@@ -169,7 +169,7 @@ def test_a_torn_first_frame_leaves_an_empty_log(tmp_path: Path, batch: Make) -> 
 
 
 def test_what_meta_has_proved_survives_the_loss_of_every_frame(tmp_path: Path, batch: Make) -> None:
-    """Invariant 3: ``meta`` keeps the proof of the last open, so losing that is corruption."""
+    """``meta`` proves the entries of the last open, so their loss is corruption (Invariant 3)."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(3), "r")
     log = CommitLog.open(tmp_path)
@@ -182,7 +182,7 @@ def test_what_meta_has_proved_survives_the_loss_of_every_frame(tmp_path: Path, b
 
 
 def test_a_seal_that_was_cut_short_is_recovered(tmp_path: Path, batch: Make) -> None:
-    """A trailer without the next segment, as a kill between the two leaves it, loses nothing."""
+    """A trailer without a next segment, as a kill between the two leaves it, loses nothing."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r", "p")
     log._active.seal()
@@ -207,7 +207,7 @@ def test_what_recovery_copied_is_cut_from_the_old_file(tmp_path: Path, batch: Ma
 
 
 def test_a_leftover_temporary_file_is_no_segment(tmp_path: Path, batch: Make) -> None:
-    """A roll that was cut short leaves a file that the next roll replaces."""
+    """A temporary file left by an interrupted roll is replaced by the next roll."""
     with CommitLog.open(tmp_path, segment_bytes=1) as log:
         log.append(batch(3), "r")
         (tmp_path / (segment_name(3) + ".tmp")).write_bytes(b"half a header")
@@ -217,7 +217,7 @@ def test_a_leftover_temporary_file_is_no_segment(tmp_path: Path, batch: Make) ->
 
 
 def test_a_segment_of_another_log_is_refused(tmp_path: Path, batch: Make) -> None:
-    """A file that was copied here from elsewhere is named, not read."""
+    """A file copied from another log is named and not read."""
     for name in ("a", "b"):
         with CommitLog.open(tmp_path / name) as log:
             log.append(batch(3), "r")
@@ -227,7 +227,7 @@ def test_a_segment_of_another_log_is_refused(tmp_path: Path, batch: Make) -> Non
 
 
 def test_a_position_of_any_text_survives_a_roll(tmp_path: Path, batch: Make) -> None:
-    """A position may hold whatever a file name can, undecodable bytes included."""
+    """A position may hold any file name, including undecodable bytes."""
     position = os.fsdecode(b"caf\xe9 \xe2\x98\x83") + ' "\\ \n\0'
     with CommitLog.open(tmp_path, segment_bytes=1) as log:
         log.append(batch(1), "r", position)
@@ -240,7 +240,7 @@ def test_a_position_of_any_text_survives_a_roll(tmp_path: Path, batch: Make) -> 
 
 
 def test_a_trailer_tells_what_its_segment_holds(tmp_path: Path, batch: Make) -> None:
-    """A sealed segment names its last offset and its time range, also after a clean restart."""
+    """A sealed segment's trailer names its last offset and time range, also after a restart."""
     times = iter(range(100, 1000, 100))
     for _ in range(3):
         with CommitLog.open(tmp_path, compression=None, clock=lambda: next(times)) as log:
@@ -260,7 +260,7 @@ def test_a_trailer_tells_what_its_segment_holds(tmp_path: Path, batch: Make) -> 
 
 
 def test_a_full_disk_at_a_roll_is_back_pressure(tmp_path: Path, batch: Make) -> None:
-    """Invariant 14: no room for the next segment refuses the append; later it succeeds."""
+    """A roll without room refuses the append, which later succeeds (Invariant 14)."""
     disk = Disk()
     with CommitLog.open(tmp_path, files=disk, segment_bytes=1) as log:
         log.append(batch(2), "r")
@@ -273,7 +273,7 @@ def test_a_full_disk_at_a_roll_is_back_pressure(tmp_path: Path, batch: Make) -> 
 
 
 def test_a_failed_directory_sync_at_a_roll_is_final(tmp_path: Path, batch: Make) -> None:
-    """Invariant 13: a failed sync poisons the log, even when it says that the disk is full."""
+    """A failed sync poisons the log, even when the disk reports no space (Invariant 13)."""
     disk = Disk()
     with CommitLog.open(tmp_path, files=disk, segment_bytes=1) as log:
         log.append(batch(2), "r")
@@ -284,7 +284,7 @@ def test_a_failed_directory_sync_at_a_roll_is_final(tmp_path: Path, batch: Make)
 
 
 def test_a_full_disk_at_the_start_is_said_in_one_line(tmp_path: Path, batch: Make) -> None:
-    """A log that cannot be opened for want of room names the directory and the reason."""
+    """A log that cannot be opened without room names the directory and the reason."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(2), "r")
     disk = Disk()
@@ -296,7 +296,7 @@ def test_a_full_disk_at_the_start_is_said_in_one_line(tmp_path: Path, batch: Mak
 
 
 class _OnlyTheReserve(Disk):
-    """A disk on which nothing new can be written while the reserve of *directory* exists."""
+    """A disk without room for new data while the reserve of *directory* exists."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -309,7 +309,7 @@ class _OnlyTheReserve(Disk):
 
 
 class _NoNewFile(Disk):
-    """A disk on which no file can be made while the reserve of *directory* exists."""
+    """A disk without room for a new file while the reserve of *directory* exists."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -322,14 +322,14 @@ class _NoNewFile(Disk):
 
 
 def large(size: int) -> pa.RecordBatch:
-    """Return one message of *size* bytes that no compression makes small."""
+    """Return one message of *size* bytes that cannot be compressed."""
     return messages_to_batch([Message("a", os.urandom(size))])
 
 
 def test_the_reserve_covers_two_of_the_largest_groups_that_were_written(
     tmp_path: Path, batch: Make
 ) -> None:
-    """Invariant 13: it grows before a larger group is written, and stays that large."""
+    """The reserve grows before a larger group is written, and stays that large (Invariant 13)."""
     reserve = tmp_path / RESERVE
     with CommitLog.open(tmp_path) as log:
         log.append(batch(100), "r")
@@ -345,7 +345,7 @@ def test_the_reserve_covers_two_of_the_largest_groups_that_were_written(
 
 
 def test_positions_count_as_what_a_recovery_writes(tmp_path: Path, batch: Make) -> None:
-    """Invariant 13: the header of its copy holds all of them."""
+    """The reserve has room for all positions in the header of a copy (Invariant 13)."""
     with CommitLog.open(tmp_path) as log:
         for reader in "abc":
             log.append(batch(1), reader, "p" * (200 << 10))
@@ -355,7 +355,7 @@ def test_positions_count_as_what_a_recovery_writes(tmp_path: Path, batch: Make) 
 def test_a_disk_without_room_for_a_larger_reserve_takes_small_appends_only(
     tmp_path: Path, batch: Make
 ) -> None:
-    """Invariants 13, 14: what a recovery might find no room for waits, until there is room."""
+    """A group waits until recovery would have room for it (Invariants 13, 14)."""
     disk = Disk()
     with CommitLog.open(tmp_path, files=disk) as log:
         log.append(batch(2), "r")
@@ -370,7 +370,7 @@ def test_a_disk_without_room_for_a_larger_reserve_takes_small_appends_only(
 
 
 def test_an_error_of_the_disk_below_the_reserve_is_told(tmp_path: Path) -> None:
-    """It is no lack of room: nothing waits for it to pass."""
+    """A disk error that is not a lack of room is raised at once."""
     disk = Disk()
     with CommitLog.open(tmp_path, files=disk) as log:
         disk.failing_at = ("allocate", RESERVE, OSError(errno.EIO, "Input/output error"))
@@ -380,7 +380,7 @@ def test_an_error_of_the_disk_below_the_reserve_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("group", [1, 1 << 18, 1 << 19, 1 << 20, 5 << 20, 8 << 20, 1 << 40])
 def test_what_is_set_aside_is_enough_for_each_size_of_a_group(tmp_path: Path, group: int) -> None:
-    """Twice, and a quarter of it again for positions and the header; never more than the most."""
+    """The reserve is two groups and a quarter more for positions and header, up to its cap."""
     keep_reserve(RealFileSystem(), tmp_path)
     reserve = Reserve(RealFileSystem(), tmp_path)
     reserve.grow(group)
@@ -390,7 +390,7 @@ def test_what_is_set_aside_is_enough_for_each_size_of_a_group(tmp_path: Path, gr
 
 
 def test_a_small_pipelines_log_is_small(tmp_path: Path, batch: Make) -> None:
-    """A few messages, and a route, take no more than 2 MB of the disk."""
+    """The log of a few messages and a route takes at most 2 MB of the disk."""
     with CommitLog.open(tmp_path) as log, OffsetLog(tmp_path, "out"):
         log.append(batch(500), "r")
         files = (each for each in tmp_path.rglob("*") if each.is_file())
@@ -401,7 +401,7 @@ def test_a_small_pipelines_log_is_small(tmp_path: Path, batch: Make) -> None:
 def test_a_start_on_a_full_disk_finds_room_in_the_reserve(
     tmp_path: Path, batch: Make, clean: bool
 ) -> None:
-    """Invariant 13: what a start must write fits into the reserve, which is made again."""
+    """A start on a full disk writes within the reserve, which is made again (Invariant 13)."""
     log = CommitLog.open(tmp_path)
     log.append(batch(2), "r")
     assert (tmp_path / RESERVE).stat().st_blocks * 512 >= LEAST
@@ -418,7 +418,7 @@ def test_a_start_on_a_full_disk_finds_room_in_the_reserve(
 def test_a_start_on_a_full_disk_has_room_for_every_file_that_it_makes(
     tmp_path: Path, batch: Make
 ) -> None:
-    """Invariant 13: a file system may need a block for a new name, also for one without bytes."""
+    """The reserve has a block for each new file name, also for an empty file (Invariant 13)."""
     log = CommitLog.open(tmp_path)
     log.append(batch(2), "r")
     log.append(batch(2), "r")
@@ -430,7 +430,7 @@ def test_a_start_on_a_full_disk_has_room_for_every_file_that_it_makes(
 
 
 def test_a_start_without_room_for_the_reserve_goes_without_it(tmp_path: Path, batch: Make) -> None:
-    """A log is usable before there is room for the reserve, which a later start makes."""
+    """A log is usable without room for its reserve, which a later start makes."""
     disk = Disk()
     with CommitLog.open(tmp_path, files=disk) as log:
         log.append(batch(2), "r")
@@ -447,7 +447,7 @@ def test_a_start_without_room_for_the_reserve_goes_without_it(tmp_path: Path, ba
 def test_a_full_disk_at_a_stop_leaves_no_clean_mark_and_loses_nothing(
     tmp_path: Path, batch: Make
 ) -> None:
-    """A log that cannot write its mark is closed all the same; the next open recovers it."""
+    """A log that cannot write its clean mark is closed, and the next open recovers it."""
     disk = Disk()
     log = CommitLog.open(tmp_path, files=disk)
     log.append(batch(2), "r")
@@ -461,7 +461,7 @@ def test_a_full_disk_at_a_stop_leaves_no_clean_mark_and_loses_nothing(
 
 
 def test_a_failed_sync_at_a_stop_is_told(tmp_path: Path, batch: Make) -> None:
-    """Invariant 13: a stop whose last sync fails says so, and gives the lock back."""
+    """A stop whose last sync fails raises the error and releases the lock (Invariant 13)."""
     disk = Disk()
     log = CommitLog.open(tmp_path, files=disk)
     log.append(batch(2), "r")
@@ -475,7 +475,7 @@ def test_a_failed_sync_at_a_stop_is_told(tmp_path: Path, batch: Make) -> None:
 def test_no_room_for_an_index_entry_hurts_nobody(
     tmp_path: Path, batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index is only a hint: an append succeeds although its entry cannot be written."""
+    """An append succeeds although its index entry, which is only a hint, cannot be written."""
     from transporter.log.index import IndexWriter  # noqa: PLC0415
 
     with CommitLog.open(tmp_path) as log:

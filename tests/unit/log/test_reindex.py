@@ -1,4 +1,4 @@
-"""Indexes of sealed segments come back."""
+"""The rebuild of missing indexes of sealed segments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def indexed(
     tmp_path: Path, batch: Callable[..., pa.RecordBatch], monkeypatch: pytest.MonkeyPatch
 ) -> dict[Path, bytes]:
-    """Write three segments with an index entry for every few frames; return the indexes."""
+    """Write three segments with an index entry for every few frames, and return the indexes."""
     monkeypatch.setattr(index, "STRIDE", 3000)
     with CommitLog.open(tmp_path, segment_bytes=30_000) as log:
         while len(list(tmp_path.glob("*.log"))) < 4:
@@ -36,7 +36,7 @@ def indexed(
 
 
 def test_whole_indexes_are_left_as_they_are(tmp_path: Path, indexed: dict[Path, bytes]) -> None:
-    """Where nothing is missing nothing is entered."""
+    """Whole indexes are left as they are."""
     assert min(map(len, indexed.values())) > 5 * 28
     assert reindex(Disk(), tmp_path) == 0
     assert {path: path.read_bytes() for path in indexed} == indexed
@@ -45,7 +45,7 @@ def test_whole_indexes_are_left_as_they_are(tmp_path: Path, indexed: dict[Path, 
 def test_missing_cut_and_damaged_indexes_are_as_before(
     tmp_path: Path, indexed: dict[Path, bytes]
 ) -> None:
-    """What is missing is entered again, just as the append had entered it."""
+    """A missing, cut or damaged index gets the same entries again."""
     gone, cut, damaged = indexed
     gone.unlink()
     cut.write_bytes(indexed[cut][:70])
@@ -57,7 +57,7 @@ def test_missing_cut_and_damaged_indexes_are_as_before(
 
 
 def test_the_active_segment_is_its_writers(tmp_path: Path, indexed: dict[Path, bytes]) -> None:
-    """The last segment's index is not touched."""
+    """The active segment's index is not touched."""
     *_, active = sorted(tmp_path.glob("*.index"))
     active.unlink()
     reindex(Disk(), tmp_path)
@@ -72,7 +72,7 @@ class _Full(RealFileSystem):
 
 
 def test_a_full_disk_is_no_reason_to_fail(tmp_path: Path, indexed: dict[Path, bytes]) -> None:
-    """A hint that cannot be written is done without."""
+    """An index that cannot be written, which is only a hint, raises no error."""
     for path in indexed:
         path.unlink()
     assert reindex(_Full(), tmp_path) == 0

@@ -1,4 +1,4 @@
-"""Retention: whole segments go, oldest first, and only those that nobody needs."""
+"""Retention, which removes whole segments, oldest first, that no route needs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bases(directory: Path) -> list[int]:
 def removed(
     directory: Path, watermark: int, settings: RetentionSettings, now: int = 0
 ) -> list[int]:
-    """Remove what *settings* say; return the last offset of each segment that went."""
+    """Apply *settings*, and return the last offset of each removed segment."""
     found = retain(directory, watermark=lambda: watermark, settings=settings, now=now)
     return [each.end for each in found]
 
@@ -48,7 +48,7 @@ def large(count: int = 1) -> pa.RecordBatch:
 
 
 def test_the_last_segment_stays(tmp_path: Path) -> None:
-    """However little may be kept, the segment that is written is never removed."""
+    """The active segment is never removed, however little may be kept."""
     last = write_log(tmp_path, FIVE)
     assert removed(tmp_path, last, NOTHING) == [1, 3, 5, 7]
     assert bases(tmp_path) == [8]
@@ -57,14 +57,14 @@ def test_the_last_segment_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("watermark", "left"), [(-1, 0), (0, 0), (1, 2), (4, 4), (9, 8)])
 def test_what_a_route_needs_stays(tmp_path: Path, watermark: int, left: int) -> None:
-    """Invariant 11: a segment goes only when the least watermark has passed all of it."""
+    """A segment is removed only when the least watermark has passed it (Invariant 11)."""
     write_log(tmp_path, FIVE)
     removed(tmp_path, watermark, NOTHING)
     assert bases(tmp_path)[0] == left
 
 
 def test_by_bytes(tmp_path: Path) -> None:
-    """Segments go until the rest takes no more than was wanted."""
+    """Segments are removed until the rest takes no more than the limit."""
     last = write_log(tmp_path, FIVE)
     whole = segments_size(tmp_path)
     each = (tmp_path / f"{0:020}.log").stat().st_size
@@ -74,7 +74,7 @@ def test_by_bytes(tmp_path: Path) -> None:
 
 
 def test_what_is_only_set_aside_does_not_count(tmp_path: Path) -> None:
-    """An engine knows that its last file is longer than what was written to it."""
+    """The reserved space of the active file does not count against the limit."""
     with CommitLog.open(tmp_path, compression=None) as log:
         append_segments(log, FIVE)
         limit = RetentionSettings(bytes=log.used_bytes)
@@ -84,7 +84,7 @@ def test_what_is_only_set_aside_does_not_count(tmp_path: Path) -> None:
 
 
 def test_by_age(tmp_path: Path) -> None:
-    """A segment goes when its newest entry is older than was wanted."""
+    """A segment is removed when its newest entry is older than the limit."""
     times = iter(at * 1_000_000 for at in (0, 10, 20, 30, 40, 50, 60, 70, 80))
     last = write_log(tmp_path, FIVE, clock=lambda: next(times))
     newest = 20_000_000
@@ -100,14 +100,14 @@ def test_without_limits_nothing_goes(tmp_path: Path) -> None:
 
 
 def test_indexes_go_with_their_segments(tmp_path: Path) -> None:
-    """Nothing of a removed segment stays behind."""
+    """The index of a removed segment is removed, too."""
     last = write_log(tmp_path, FIVE)
     removed(tmp_path, last, NOTHING)
     assert {path.stem for path in tmp_path.glob("0*")} == {f"{8:020}"}
 
 
 def test_the_log_opens_and_goes_on(tmp_path: Path) -> None:
-    """Offsets go on where they were, and no segment counts as missing."""
+    """A log after retention opens, continues its offsets, and misses no segment."""
     last = write_log(tmp_path, FIVE)
     removed(tmp_path, last, NOTHING)
     assert write_log(tmp_path, [[Frame(letters("C"))]]) == last + 1
@@ -115,7 +115,7 @@ def test_the_log_opens_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_each_removal_is_durable_before_the_next(tmp_path: Path) -> None:
-    """A crash must not leave the first segment and take the second."""
+    """Each removal is durable before the next, so a crash cannot remove the second one only."""
     disk = Disk()
     last = write_log(tmp_path, FIVE)
     left: list[int] = []
@@ -131,7 +131,7 @@ def test_each_removal_is_durable_before_the_next(tmp_path: Path) -> None:
 
 
 def test_a_failed_sync_is_final(tmp_path: Path) -> None:
-    """Invariant 13: whether the segment is gone is unknown, so nothing else is removed."""
+    """A failed sync ends the removals, because its outcome is unknown (Invariant 13)."""
     disk = Disk()
     last = write_log(tmp_path, FIVE)
     disk.failing["sync_directory"] = OSError(errno.EIO, "Input/output error")
@@ -141,7 +141,7 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
 
 
 def test_a_reader_is_told_what_is_retained(tmp_path: Path) -> None:
-    """Who comes late learns from where on the log is kept; who has the file open reads on."""
+    """A late reader gets the first retained offset, and one with the file open reads on."""
     last = write_log(tmp_path, FIVE)
     with LogReader(tmp_path) as early, LogReader(tmp_path) as late:
         found = early.read(0, last)
@@ -158,7 +158,7 @@ def test_a_reader_is_told_what_is_retained(tmp_path: Path) -> None:
 
 
 def test_excess_names_how_far_the_log_must_give_way(tmp_path: Path) -> None:
-    """The segments that must go to come down to a size, however much is needed of them."""
+    """The excess lists the segments to remove for a given size, needed or not."""
     write_log(tmp_path, FIVE)
     whole = segments_size(tmp_path)
     assert excess(tmp_path, whole, whole) is None
@@ -167,7 +167,7 @@ def test_excess_names_how_far_the_log_must_give_way(tmp_path: Path) -> None:
 
 
 def test_a_spent_budget_refuses_appends_until_there_is_room(tmp_path: Path) -> None:
-    """Nothing is written beyond ``max_bytes``; once segments are gone, appends succeed."""
+    """Beyond ``max_bytes`` appends are refused until segments are removed."""
     with CommitLog.open(tmp_path, segment_bytes=4000, compression=None, max_bytes=16_000) as log:
         with pytest.raises(BudgetSpent, match="max_bytes"):  # noqa: PT012 - which of them is not known
             for _ in range(100):
@@ -184,7 +184,7 @@ def test_a_spent_budget_refuses_appends_until_there_is_room(tmp_path: Path) -> N
 
 
 def test_a_log_of_one_segment_always_takes_one_more(tmp_path: Path) -> None:
-    """There is nothing to wait for, so a large append is never refused for ever."""
+    """A log of one segment never refuses an append, because no removal could make room."""
     with CommitLog.open(tmp_path, segment_bytes=4000, compression=None, max_bytes=16_000) as log:
         assert log.append(large(40), "r") == (0, 39)
 
@@ -199,7 +199,7 @@ def test_without_a_budget_the_log_grows(tmp_path: Path) -> None:
 def test_a_lost_index_of_a_crashed_segment_costs_retention_no_walk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a trailer the age is that of the next segment until the index is back."""
+    """Without trailer and index a segment's age is that of the next one."""
     monkeypatch.setattr("transporter.log.index.STRIDE", 1000)
     monkeypatch.setattr("transporter.log.sealed_segments.STRIDE", 1000)
     moments = iter(range(1000, 1 << 30))

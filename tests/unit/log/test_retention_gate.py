@@ -1,4 +1,4 @@
-"""The retention gate: removals and replays pass it one at a time."""
+"""The retention gate, which removals and replays pass one at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ME = Operator("me", 1, 1)
 
 
 def test_a_replay_waits_until_a_removal_is_over(tmp_path: Path) -> None:
-    """Whoever looks at the holds inside the gate can act on what it saw."""
+    """A replay waits for the end of a removal inside the gate."""
     gate = RetentionGate()
     with OffsetLog(tmp_path, "route", gate=gate) as route:
         route.settle(Range(0, 9), 9)
@@ -47,7 +47,7 @@ def test_a_replay_waits_until_a_removal_is_over(tmp_path: Path) -> None:
 
 
 def test_a_replay_that_begins_between_two_removals_is_seen(tmp_path: Path) -> None:
-    """Invariant 11: what retention knows of the holds counts until a replay has registered."""
+    """A replay between two removals is counted as a hold at the second (Invariant 11)."""
     last = write_log(tmp_path, FIVE)
     gate, asked = RetentionGate(), []
     with OffsetLog(tmp_path, "route", gate=gate) as route:
@@ -72,7 +72,7 @@ def test_a_replay_that_begins_between_two_removals_is_seen(tmp_path: Path) -> No
 def test_what_retention_took_from_a_planned_replay_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replay begins with what was promised to it, or not at all."""
+    """A replay whose planned entries were removed by retention is refused."""
     write_log(tmp_path, FIVE)
 
     def planned(*details: object) -> object:
@@ -90,7 +90,7 @@ def test_what_retention_took_from_a_planned_replay_is_refused(
 
 
 def test_no_index_is_left_of_a_segment_that_was_removed_meanwhile(tmp_path: Path) -> None:
-    """What is written again beside retention goes with its segment."""
+    """An index rebuilt beside retention is removed with its segment."""
     write_log(tmp_path, FIVE)
     for path in tmp_path.glob("*.index"):
         path.unlink()

@@ -1,4 +1,4 @@
-"""The history by which a stored offset is proved."""
+"""The history of runs, which proves a stored offset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUNS = Runs((Run(3, "a", 10), Run(4, "b", 15), Run(5, "c", 15)))
 
 
 def test_an_offset_is_proved_by_its_run_up_to_where_the_next_one_begins() -> None:
-    """A run proves what it could give before the next one began, the newest one anything."""
+    """A run proves offsets up to the next run's start, and the newest run any offset."""
     assert RUNS.prove("a", 3, 14)
     assert not RUNS.prove("a", 3, 15)
     assert not RUNS.prove("b", 4, 15)
@@ -33,27 +33,27 @@ def test_an_offset_is_proved_by_its_run_up_to_where_the_next_one_begins() -> Non
 
 
 def test_an_unknown_run_proves_nothing() -> None:
-    """However low the offset and old the epoch: a copy gives the same ones."""
+    """An unknown run proves nothing, because a copied log gives the same offsets."""
     assert not RUNS.prove("other", 1, 0)
     assert not RUNS.prove("other", 5, 12)
 
 
 def test_without_a_run_only_what_was_durable_before_the_record_counts() -> None:
-    """A later run's beginning proves nothing: what was appended before it may be a copy's."""
+    """Without a run only offsets from before the record count, because later ones may be copied."""
     assert RUNS.prove("", 2, 9)
     assert not RUNS.prove("", 2, 10)
     assert not RUNS.prove("", 4, 12)
 
 
 def test_without_a_run_what_this_run_has_handed_out_counts() -> None:
-    """A writer that drops the run is believed in the run that it was opened in."""
+    """Without a run, offsets that this run has delivered count."""
     assert RUNS.prove("", 5, 20, handed=20)
     assert not RUNS.prove("", 5, 21, handed=20)
     assert not RUNS.prove("", 4, 20, handed=20)
 
 
 def test_only_so_many_runs_are_remembered() -> None:
-    """The record stays bounded, and where it began stays known."""
+    """The record stays bounded, and its start stays known."""
     runs = Runs()
     for epoch in range(1, MAX_RUNS + 50):
         runs = runs.begin(epoch, 7 + epoch)
@@ -68,7 +68,7 @@ def test_only_so_many_runs_are_remembered() -> None:
 def test_each_open_is_a_run_that_begins_behind_what_was_durable(
     tmp_path: Path, batch: Make
 ) -> None:
-    """Opens are told apart by random ids, and stay known through clean stops."""
+    """Each open has a random run id, which stays known through clean stops."""
     seen = []
     for count in (3, 0, 2):
         with CommitLog.open(tmp_path) as log:
@@ -86,7 +86,7 @@ def test_each_open_is_a_run_that_begins_behind_what_was_durable(
 
 
 def test_a_meta_file_without_runs_is_read(tmp_path: Path, batch: Make) -> None:
-    """A log of before begins its record with its next open (Invariant 19)."""
+    """A log without runs begins its record with its next open (Invariant 19)."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(4), "r")
     fields = json.loads((tmp_path / META).read_bytes().splitlines()[0])
@@ -101,7 +101,7 @@ def test_a_meta_file_without_runs_is_read(tmp_path: Path, batch: Make) -> None:
 
 
 def test_a_meta_file_of_the_longest_record_is_read(tmp_path: Path) -> None:
-    """The largest meta file that can be written can be read again."""
+    """The longest meta file that can be written can be read again."""
     runs = Runs(tuple(Run(2**62 + n, f"{n:016x}", 2**62 + n) for n in range(MAX_RUNS)))
     meta = Meta(str(UUID(int=7)), 2**62, 2**62, runs=runs)
     (tmp_path / META).write_bytes(meta.encode())

@@ -1,8 +1,8 @@
-"""The seam to the disk is the only one: a gate over what ``log`` and ``offsets`` may name.
+"""The seam to the disk as the only one: a gate over the names used in ``log`` and ``offsets``.
 
-Crash tests replace :mod:`transporter.log.filesystem` by a disk that loses power; they
-prove nothing of what goes past it. So the gate knows what is harmless and reports
-the rest, rather than knowing what is harmful.
+Crash tests replace :mod:`transporter.log.filesystem` by a disk that loses power. They
+prove nothing about calls that bypass it. So the gate allows a list of harmless names and
+reports every other one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ JUSTIFIED: Final = {
     ("audit.py", ".read_text"): "of /proc, to tell who has logged in",
     ("log/export.py", "import pyarrow.parquet"): "writes into a sink in memory, never by a name",
 }
-"""What the gate reports and may stay, each with its reason."""
+"""The reported names that may stay, each with its reason."""
 HARMLESS: Final = _words(
     """
     __future__ abc bisect collections contextlib copy crc32c datetime dataclasses enum errno
@@ -47,7 +47,7 @@ HARMLESS: Final = _words(
 """Modules without files, or (getpass, secrets, time, uuid) with none of a user's."""
 OURS: Final = "transporter."
 SEAM_NAMES: Final = ("files", "_files")
-"""What a :class:`FileSystem` is called: its ``open`` and ``rename`` are the ones to use."""
+"""The names of a :class:`FileSystem` in the code: its ``open`` and ``rename`` are allowed."""
 PATH_METHODS: Final = _words(
     """
     absolute chmod copy copy_into cwd exists expanduser glob group hardlink_to home
@@ -57,19 +57,19 @@ PATH_METHODS: Final = _words(
     write_bytes write_text
     """
 )
-"""Methods of a :class:`Path` that ask or change the disk."""
+"""Methods of a :class:`Path` that read or change the disk."""
 ARROW_FILES: Final = _words(
     """
     FileSystem LocalFileSystem MemoryMappedFile NativeFile OSFile create_memory_map csv dataset
     feather fs input_stream memory_map open_csv open_file orc output_stream parquet
     """
 )
-"""What of pyarrow opens files by their names."""
+"""The parts of pyarrow that open files by name."""
 BUILTINS: Final = frozenset({"open", "exec", "eval", "compile", "__import__", "input"})
 
 
 def touches(source: str) -> list[str]:
-    """Return what of *source* can reach the disk past the seam, each with its line."""
+    """Return the nodes of *source* that can reach the disk past the seam, with their lines."""
     tree = ast.parse(source)
     passed = _only_for_types(tree) | _given_the_seam(tree)
     return [
@@ -87,7 +87,7 @@ def _reported(node: ast.AST) -> Iterator[str]:
         case ast.ImportFrom(module=module, level=level, names=names):
             if level or not _is_harmless(module or ""):
                 yield f"import {'.' * level}{module}"
-            # A harmless module's own imports are no way round either.
+            # A harmless module's own imports are not a way round either.
             yield from (f"{module}.{each.name}" for each in names if _is_disguised(module, each))
         case ast.Attribute(value=value, attr=attr) if not _is_seam(value):
             if attr in PATH_METHODS | ARROW_FILES:
@@ -97,7 +97,7 @@ def _reported(node: ast.AST) -> Iterator[str]:
 
 
 def _only_for_types(tree: ast.Module) -> set[int]:
-    """Return the imports below ``if TYPE_CHECKING``: at run time there are none."""
+    """Return the imports below ``if TYPE_CHECKING``, which are absent at run time."""
     return {
         id(each)
         for block in ast.walk(tree)
@@ -114,7 +114,7 @@ def _is_harmless(module: str) -> bool:
 
 
 def _is_disguised(module: str | None, name: ast.alias) -> bool:
-    """Tell whether a module is fetched from one that imported it, or a file function of Arrow."""
+    """Return whether a name is a re-exported module or a file function of Arrow."""
     stray = name.name in {"os", "io", "shutil", "tempfile", "mmap", "glob", "fcntl", "pathlib"}
     return stray or ((module or "").startswith("pyarrow") and name.name in ARROW_FILES)
 
@@ -128,7 +128,7 @@ def _is_seam(value: ast.expr) -> bool:
 
 
 def _given_the_seam(tree: ast.Module) -> set[int]:
-    """Return what is opened by the seam that it is given: ``part.open(files)``."""
+    """Return the ``open`` calls with the seam as an argument: ``part.open(files)``."""
     calls = [call for call in ast.walk(tree) if isinstance(call, ast.Call)]
     return {
         id(call.func)
@@ -158,7 +158,7 @@ def test_nothing_else_touches_files(module: Path) -> None:
 
 
 def test_every_module_is_looked_at() -> None:
-    """The gate sees both packages, and the exceptions are files that are there."""
+    """The gate covers both packages, and the exceptions are existing files."""
     seen = set(map(_name, modules()))
     assert {"audit.py", "log/commit_log.py", "log/recovery.py", "log/meta.py"} <= seen
     assert {"offsets/offset_log.py", "offsets/parked.py"} <= seen
@@ -167,7 +167,7 @@ def test_every_module_is_looked_at() -> None:
 
 
 def test_the_exceptions_would_be_reported() -> None:
-    """The seam and the lock are exceptions because they do touch files: the gate sees that."""
+    """The seam and the lock are exceptions, because the gate would report them."""
     for name in (*SEAMS, *(module for module, _ in JUSTIFIED)):
         assert touches((PACKAGE / name).read_text()) != []
 
@@ -232,7 +232,7 @@ def test_the_exceptions_would_be_reported() -> None:
     ],
 )
 def test_a_way_past_the_seam_is_reported(snippet: str) -> None:
-    """Each way to a file that is not the seam's is named."""
+    """Each way to a file that bypasses the seam is reported."""
     assert touches(snippet) != []
 
 
@@ -254,5 +254,5 @@ def test_a_way_past_the_seam_is_reported(snippet: str) -> None:
     ],
 )
 def test_what_touches_no_file_is_not_reported(snippet: str) -> None:
-    """The seam's own calls and plain values pass."""
+    """The seam's own calls and plain values are not reported."""
     assert touches(snippet) == []

@@ -1,4 +1,4 @@
-"""Finding entries by time, namespace, key, and from the end."""
+"""Searches by time, namespace and key, and from the end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Entry]
 
 
 def accepted(entry: Entry, prefix: str, key: bytes | None, since: int, until: int) -> bool:
-    """Tell, one entry at a time, what a filter does column by column."""
+    """Return whether a filter takes *entry*, one at a time instead of by column."""
     message = entry.message
     return (
         message.namespace.startswith(prefix)
@@ -77,7 +77,7 @@ def offsets(batches: Any) -> list[int]:
 
 
 def test_filters_take_what_they_say(written: tuple[Path, list[Entry]]) -> None:
-    """Namespace, key and times leave exactly the entries that each of them accepts, in order."""
+    """Namespace, key and times select the accepted entries, in order."""
     directory, entries = written
     chance = random.Random(6)
     with LogReader(directory) as reader:
@@ -108,7 +108,7 @@ def test_filters_take_what_they_say(written: tuple[Path, list[Entry]]) -> None:
 def test_the_bounds_of_a_time_hold_all_that_was_logged_then(
     written: tuple[Path, list[Entry]],
 ) -> None:
-    """What is before the first bound is older, what is behind the other is not; both are near."""
+    """Entries before the lower bound are older, later ones are not, and both are near."""
     directory, entries = written
     for time in {entry.logged_at + more for entry in entries for more in (-1, 0, 1)}:
         before, after = around(directory, time)
@@ -121,7 +121,7 @@ def test_the_bounds_of_a_time_hold_all_that_was_logged_then(
 
 
 def test_a_time_is_found_without_walking_the_log(tmp_path: Path, batch: Make) -> None:
-    """Of a thousand frames in eight segments only those of one stride of the index are read."""
+    """Of a thousand frames in eight segments only one index stride is read."""
     now = [0]
 
     def clock() -> int:
@@ -158,14 +158,14 @@ def test_without_an_index_everything_is_found_as_well(tmp_path: Path, batch: Mak
 
 @pytest.mark.parametrize("pattern", ["(secret", "secret(?=x)", "[", r"\1secret"])
 def test_a_pattern_that_re2_cannot_read_is_refused(pattern: str) -> None:
-    """The reason is told; the pattern, which may hold a secret, is not."""
+    """The reason is reported without the pattern, which may hold a secret."""
     with pytest.raises(ValueError, match="is not a regular expression that RE2 reads") as found:
         Wanted(pattern)
     assert "secret" not in str(found.value)
 
 
 def test_reading_goes_on_through_a_segment_that_was_replaced(tmp_path: Path, batch: Make) -> None:
-    """A segment whose file another has taken the place of is opened again: nothing twice."""
+    """A segment whose file was replaced is opened again, and no entry is read twice."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r")
     with LogReader(tmp_path) as reader:
@@ -179,7 +179,7 @@ def test_reading_goes_on_through_a_segment_that_was_replaced(tmp_path: Path, bat
 
 
 def test_what_was_removed_while_it_was_read_is_said(tmp_path: Path, batch: Make) -> None:
-    """When the next segment is gone, the error names from where on the log is retained."""
+    """When the next segment has been removed, the error names the first retained offset."""
     with CommitLog.open(tmp_path, segment_bytes=1) as log:
         for _ in range(6):
             log.append(batch(2), "r")
@@ -190,14 +190,14 @@ def test_what_was_removed_while_it_was_read_is_said(tmp_path: Path, batch: Make)
             (tmp_path / segment_name(base)).unlink()
         with pytest.raises(OffsetRefused, match=r"offset 2 is no longer in the log.* from 6"):
             next(found)
-        # From the end it is simply shorter.
+        # From the end the result is simply shorter.
         assert start_of_last(reader, 0, 11, 100, Wanted()) == 6
 
 
 def test_segments_that_go_while_one_looks_from_the_end_are_not_missed(
     tmp_path: Path, batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search from the newest on ends where the log begins now."""
+    """A backward search ends at the log's current start."""
     with CommitLog.open(tmp_path, segment_bytes=1) as log:
         for _ in range(6):
             log.append(batch(2), "r")
@@ -217,7 +217,7 @@ def test_segments_that_go_while_one_looks_from_the_end_are_not_missed(
 
 
 def test_a_disk_that_cannot_be_read_is_no_removed_segment(tmp_path: Path, batch: Make) -> None:
-    """An error of the disk is reported, however often the frame is looked for."""
+    """A disk error is raised and not taken for a removed segment."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(2), "r")
     disk = Disk()
@@ -234,7 +234,7 @@ def test_a_disk_that_cannot_be_read_is_no_removed_segment(tmp_path: Path, batch:
 
 
 def test_an_offset_is_found_by_its_time(tmp_path: Path) -> None:
-    """The first entry logged at or after a time is found; a time after all is refused."""
+    """The first entry logged at or after a time is found, and a time after all is refused."""
     times = iter([0, 100, 200, 300])
     with CommitLog.open(tmp_path, clock=lambda: next(times), segment_bytes=1) as log:
         for _ in range(3):

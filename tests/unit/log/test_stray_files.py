@@ -1,4 +1,4 @@
-"""Files that look like segments and are none: named, and never read."""
+"""Files that resemble segments: they are named and never read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def log(tmp_path: Path, batch: Make) -> Path:
 
 
 def test_only_exact_names_are_segments() -> None:
-    """A segment's name is its base in twenty digits, and nothing else."""
+    """A segment's name is exactly its base in twenty digits and a suffix."""
     assert base_of(segment_name(0)) == 0
     assert base_of(segment_name((1 << 63) - 1)) == (1 << 63) - 1
     assert [base_of(name) for name in (*NAMES, *HARMLESS)] == [None] * 13
@@ -59,7 +59,7 @@ def test_only_exact_names_are_segments() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_of_a_similar_name_is_ignored_and_named(log: Path, batch: Make, name: str) -> None:
-    """The log opens, rolls, is read, searched and removed from as if the file were not there."""
+    """The log opens, rolls, is read, searched and removed from, whatever similar names it has."""
     (log / name).write_bytes((log / segment_name(0)).read_bytes())
     with CommitLog.open(log, segment_bytes=1) as opened:
         opened.append(batch(1), "r")
@@ -78,7 +78,7 @@ def test_a_file_of_a_similar_name_is_ignored_and_named(log: Path, batch: Make, n
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_other_files_are_nobodys_business(log: Path, name: str) -> None:
-    """Files that nobody would take for a segment are not named."""
+    """Files that do not resemble a segment are not named."""
     (log / name).touch()
     assert stray_files(RealFileSystem(), log) == []
     CommitLog.open(log).close()
@@ -86,7 +86,7 @@ def test_other_files_are_nobodys_business(log: Path, name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "dangling link"])
 def test_what_is_no_file_under_a_segments_name_is_refused(log: Path, kind: str) -> None:
-    """A roll could come to that name, so the start is refused and names it; a reader ignores it."""
+    """A start is refused for a name that a roll may reach, and a reader ignores it."""
     path = log / segment_name(7)
     if kind == "folder":
         path.mkdir()
@@ -101,7 +101,7 @@ def test_what_is_no_file_under_a_segments_name_is_refused(log: Path, kind: str) 
 
 
 def test_a_copy_under_another_segments_name_is_refused(log: Path) -> None:
-    """The start names the file; a reader that is running skips nothing because of it."""
+    """The start names the file, and a running reader skips nothing because of it."""
     path = log / segment_name(7)
     with LogReader(log) as early, LogReader(log) as late:
         assert sum(map(len, early.read(0, 0))) == 1
@@ -116,7 +116,7 @@ def test_a_copy_under_another_segments_name_is_refused(log: Path) -> None:
 
 
 def test_a_repair_puts_a_misplaced_copy_into_quarantine(log: Path) -> None:
-    """What is not of its place is set aside; the log is whole without it."""
+    """A repair quarantines a misplaced copy, and the log is whole without it."""
     shutil.copy(log / segment_name(0), log / segment_name(7))
     assert execute(["log", "verify", str(log)]) == 1
     assert execute(["log", "repair", str(log), "--yes"]) == 0
@@ -128,7 +128,7 @@ def test_a_repair_puts_a_misplaced_copy_into_quarantine(log: Path) -> None:
 def test_segments_that_vanish_at_once_are_an_error(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file system that lists what it cannot open makes no reader spin."""
+    """A file system that lists segments which it cannot open does not make a reader loop."""
     monkeypatch.setattr("transporter.log.reader.LOOKS", 5)
 
     class Odd(RealFileSystem):
@@ -143,7 +143,7 @@ def test_segments_that_vanish_at_once_are_an_error(
 
 
 def test_a_folder_that_ends_like_a_temporary_file_is_left_alone(log: Path) -> None:
-    """Only files of ours are removed at a start."""
+    """A start removes only its own temporary files."""
     (log / "folder.tmp").mkdir()
     (log / (segment_name(3) + ".tmp")).touch()
     CommitLog.open(log).close()
@@ -152,7 +152,7 @@ def test_a_folder_that_ends_like_a_temporary_file_is_left_alone(log: Path) -> No
 
 
 def test_commands_name_what_is_ignored(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``log info`` and ``log verify`` show what the log does not read, and are content."""
+    """``log info`` and ``log verify`` list ignored files and succeed."""
     (log / "20260101.log").touch()
     for command in ("info", "verify"):
         assert execute(["log", command, str(log)]) == 0
@@ -165,7 +165,7 @@ def test_commands_name_what_is_ignored(log: Path, capsys: pytest.CaptureFixture[
 def test_info_tells_of_log_time_that_is_ahead(
     tmp_path: Path, batch: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``log info`` says by how much log time is ahead of the wall clock, and nothing else."""
+    """``log info`` reports the lead of log time over the wall clock and no other time."""
     with CommitLog.open(tmp_path / "right") as log:
         log.append(batch(1), "r")
     with CommitLog.open(tmp_path / "wrong", clock=lambda: 4_102_444_800_000_000) as log:

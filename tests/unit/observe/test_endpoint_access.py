@@ -1,4 +1,4 @@
-"""Who may ask the endpoint, and over what: TLS, a bearer token, and addresses that need both."""
+"""Access to the endpoint: TLS, a bearer token, and addresses that need both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ANY = Address("127.0.0.1", 0)
 
 @pytest.fixture
 def tls(tmp_path: Path) -> TlsConfig:
-    """Return a certificate for localhost."""
+    """Return the files of a certificate for localhost."""
     for name in ("cert", "key"):
         shutil.copy(HERE / f"localhost.{name}.pem", tmp_path / f"{name}.pem")
     return TlsConfig(cert=tmp_path / "cert.pem", key=tmp_path / "key.pem")
@@ -43,7 +43,7 @@ def tls(tmp_path: Path) -> TlsConfig:
 
 @contextmanager
 def serving(tls: TlsConfig | None = None, token: Token | None = None) -> Iterator[Endpoint]:
-    """Serve one page."""
+    """Serve one page for the length of a ``with`` block."""
     found = Endpoint(ANY, tls, token)
     found.start({"/good": lambda _: Answer(200, "text/plain", b"fine")})
     try:
@@ -53,17 +53,17 @@ def serving(tls: TlsConfig | None = None, token: Token | None = None) -> Iterato
 
 
 def port(endpoint: Endpoint) -> int:
-    """Return where it listens."""
+    """Return the endpoint's port."""
     return int(endpoint.url.rpartition(":")[2])
 
 
 def trusting() -> ssl.SSLContext:
-    """Return what trusts the certificate, and nothing else."""
+    """Return a TLS context that trusts only the test's certificate."""
     return ssl.create_default_context(cafile=str(HERE / "localhost.cert.pem"))
 
 
 def asked(endpoint: Endpoint, **headers: str) -> tuple[int, str]:
-    """Ask for the page over TLS, as localhost."""
+    """Request the page over TLS, as localhost."""
     request = Request(f"https://localhost:{port(endpoint)}/good", headers=headers)
     try:
         with urlopen(request, timeout=10, context=trusting()) as answer:  # noqa: S310
@@ -74,12 +74,12 @@ def asked(endpoint: Endpoint, **headers: str) -> tuple[int, str]:
 
 
 def given(value: str = TOKEN) -> Token:
-    """Return a token that stands in the pipeline file."""
+    """Return a token written in the pipeline file."""
     return Token(Template((value,)), value)
 
 
 def test_with_a_certificate_it_speaks_tls_only(tls: TlsConfig) -> None:
-    """Who asks in the clear gets no answer; who trusts the certificate is answered."""
+    """A caller without TLS gets no answer, and one that trusts the certificate is answered."""
     with serving(tls) as endpoint:
         assert endpoint.url.startswith("https://127.0.0.1:")
         assert asked(endpoint) == (200, "fine")
@@ -89,7 +89,7 @@ def test_with_a_certificate_it_speaks_tls_only(tls: TlsConfig) -> None:
 
 
 def test_who_never_shakes_hands_silences_nobody(tls: TlsConfig) -> None:
-    """However many connect and say nothing, whoever asks is answered at once."""
+    """Callers that connect and send nothing do not delay the answer to another one."""
     with serving(tls) as endpoint:
         idle = [
             socket.create_connection(("127.0.0.1", port(endpoint)), 10) for _ in range(4 * CALLERS)
@@ -100,7 +100,7 @@ def test_who_never_shakes_hands_silences_nobody(tls: TlsConfig) -> None:
 
 
 def test_a_certificate_that_was_replaced_is_taken_up(tls: TlsConfig) -> None:
-    """At the next connection; one that cannot be used is not, and what was there stays."""
+    """A replaced certificate counts from the next connection on, if it can be used."""
     with serving(tls) as endpoint:
         key = tls.key.read_bytes()
         tls.key.write_bytes(b"nothing")
@@ -115,7 +115,7 @@ def test_a_certificate_that_was_replaced_is_taken_up(tls: TlsConfig) -> None:
 
 @pytest.mark.parametrize("broken", ["cert", "key"])
 def test_a_certificate_that_cannot_be_used_is_refused(tls: TlsConfig, broken: str) -> None:
-    """At the start, with its file."""
+    """A certificate that cannot be used is refused at the start, with its file."""
     getattr(tls, broken).write_bytes(b"nothing")
     with pytest.raises(EnvironmentFault, match=f"observe.tls: .*{broken}.pem"):
         Endpoint(ANY, tls)
@@ -129,7 +129,7 @@ def test_a_certificate_that_cannot_be_used_is_refused(tls: TlsConfig, broken: st
     ["", "Bearer", "Bearer ", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x"],
 )
 def test_without_the_token_nothing_is_answered(header: str) -> None:
-    """Whatever else is sent; a page that is not there looks like one that is."""
+    """Without the token every page is refused alike, present or not."""
     with serving(token=given()) as endpoint:
         for name in ("good", "other"):
             assert page(f"{endpoint.url}/{name}", Authorization=header) == (401, "unauthorized\n")
@@ -141,7 +141,7 @@ def test_without_the_token_nothing_is_answered(header: str) -> None:
 
 
 def test_a_token_in_a_file_is_read_at_each_use(tmp_path: Path) -> None:
-    """A new one counts at once and the old one no more; without a usable file nobody gets in."""
+    """A new token in the file counts at once, and without a usable file all are refused."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     with serving(token=Token(Template((file,)), TOKEN)) as endpoint:
@@ -182,7 +182,7 @@ FILES = {"cert": "c.pem", "key": "k.pem"}
 def test_what_is_not_safe_is_refused(
     tmp_path: Path, observe: dict[str, Any], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By ``check``, with the line, and without the token."""
+    """``check`` refuses an unsafe setting with its line and without the token."""
     path = written(tmp_path, observe)
     assert app.execute(["check", str(path)]) == 2
     said = capsys.readouterr().err
@@ -206,7 +206,7 @@ def test_what_is_not_safe_is_refused(
     ],
 )
 def test_what_is_safe_or_wanted_is_taken(tmp_path: Path, observe: dict[str, Any]) -> None:
-    """Loopback needs nothing; other addresses TLS and a token, or somebody's word."""
+    """Loopback needs nothing, and other addresses need TLS and a token, or an explicit setting."""
     load(written(tmp_path, observe), {})
 
 
@@ -219,7 +219,7 @@ def written(folder: Path, observe: dict[str, Any]) -> Path:
 
 
 def test_a_pipeline_file_gives_both(tmp_path: Path, tls: TlsConfig) -> None:
-    """Its paths begin at the file, its token is a secret; a new token is no change of it."""
+    """Paths begin at the file, the token is a secret, and a new token changes no pipeline."""
     (tmp_path / "token").write_text(TOKEN)
     observe = {
         "listen": "127.0.0.1:0",

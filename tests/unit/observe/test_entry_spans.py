@@ -1,4 +1,4 @@
-"""Which entries are traced, and what is known of them until their acks."""
+"""Traced entries, and the data kept about them until their acks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INVALID: Headers = (("traceparent", b"nonsense"),)
 
 
 def rows(share: float, *headers: Headers, most: int = 100) -> tuple[list[int], int]:
-    """Return the rows that are traced of messages with these headers, and how many beyond."""
+    """Return the traced rows of messages with these headers, and the number beyond *most*."""
     batch = messages_to_batch([Message("n", b"", headers=each) for each in headers])
     samples, beyond = sampled(batch, share, random.Random(1), most)
     return sorted(each.row for each in samples), beyond
@@ -27,7 +27,7 @@ def rows(share: float, *headers: Headers, most: int = 100) -> tuple[list[int], i
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_source_that_has_decided_is_followed(share: float) -> None:
-    """Its flag counts and no share; what has no valid context is drawn."""
+    """A source's flag counts instead of the share, and a row without a valid context is drawn."""
     found, _ = rows(share, (), RECORDED, NOT_RECORDED, INVALID, RECORDED)
     assert found == ([1, 4] if share == 0.0 else [0, 1, 3, 4])
 
@@ -41,7 +41,7 @@ def test_the_context_comes_with_the_row() -> None:
 
 
 def test_a_share_is_drawn() -> None:
-    """Of many messages about as many are traced as the share says, each at most once."""
+    """About the given share of many messages is traced, each at most once."""
     found, beyond = rows(0.1, *[()] * 20_000, most=20_000)
     assert len(set(found)) == len(found)
     assert 1_800 < len(found) < 2_200
@@ -49,7 +49,7 @@ def test_a_share_is_drawn() -> None:
 
 
 def test_what_there_is_no_room_for_is_counted() -> None:
-    """No more are looked at than there is room for, whoever has decided."""
+    """No more entries are traced than there is room for, and the others are counted."""
     assert rows(1.0, RECORDED, (), RECORDED, (), most=1) == ([0], 3)
     assert rows(1.0, RECORDED, (), most=0) == ([], 2)
 
@@ -68,7 +68,7 @@ def journal(*entries: Traced, routes: tuple[str, ...] = ("r",)) -> Journal:
 
 
 def settle(found: Journal, first: int, through: int, route: str = "r", **more: Any) -> list[int]:
-    """Settle these offsets; return which entries were delivered."""
+    """Settle these offsets, and return the entries that were delivered."""
     config: Any = SimpleNamespace(name=route, namespace=more.get("namespace", ".*"))
     asked = Slice(first, max(first, through), 0, without=more.get("without", ()))
     outcome = Outcome(through, more.get("delivered", 1), 0, 0, {})
@@ -76,7 +76,7 @@ def settle(found: Journal, first: int, through: int, route: str = "r", **more: A
 
 
 def test_an_entry_is_delivered_once_by_each_route() -> None:
-    """Parts of a slice begin where it began, and count nothing twice; then it is forgotten."""
+    """Parts count an entry once for each route, and it is dropped after its last one."""
     found = journal(entry(3), entry(5), routes=("r", "other"))
     assert settle(found, 0, 4) == [3]
     assert settle(found, 0, 9) == [5]
@@ -86,7 +86,7 @@ def test_an_entry_is_delivered_once_by_each_route() -> None:
 
 
 def test_what_is_left_out_or_parked_is_not_delivered() -> None:
-    """The route's filter and its parked entries are known; nothing of them waits on."""
+    """Filtered and parked entries do not count as delivered, and are dropped."""
     found = journal(entry(1), entry(2, "b"), entry(3))
     assert settle(found, 0, 9, namespace="^a$", without=(3,)) == [1]
     assert len(found) == 1
@@ -94,7 +94,7 @@ def test_what_is_left_out_or_parked_is_not_delivered() -> None:
 
 
 def test_an_ack_that_comes_before_its_entry_is_known_counts() -> None:
-    """A route may be faster than the reader that has just logged the entry."""
+    """An ack that arrives before its entry is recorded counts, because a route may be faster."""
     found = Journal(["r"])
     assert settle(found, 0, 4) == []
     assert list(found.add(entry(2))) == [("r", 7)]
@@ -102,14 +102,14 @@ def test_an_ack_that_comes_before_its_entry_is_known_counts() -> None:
 
 
 def test_the_oldest_are_forgotten_when_routes_do_not_come() -> None:
-    """A route that stands still holds only so much."""
+    """A route that stands still keeps only a bounded number of entries."""
     found = journal(*map(entry, range(PENDING + 10)))
     assert len(found) == PENDING
     assert settle(found, 0, 10) == [10]
 
 
 def test_a_route_that_a_reload_has_added_is_followed() -> None:
-    """Its acks count, and from the first of them on entries wait for it, too."""
+    """A route added by a reload is followed from its first ack on."""
     found = journal(entry(0))
     assert settle(found, 0, 0, "late") == []
     list(found.add(entry(1)))

@@ -1,4 +1,4 @@
-"""Counting events on their way."""
+"""The counts of events on their way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TABLE = {metric.name: metric for metric in METRICS}
 
 
 def test_events_are_counted_and_passed_on() -> None:
-    """Each counts for its route, or sums up what it tells; all of them go on."""
+    """An event counts for its route or adds up its fields, and every event is passed on."""
     events = Events()
     counted = Counts(events)
     progress = {"problem": "down", "retry_in": 1, "watermark": 0, "delivered": 0}
@@ -33,7 +33,7 @@ def test_events_are_counted_and_passed_on() -> None:
 
 
 def test_only_events_and_metrics_that_exist_are_counted() -> None:
-    """What is looked for in an event is a field of it, and what it counts for is a counter."""
+    """Each counted field is a field of its event, and each metric is a counter."""
     for event, (metric, fields, fixed) in event_counts._ONES.items():
         assert set(fields) <= set(EVENTS[event].fields)
         assert TABLE[metric].kind == "counter"

@@ -1,4 +1,4 @@
-"""The alert TransporterGone: which of several engines it misses, and for how long."""
+"""The alert TransporterGone: the engine that it reports as missing, and after how long."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 INFO = 'transporter_info{{pipeline="{pipeline}",version="{version}"}} 1\n'
 NOW = 3000
-"""The minute of a test; all engines have run for two days by then."""
+"""The minute of a test, with all engines running for two days by then."""
 Answer = tuple[str, str] | None
-"""A target's pipeline and version; ``None``: it does not answer."""
+"""A target's pipeline and version, or ``None`` if it does not answer."""
 ONE, OTHER = ("etl", "1"), ("etl", "1")
 
 
@@ -41,38 +41,38 @@ def gone(targets: Callable[[int], dict[str, Answer]], minute: int = NOW) -> list
 
 
 def test_engines_that_answer_are_not_gone() -> None:
-    """Two engines that have always been there set nothing off."""
+    """Two engines that have always answered raise no alert."""
     assert gone(lambda _: {"a": ONE, "b": OTHER}) == []
 
 
 def test_one_of_two_that_does_not_answer_is_named() -> None:
-    """The other one answers, and still it is missed: after five minutes, and not before."""
+    """One of two engines that does not answer is reported after five minutes, not before."""
     targets = lambda minute: {"a": ONE, "b": OTHER if minute < NOW else None}  # noqa: E731
     assert gone(targets, NOW + 4) == []
     expected = [{"job": "engines", "instance": "b", "pipeline": "etl"}]
     assert gone(targets, NOW + 5) == expected
-    # It is still missed when what was there an hour ago is no comparison any more.
+    # It is still reported when the value of an hour ago is no longer a comparison.
     assert gone(targets, NOW + 300) == expected
     assert gone(targets, NOW + 1500) == []
 
 
 def test_one_of_two_that_discovery_has_dropped_is_missed() -> None:
-    """A target that is not scraped any more has no up: the pipeline has an engine less."""
+    """A target that is no longer scraped has no ``up``, and its pipeline has an engine less."""
     targets = lambda minute: {"a": ONE, **({"b": OTHER} if minute < NOW else {})}  # noqa: E731
     assert gone(targets, NOW + 4) == []
     assert gone(targets, NOW + 5) == [{"job": "engines", "pipeline": "etl"}]
-    # After an hour that is how many there are.
+    # After an hour the smaller number is the normal one.
     assert gone(targets, NOW + 60) == []
 
 
 def test_the_only_one_of_its_pipeline_is_missed() -> None:
-    """Also where other pipelines have engines, and none of its own is left to be counted."""
+    """The only engine of a pipeline is reported, also while other pipelines have engines."""
     targets = lambda minute: {"a": ONE, **({"b": ("shop", "1")} if minute < NOW else {})}  # noqa: E731
     assert gone(targets, NOW + 5) == [{"job": "engines", "pipeline": "shop"}]
 
 
 def test_no_engine_at_all_is_one_alert() -> None:
-    """Where nothing has ever been scraped, or all are gone for long, there is nothing to name."""
+    """An alert without a name is raised if nothing has been scraped for long."""
     assert gone(lambda _: {}) == [{}]
     assert gone(lambda minute: {"a": ONE} if minute < NOW else {}, NOW + 100) == [{}]
 
@@ -84,11 +84,11 @@ def test_a_restart_with_another_version_is_not_missed() -> None:
 
 
 def test_an_engine_that_moves_is_not_missed() -> None:
-    """A pod that is replaced has another name: the pipeline has as many engines as before."""
+    """A replaced pod has another name, and the pipeline has as many engines as before."""
     targets = lambda minute: {"a": ONE} if minute < NOW else {"c": ONE}  # noqa: E731
     assert gone(targets, NOW + 5) == []
 
 
 def test_a_job_that_is_not_ours_sets_nothing_off() -> None:
-    """A target that was never a transporter is somebody else's alert."""
+    """A target that was never a transporter raises no alert of ours."""
     assert gone(lambda _: {"a": ONE, "exporter": None}) == []

@@ -1,4 +1,4 @@
-"""The little HTTP server: what it answers, and how it bears those who misbehave."""
+"""The small HTTP server: its answers, and its tolerance of misbehaving callers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def broken(accept: str) -> Answer:
-    """Fail as a page that has a bug."""
+    """Raise an error, like a page with a bug."""
     raise RuntimeError(f"hunter2{accept}")
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    """Give a running endpoint with a page that works and one that does not."""
+    """Yield a running endpoint with a page that works and one that does not."""
     found = Endpoint(Address("127.0.0.1", 0))
     found.start(
         {"/good": lambda accept: Answer(200, "text/plain", accept.encode()), "/bad": broken}
@@ -43,14 +43,14 @@ def connected(endpoint: Endpoint) -> socket.socket:
 
 
 def test_pages_and_what_is_none(endpoint: Endpoint) -> None:
-    """A page is answered, a query is no matter, anything else is not found."""
+    """A page is answered, a query is ignored, and any other path is not found."""
     assert page(f"{endpoint.url}/good?x=1")[0] == 200
     assert page(f"{endpoint.url}/other")[0] == 404
     assert page(f"{endpoint.url}/../../etc/passwd")[0] == 404
 
 
 def test_a_page_that_fails_does_not_tell_why(endpoint: Endpoint) -> None:
-    """The caller gets 500 and the kind of error, never its text, and the next is answered."""
+    """A failing page returns 500 and the kind of error without its text, and serving goes on."""
     assert page(f"{endpoint.url}/bad") == (500, "RuntimeError\n")
     assert page(f"{endpoint.url}/good")[0] == 200
 
@@ -59,7 +59,7 @@ def test_a_page_that_fails_does_not_tell_why(endpoint: Endpoint) -> None:
     "said", [b"", b"\0\xff\n\n", b"GET " + b"x" * 100_000, b"POST /good HTTP/1.0\r\n\r\n"]
 )
 def test_whatever_a_caller_says_others_are_answered(endpoint: Endpoint, said: bytes) -> None:
-    """Rubbish ends its own connection and nothing else."""
+    """An invalid request ends its own connection and no other."""
     with connected(endpoint) as caller:
         caller.sendall(said)
         assert page(f"{endpoint.url}/good")[0] == 200
@@ -76,9 +76,9 @@ def drip(caller: socket.socket) -> None:
 def test_who_only_holds_a_place_loses_it(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many say nothing, or a byte now and then, whoever asks is answered."""
+    """Callers that send nothing, or a byte now and then, do not delay another one."""
     monkeypatch.setattr(module._Handler, "timeout", 60)
-    monkeypatch.setattr(module, "PATIENCE", 60)  # Else the first would have to go anyway.
+    monkeypatch.setattr(module, "PATIENCE", 60)  # Otherwise the first would have to go anyway.
     silent = [connected(endpoint) for _ in range(4 * CALLERS)]
     try:
         for each in silent[-CALLERS:]:
@@ -91,7 +91,7 @@ def test_who_only_holds_a_place_loses_it(
 
 
 def test_a_whole_request_has_its_time(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who keeps sending a byte now and then is hung up on as well."""
+    """A caller that keeps sending single bytes is closed, too."""
     monkeypatch.setattr(module, "PATIENCE", 0.2)
     with connected(endpoint) as caller, pytest.raises(ConnectionError):
         drip(caller)
@@ -100,7 +100,7 @@ def test_a_whole_request_has_its_time(endpoint: Endpoint, monkeypatch: pytest.Mo
 def test_a_silent_caller_does_not_keep_the_end_waiting(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopping hangs up on who has said nothing yet."""
+    """A stop closes the connection of a silent caller."""
     monkeypatch.setattr(module._Handler, "timeout", 60)
     monkeypatch.setattr(module, "PATIENCE", 60)
     with connected(endpoint) as caller:
@@ -112,7 +112,7 @@ def test_a_silent_caller_does_not_keep_the_end_waiting(
 
 
 def test_a_port_in_use_is_told_as_such(endpoint: Endpoint) -> None:
-    """The error names the address and what to set."""
+    """The error of a port in use names the address and the setting."""
     port = int(endpoint.url.rpartition(":")[2])
     with pytest.raises(
         PortTaken, match=rf"127.0.0.1:{port} cannot be listened at: .*observe.listen"
@@ -121,7 +121,7 @@ def test_a_port_in_use_is_told_as_such(endpoint: Endpoint) -> None:
 
 
 def test_an_address_of_another_machine_is_another_error() -> None:
-    """Only a port that is taken counts as taken."""
+    """Only a port in use counts as taken."""
     with pytest.raises(EnvironmentFault, match="cannot be listened at") as found:
         Endpoint(Address("192.0.2.1", 0))
     assert not isinstance(found.value, PortTaken)
@@ -129,7 +129,7 @@ def test_an_address_of_another_machine_is_another_error() -> None:
 
 
 def test_nothing_of_it_stays(endpoint: Endpoint) -> None:
-    """After a stop neither the port nor a thread is left."""
+    """A stop leaves neither the port nor a thread."""
     before = threading.active_count()
     other = Endpoint(Address("127.0.0.1", 0))
     other.start({})

@@ -1,4 +1,4 @@
-"""The table of metrics, and all that is derived from it: docs, dashboard, alert rules."""
+"""The table of metrics, with the docs, dashboard and alert rules derived from it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TABLE = {metric.name: metric for metric in METRICS}
 VALUES = {"state": {state.value for state in State}, "action": {"parked", "skipped"}}
 """The words that a label may hold, where these come from the code."""
 TARGET = {"job", "instance"}
-"""The labels that Prometheus itself gives to each series; ``up`` is its own series of a target."""
+"""The labels that Prometheus itself adds to each series, with ``up`` as its own series."""
 MEASURED: dict[Gauge, float] = dict.fromkeys(get_args(Gauge), 7.0)
 """All that a reader may measure."""
 STATUS = EngineStatus(
@@ -45,7 +45,7 @@ STATUS = EngineStatus(
 
 
 def test_names_tell_the_kind_and_the_unit() -> None:
-    """A counter ends with _total and nothing else does; what has a base unit is named for it."""
+    """A counter ends with _total, no other metric does, and base units are in the name."""
     for metric in METRICS:
         assert re.fullmatch(r"transporter_[a-z_]+", metric.name)
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
@@ -75,7 +75,7 @@ def test_every_metric_is_read_and_nothing_else() -> None:
 
 
 def test_an_unknown_age_and_no_budget_are_no_readings() -> None:
-    """What is not known is left out rather than told as 0."""
+    """An unknown value is left out rather than shown as 0."""
     status = EngineStatus("log", 9, 100, spark=True, readers=(), routes=STATUS.routes)
     found = readings(status, Counts(lambda *_, **__: None), lambda _: None, ready=True, version="1")
     names = {name for name, _, _ in found}
@@ -83,14 +83,14 @@ def test_an_unknown_age_and_no_budget_are_no_readings() -> None:
 
 
 def test_what_a_reader_has_not_measured_is_no_reading() -> None:
-    """Nobody knows what waits at the source of a reader that is away."""
+    """A reader that is away has no reading for the backlog at its source."""
     status = replace(STATUS, readers=(replace(STATUS.readers[0], measured={}),))
     found = readings(status, Counts(lambda *_, **__: None), lambda _: None, ready=True, version="1")
     assert not [name for name, _, _ in found if name.startswith("transporter_source_")]
 
 
 def test_the_docs_have_a_row_for_each_metric() -> None:
-    """docs/metrics.md shows the table as it is."""
+    """docs/metrics.md has a row for each metric of the table."""
     rows = []
     for metric in METRICS:
         labels = ", ".join(f"`{each}`" for each in metric.labels)
@@ -111,7 +111,7 @@ def test_the_docs_have_a_section_for_each_alert() -> None:
 
 
 def expressions() -> list[tuple[str, str]]:
-    """Return every PromQL expression that we ship, with where it stands."""
+    """Return every shipped PromQL expression with its place."""
     found = [(rule["alert"], rule["expr"]) for rule in promql_tools.rules()]
     dashboard = json.loads(DASHBOARD.read_text())
     found += [
@@ -128,7 +128,7 @@ def expressions() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("where", "expression"), expressions())
 def test_every_expression_names_what_exists(where: str, expression: str) -> None:
-    """Alerts and panels ask for metrics of the table, and for labels that these have."""
+    """Alerts and panels name metrics of the table and labels that these have."""
     known: set[str] = set()
     for selector in promql_tools.selectors(expression):
         if selector.name == "up":
@@ -143,7 +143,7 @@ def test_every_expression_names_what_exists(where: str, expression: str) -> None
 
 
 def metric_of(series: str) -> Any:
-    """Return the metric that *series* belongs to; fail where there is none."""
+    """Return the metric that *series* belongs to, or fail where there is none."""
     if series in TABLE:
         assert TABLE[series].kind != "histogram", f"{series} alone is no series"
         return TABLE[series]
@@ -162,13 +162,13 @@ def metric_of(series: str) -> Any:
     ],
 )
 def test_a_wrong_expression_would_be_found(wrong: str) -> None:
-    """The check above refuses a metric, a label and a grouping that do not exist."""
+    """The check above refuses an unknown metric, label or grouping."""
     with pytest.raises(AssertionError):
         test_every_expression_names_what_exists("here", wrong)
 
 
 def test_every_metric_is_shown_on_the_dashboard() -> None:
-    """Nothing is measured that nobody would see."""
+    """Every metric is shown on the dashboard."""
     shown = {
         metric_of(selector.name).name
         for _, expression in expressions()
@@ -179,7 +179,7 @@ def test_every_metric_is_shown_on_the_dashboard() -> None:
 
 
 def test_counters_are_only_asked_for_their_growth() -> None:
-    """No alert or panel compares a counter itself, which begins anew with every start."""
+    """No alert or panel compares a counter itself, which starts at 0 with every engine."""
     for where, expression in expressions():
         for name, metric in TABLE.items():
             if metric.kind == "counter" and name in expression:
@@ -187,7 +187,7 @@ def test_counters_are_only_asked_for_their_growth() -> None:
 
 
 def test_alert_rules_are_whole() -> None:
-    """Each has a severity, says what is wrong and what to do; placeholders name its labels."""
+    """Each alert has a severity, a problem and an action, and its placeholders are labels."""
     for rule in promql_tools.rules():
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert set(rule["annotations"]) == {"summary", "action"}

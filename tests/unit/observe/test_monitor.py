@@ -1,4 +1,4 @@
-"""What is served about a real engine (without Spark), through all that can happen to it."""
+"""The pages about a real engine, without Spark, in all its states."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Watched:
         return page(f"{self.url}/{name}", Accept=accept)
 
     def ready(self) -> bool:
-        """Whether /readyz is green."""
+        """Return whether /readyz is green."""
         return self.get("readyz")[0] == 200
 
     def reasons(self) -> list[dict[str, Any]]:
-        """Return why it is not."""
+        """Return the reasons why it is not."""
         return json.loads(self.get("readyz")[1])["reasons"]
 
     def value(self, name: str, **labels: str) -> float:
-        """Return what the one series of this name and these labels stands at."""
+        """Return the value of the one series of this name and these labels."""
         found = [
             sample.value
             for family in text_string_to_metric_families(self.get("metrics")[1])
@@ -64,7 +64,7 @@ class Watched:
 
 @contextmanager
 def watched(pipeline: Pipeline, host: SparklessHost | None = None) -> Iterator[Watched]:
-    """Run and watch *pipeline* for the length of a block."""
+    """Run and watch *pipeline* for the length of a ``with`` block."""
     events = Events()
     pipeline = pipeline.model_copy(update={"observe": ANY})
     with Monitor(pipeline, events, "1.2.3") as monitor:
@@ -102,7 +102,7 @@ def test_a_route_that_gets_on(tmp_path: Path) -> None:
 
 
 def test_the_exposition_is_what_prometheus_reads(tmp_path: Path) -> None:
-    """Both formats parse; every metric has its type, and histograms grow towards +Inf."""
+    """Both formats parse, every metric has its type, and histograms grow towards +Inf."""
     with watched(make_pipeline(tmp_path, ["a x"], end=False, out={})) as seen:
         until(lambda: seen.value("transporter_route_watermark_offset") == 0)
         families = list(text_string_to_metric_families(seen.get("metrics")[1]))
@@ -119,7 +119,7 @@ def test_the_exposition_is_what_prometheus_reads(tmp_path: Path) -> None:
 
 
 def test_a_poison_entry_shows_until_it_is_dealt_with(tmp_path: Path) -> None:
-    """A stopped route turns readiness red with the reason, and sets the alert off."""
+    """A stopped route turns readiness red with the reason and raises the alert."""
     out = {"writer": {"reject": [1]}}
     with watched(make_pipeline(tmp_path, ["a x", "a y", "a z"], end=False, out=out)) as seen:
         until(lambda: not seen.engine.wait(0) and seen.engine.halted == ["out"])
@@ -135,7 +135,7 @@ def test_a_poison_entry_shows_until_it_is_dealt_with(tmp_path: Path) -> None:
 
 
 def test_parked_entries_show(tmp_path: Path) -> None:
-    """What is parked is counted and alerted; the route stays ready."""
+    """Parked entries are counted and alerted, and the route stays ready."""
     out = {"on_error": "park", "writer": {"reject": [1]}}
     with watched(make_pipeline(tmp_path, ["a x", "a y", "a z"], end=False, out=out)) as seen:
         until(lambda: seen.value("transporter_route_watermark_offset") == 2)
@@ -148,7 +148,7 @@ def test_parked_entries_show(tmp_path: Path) -> None:
 
 
 def test_a_dead_sink_turns_readiness_red_and_its_return_green(tmp_path: Path) -> None:
-    """Red only after unready_after, with the state; green by itself once the sink is back."""
+    """Readiness turns red only after unready_after, and green again once the sink is back."""
     down = tmp_path / "out.down"
     down.write_text("write")
     with watched(make_pipeline(tmp_path, ["a x"], end=False, out={})) as seen:
@@ -163,7 +163,7 @@ def test_a_dead_sink_turns_readiness_red_and_its_return_green(tmp_path: Path) ->
 
 
 def test_a_slice_that_hangs_turns_readiness_red(tmp_path: Path) -> None:
-    """A route that is running by its own account, but settles nothing, is not ready."""
+    """A running route that settles nothing is not ready."""
     paused = tmp_path / "out.paused"
     paused.touch()
     out = {"writer": {"pause_at": 1}}
@@ -187,7 +187,7 @@ def test_spark_that_is_not_up_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_is_gone_is_no_health(tmp_path: Path) -> None:
-    """A thread that ended although nobody asked it to turns /healthz red, with its name."""
+    """A thread that ended without a request turns /healthz red, with its name."""
     with watched(make_pipeline(tmp_path, ["a x"], end=False, out={})) as seen:
         until(seen.ready)
         ended = threading.Thread(target=str, name="committer")
@@ -210,7 +210,7 @@ def test_a_lost_worker_is_counted(tmp_path: Path) -> None:
 
 
 def test_scrapes_in_parallel(tmp_path: Path) -> None:
-    """Many scrapes at once beside a working route all get whole answers."""
+    """Many parallel scrapes beside a working route all get whole answers."""
     pipeline = make_pipeline(
         tmp_path, [f"a {n}" for n in range(300)], end=False, out={"slice_rows": 3}
     )
@@ -229,7 +229,7 @@ def test_scrapes_in_parallel(tmp_path: Path) -> None:
 
 
 def test_a_port_that_the_pipeline_names_must_be_free(tmp_path: Path) -> None:
-    """Where the file names it a port in use is an error, before the log is touched."""
+    """A port named in the file and in use is an error, raised before the log is opened."""
     pipeline = make_pipeline(tmp_path, ["a x"], out={})
     with Monitor(pipeline.model_copy(update={"observe": ANY}), Events(), "1") as first:
         port = int(str(first.url).rpartition(":")[2])
@@ -240,7 +240,7 @@ def test_a_port_that_the_pipeline_names_must_be_free(tmp_path: Path) -> None:
 
 
 def test_the_default_port_may_be_taken(tmp_path: Path) -> None:
-    """Then the engine runs unwatched, and says so."""
+    """With the default port in use the engine runs unwatched and reports it."""
     pipeline = make_pipeline(tmp_path, ["a x"], out={})
     events = Events()
     with Monitor(pipeline.model_copy(update={"observe": ANY}), Events(), "1") as first:
@@ -253,7 +253,7 @@ def test_the_default_port_may_be_taken(tmp_path: Path) -> None:
 
 
 def test_nothing_listens_when_it_is_off(tmp_path: Path) -> None:
-    """With ``listen: off`` there is no endpoint and no thread for one."""
+    """``listen: off`` opens no endpoint and starts no thread for one."""
     pipeline = make_pipeline(tmp_path, ["a x"], out={})
     off = pipeline.model_copy(update={"observe": ObserveConfig(listen="off")})
     before = threading.active_count()
@@ -278,5 +278,5 @@ def test_what_is_counted_costs_next_to_nothing(tmp_path: Path) -> None:
             meter.add(0, outcome, time.monotonic())
         return (time.perf_counter() - begun) / 10_000
 
-    # The machine may be busy; what it costs is what it costs at best.
+    # The machine may be busy, so the best of several times counts.
     assert min(once() for _ in range(20)) < route.slices.total / 200 / 100

@@ -1,4 +1,4 @@
-"""When an engine counts as ready, and what it says when it does not."""
+"""The readiness of an engine, and its report."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ RED = [
 
 @pytest.mark.parametrize("changes", GREEN)
 def test_ready(changes: dict[str, Any]) -> None:
-    """What gets on, has nothing to do, is paused or has not waited long is no reason."""
+    """A route that progresses, is idle, is paused or has waited briefly is not a reason."""
     assert reasons(status(**changes), 30) == ()
 
 
 @pytest.mark.parametrize(("changes", "name", "why"), RED)
 def test_not_ready(changes: dict[str, Any], name: str, why: str) -> None:
-    """Who gets nowhere is named, and what that means."""
+    """A reader or route without progress is named, with the consequence."""
     found = reasons(status(**changes), 30)
     assert [(each.name, each.why) for each in found] == [(name, why)]
 
@@ -82,7 +82,7 @@ def test_the_report_names_the_paused() -> None:
 
 
 def test_the_report_tells_how_long_and_how_much_but_quotes_nobody() -> None:
-    """Invariant 20: an error may quote a payload, and whoever reaches the port may ask."""
+    """A report contains times and counts but no error text, which may quote data (Invariant 20)."""
     card = "4111 1111 1111 1111 is no card"
     reader = {"state": State.STOPPED, "problem": card}
     found = report(

@@ -1,4 +1,4 @@
-"""Spans of a real engine, taken by a collector that speaks OTLP; and one that does not."""
+"""Spans of a real engine, with a collector that speaks OTLP and one that does not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def traced(pipeline: Pipeline, url: str, **tracing: Any) -> Pipeline:
 
 @contextmanager
 def watched(pipeline: Pipeline, events: Events | None = None) -> Iterator[tuple[Engine, Tracing]]:
-    """Run and trace *pipeline* for the length of a block."""
+    """Run and trace *pipeline* for the length of a ``with`` block."""
     with Monitor(pipeline, events or Events(), "1.2.3") as monitor:
         assert monitor.tracer is not None
         engine = Engine(pipeline, SparklessHost(), monitor.observe, tracer=monitor.tracer)
@@ -54,7 +54,7 @@ def watched(pipeline: Pipeline, events: Events | None = None) -> Iterator[tuple[
 
 
 def test_an_entry_has_a_span_to_the_log_and_one_to_each_ack(tmp_path: Path) -> None:
-    """They are of one trace, one after the other, and tell where the entry is, not what."""
+    """Spans of one trace follow each other and contain the entry's place, not its data."""
     pipeline = make_pipeline(
         tmp_path, ["a x", "b y", "a z"], end=False, one={"namespace": "^a$"}, two={}
     )
@@ -86,7 +86,7 @@ def test_an_entry_has_a_span_to_the_log_and_one_to_each_ack(tmp_path: Path) -> N
 
 
 def test_a_replay_is_not_traced(tmp_path: Path) -> None:
-    """Only an entry's first delivery is part of its way."""
+    """Only an entry's first delivery is traced."""
     with (
         Collector() as collector,
         watched(traced(make_pipeline(tmp_path, ["a x"], end=False, out={}), collector.url)) as (
@@ -104,7 +104,7 @@ def test_a_replay_is_not_traced(tmp_path: Path) -> None:
 
 
 class Sink:
-    """An exporter that keeps spans, or fails as it is told."""
+    """An exporter that keeps spans, or fails with a given problem."""
 
     def __init__(self, problem: str = "") -> None:
         self.spans: list[Span] = []
@@ -124,7 +124,7 @@ class Sink:
 
 
 def tracing(folder: Path, sink: Sink, events: Events | None = None, **more: Any) -> Tracing:
-    """Return what traces a pipeline of one route to *sink*."""
+    """Return the tracing of a pipeline of one route to *sink*."""
     pipeline = traced(
         make_pipeline(folder, ["a x"], out={}), "http://127.0.0.1:1/v1/traces", **more
     )
@@ -138,7 +138,7 @@ def batch(*messages: Message) -> Any:
 
 
 def test_the_span_of_a_traced_source_is_the_parent_of_both(tmp_path: Path) -> None:
-    """Both are children of the producer's span, with its state, whatever share is drawn."""
+    """Both spans are children of the producer's span, with its state, whatever the share."""
     with Collector() as collector:
         parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
         headers = (("traceparent", parent.encode()), ("tracestate", b"v=1"))
@@ -156,7 +156,7 @@ def test_the_span_of_a_traced_source_is_the_parent_of_both(tmp_path: Path) -> No
 
 
 def test_a_source_clock_that_is_ahead_begins_no_span_behind_its_end(tmp_path: Path) -> None:
-    """A message from the future, and one without a time, have spans of no length."""
+    """A message from the future, and one without a time, have spans of length 0."""
     sink = Sink()
     traces = tracing(tmp_path, sink)
     ahead = Message("a", b"", timestamp=32_503_680_000_000_000)
@@ -167,7 +167,7 @@ def test_a_source_clock_that_is_ahead_begins_no_span_behind_its_end(tmp_path: Pa
 
 
 def test_a_collector_that_hangs_costs_spans_and_nothing_else(tmp_path: Path) -> None:
-    """What finds no room in the queue is dropped and counted; the engine delivers and stops."""
+    """Spans without room in the queue are dropped and counted, and the engine goes on."""
     sink = Sink()
     sink.held.clear()
     traces = tracing(tmp_path, sink)
@@ -184,7 +184,7 @@ def test_a_collector_that_hangs_costs_spans_and_nothing_else(tmp_path: Path) -> 
 
 
 def test_an_engine_beside_a_collector_that_hangs(tmp_path: Path) -> None:
-    """Everything is delivered and the stop comes to its end while a request is unanswered."""
+    """Everything is delivered and the stop ends while a collector's answer is pending."""
     lines = [f"a {n}" for n in range(500)]
     with Collector(hold=True) as collector:
         pipeline = traced(make_pipeline(tmp_path, lines, end=False, out={}), collector.url)
@@ -196,7 +196,7 @@ def test_an_engine_beside_a_collector_that_hangs(tmp_path: Path) -> None:
 
 
 def test_a_collector_that_is_away_is_said_once(tmp_path: Path) -> None:
-    """An event names the problem without secrets, and again only after spans were taken."""
+    """An event reports the problem without secrets, and again only after an export succeeded."""
     events, sink = Events(), Sink("no way to c0ll3ctor-t0ken")
     headers = {"x-team": "c0ll3ctor-t0ken"}
     pipeline = make_pipeline(tmp_path, ["a x"], out={})
@@ -233,7 +233,7 @@ def secrets_of_headers(pipeline: Pipeline, headers: dict[str, str]) -> Any:
 def test_what_a_collector_refuses_is_dropped(
     tmp_path: Path, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is counted and told as an event; OpenTelemetry's own log lines are kept away."""
+    """A refused span is counted and reported as an event, without OpenTelemetry's log lines."""
     events = Events()
     with caplog.at_level(logging.DEBUG), Collector(status=status) as collector:
         pipeline = traced(make_pipeline(tmp_path, ["a x"], end=False, out={}), collector.url)
@@ -246,7 +246,7 @@ def test_what_a_collector_refuses_is_dropped(
 
 
 def test_a_failure_of_tracing_hurts_nobody(tmp_path: Path) -> None:
-    """What cannot be looked at is dropped, and neither reader nor route hears of it."""
+    """An entry that cannot be traced is dropped, and neither reader nor route is affected."""
     traces = tracing(tmp_path, Sink())
     traces.logged("in", None, 0)  # type: ignore[arg-type]
     traces.settled(None, None, None)  # type: ignore[arg-type]
@@ -254,7 +254,7 @@ def test_a_failure_of_tracing_hurts_nobody(tmp_path: Path) -> None:
 
 
 def test_headers_are_sent(tmp_path: Path) -> None:
-    """A collector may ask for a key; the name is as the file has it."""
+    """A collector's key is sent in a header named as in the file."""
     with Collector() as collector:
         pipeline = traced(
             make_pipeline(tmp_path, ["a x"], end=False, out={}),
@@ -271,7 +271,7 @@ def test_headers_are_sent(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install; nothing was begun."""
+    """Without the extra the error names the package to install, and nothing is started."""
     for name in [each for each in sys.modules if each.startswith("transporter.observe.otlp")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
@@ -282,7 +282,7 @@ def test_without_the_extra_it_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_nothing_is_imported_where_nobody_asks_for_it(tmp_path: Path) -> None:
-    """Off, it costs no import and no thread."""
+    """Without tracing nothing is imported and no thread is started."""
     pipeline = make_pipeline(tmp_path, ["a x"], out={})
     program = (
         "import sys, threading\n"

@@ -1,6 +1,6 @@
-"""Offset logs that somebody else has made: sound checksums, and no sense in them.
+"""Offset logs written by another program, with valid checksums and bad content.
 
-A checksum tells of damage. Who brings a copy of a log can compute it, too.
+A checksum reveals damage only. The maker of a forged copy can compute it, too.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ FORGED: dict[str, tuple[Any, ...]] = {
 
 
 def forge(directory: Path, events: Sequence[Any]) -> Path:
-    """Put records of *events*, with sound checksums, in the place of the offset log of ``r``."""
+    """Replace the offset log of ``r`` by records of *events*, with valid checksums."""
     folder = route_folder(directory, "r")
     folder.mkdir(parents=True, exist_ok=True)
     data = b"".join(Record(1, number, event).encode() for number, event in enumerate(events))
@@ -77,7 +77,7 @@ def forge(directory: Path, events: Sequence[Any]) -> Path:
 def test_a_forged_offset_log_is_corrupt_to_whoever_reads_it(
     tmp_path: Path, events: Sequence[Any]
 ) -> None:
-    """Looking, opening and verifying name the file and what to do, and nothing else happens."""
+    """A read, an open and a verify name the file and the next action, and change nothing."""
     with CommitLog.open(tmp_path):
         pass
     folder = forge(tmp_path, events)
@@ -90,7 +90,7 @@ def test_a_forged_offset_log_is_corrupt_to_whoever_reads_it(
 
 
 def test_a_bottomless_event_is_corrupt(tmp_path: Path) -> None:
-    """JSON that nests deeper than Python's stack is no traceback, either."""
+    """JSON that nests deeper than Python's stack is reported without a traceback."""
     folder = forge(tmp_path, [GOOD])
     deep = Record(1, 1, {"type": "settled"})
     body = b"[" * 200_000 + b"]" * 200_000
@@ -101,7 +101,7 @@ def test_a_bottomless_event_is_corrupt(tmp_path: Path) -> None:
 
 
 def encoded(record: Record, body: bytes) -> bytes:
-    """Return the bytes of *record* with *body* in its event's place and a sound checksum."""
+    """Return the bytes of *record* with *body* as its event and a valid checksum."""
     head = records._HEADER.pack(
         records.MAGIC, records.FORMAT, 0, len(body), record.turn, record.sequence, 0
     )[:-4]
@@ -127,7 +127,7 @@ values = st.recursive(
 def test_whatever_stands_in_a_record_it_is_a_state_or_an_error(
     tmp_path: Path, changed: dict[str, Any], events: list[Any]
 ) -> None:
-    """No event, however odd, ends a reader in anything but a state or an error of its own."""
+    """Any event, however odd, gives a state or an error of ours."""
     forge(tmp_path, [GOOD | changed | {"type": "snapshot"}, *events])
     try:
         state = read_state(tmp_path, "r")
@@ -137,7 +137,7 @@ def test_whatever_stands_in_a_record_it_is_a_state_or_an_error(
 
 
 def test_a_state_that_events_lead_to_is_sound() -> None:
-    """What an engine writes passes the check."""
+    """An event that an engine writes passes the check."""
     state = settle(RouteState(declared=3), Range(0, 20, "parked"))
     state = settle(state, Range(30, 40, "released"), {"orders": 35})
     begin_replay(state, 2, 8, "orders").check()

@@ -1,4 +1,4 @@
-"""An offset log on a disk that is full, as overwriting is where file systems copy on write."""
+"""An offset log on a full disk, where copy-on-write systems need room even to overwrite."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def no_room(code: int = errno.ENOSPC, part: float = 0.5) -> Fault:
-    """Return a disk's refusal to take what is written, after a *part* of it, until it is healed."""
+    """Return a fault that fails each write after a *part* of it, until the disk is healed."""
     return Fault(1, code, frozenset({"pwrite", "allocate"}), part, lasts=True)
 
 
 @pytest.fixture
 def disk() -> FaultyDisk:
-    """Give the real disk, which can be made full."""
+    """Return the real disk, which can be made full."""
     return FaultyDisk(RealFileSystem())
 
 
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a turn end after a few records."""
+    """Make a turn end after a few records."""
     monkeypatch.setattr(module, "FILE_BYTES", 2048)
 
 
@@ -47,7 +47,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_delivered_is_kept_until_there_is_room(
     tmp_path: Path, disk: FaultyDisk, code: int, part: float
 ) -> None:
-    """Invariant 14: a full disk refuses no ack; what found no room is written when it can be."""
+    """A full disk refuses no ack, and unwritten events are written later (Invariant 14)."""
     offsets = OffsetLog(tmp_path, "r", disk)
     offsets.settle(Range(0, 4), FAR)
     disk.strike(no_room(code, part))
@@ -69,7 +69,7 @@ def test_what_was_delivered_is_kept_until_there_is_room(
 
 
 def test_the_next_event_writes_what_found_no_room(tmp_path: Path, disk: FaultyDisk) -> None:
-    """No event follows a hole: the one that finds room again carries all before it."""
+    """The first event that finds room is written behind all earlier ones, without a gap."""
     offsets = OffsetLog(tmp_path, "r", disk)
     disk.strike(no_room())
     offsets.settle(Range(0, 4), FAR)
@@ -92,7 +92,7 @@ def test_the_next_event_writes_what_found_no_room(tmp_path: Path, disk: FaultyDi
 def test_what_an_operator_asks_for_is_refused_whole(
     tmp_path: Path, disk: FaultyDisk, act: Callable[[OffsetLog], object]
 ) -> None:
-    """A request that finds no room changes nothing, and can be made again."""
+    """An operator's request without room changes nothing and can be repeated."""
     offsets = OffsetLog(tmp_path, "r", disk)
     before = offsets.settle(Range(0, 4), FAR)
     disk.strike(no_room())
@@ -111,7 +111,7 @@ def test_what_an_operator_asks_for_is_refused_whole(
 def test_a_turn_that_cannot_begin_leaves_the_one_that_runs(
     tmp_path: Path, disk: FaultyDisk, code: int, part: float
 ) -> None:
-    """The file in use stays in use, whole, until the other one holds a synced snapshot."""
+    """The file in use stays whole until the other one holds a synced snapshot."""
     offsets = OffsetLog(tmp_path, "r", disk)
     kinds = frozenset({"open"} if code == errno.EMFILE else {"pwrite"})
     for offset in range(60):
@@ -140,7 +140,7 @@ def test_a_close_without_room_leaves_what_is_written(tmp_path: Path, disk: Fault
 
 
 def test_a_sync_without_room_is_final(tmp_path: Path, disk: FaultyDisk) -> None:
-    """Invariant 13: what a failed sync has left is unknown, whatever its errno."""
+    """A failed sync is final whatever its errno, because its outcome is unknown (Invariant 13)."""
     offsets = OffsetLog(tmp_path, "r", disk)
     offsets.settle(Range(0, 4), FAR)
     disk.strike(Fault(1, errno.ENOSPC, frozenset({"sync"})))
@@ -152,18 +152,18 @@ def test_a_sync_without_room_is_final(tmp_path: Path, disk: FaultyDisk) -> None:
     offsets.close()
 
 
-# What could not be read again is not written
+# Events that could not be read again are not written
 
 
 def test_a_record_that_could_not_be_read_again_is_refused() -> None:
-    """The bound that reading has is one that writing has, too (Invariant 17)."""
+    """A record larger than a read allows is not written (Invariant 17)."""
     event = {"type": "replay", "first": 0, "last": 1, "namespace": "x" * records.MAX_RECORD}
     with pytest.raises(OffsetRefused, match="bytes"):
         Record(1, 0, event).encode()
 
 
 def test_a_request_that_is_too_large_changes_nothing(tmp_path: Path) -> None:
-    """What an operator asks for is refused when no record can hold it."""
+    """An operator's request that no record can hold is refused and changes nothing."""
     with OffsetLog(tmp_path, "r") as offsets:
         before = offsets.settle(Range(0, 4), FAR)
         with pytest.raises(OffsetRefused):
@@ -174,7 +174,7 @@ def test_a_request_that_is_too_large_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_slice_of_many_long_namespaces_is_settled_readably(tmp_path: Path) -> None:
-    """Namespaces are for the operator only: an event takes the newest of them that have room."""
+    """An event takes the newest namespaces that have room, because only operators use them."""
     names = {f"{n:06d}{'n' * 400}": n for n in range(50_000)}
     with OffsetLog(tmp_path, "r") as offsets:
         offsets.settle(Range(0, 49_999), FAR, names)
@@ -207,7 +207,7 @@ def test_many_superseded_ranges_are_split_into_records(
 
 
 def test_a_state_that_no_snapshot_could_hold_is_refused(tmp_path: Path) -> None:
-    """An operator's acks cannot grow the state beyond what an open can read."""
+    """An operator's acks cannot grow the state beyond the size that an open can read."""
     with OffsetLog(tmp_path, "r") as offsets:
         with pytest.raises(OffsetRefused, match="too many"):
             offsets.request_retries(range(records.MAX_STATE // records.RETRY_BYTES + 1))
@@ -215,7 +215,7 @@ def test_a_state_that_no_snapshot_could_hold_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_larger_than_a_file_is_read_and_gone_on_behind(tmp_path: Path) -> None:
-    """A large state begins a turn with room for events behind it, not a turn an event."""
+    """A large state begins one turn with room for many events, not a turn for each event."""
     turns = set()
     with OffsetLog(tmp_path, "r") as offsets:
         offsets.request_retries(range(200_000))
@@ -229,7 +229,7 @@ def test_a_snapshot_larger_than_a_file_is_read_and_gone_on_behind(tmp_path: Path
 
 
 def test_the_largest_snapshot_can_be_read() -> None:
-    """What the bound of a state lets through fits into a record, whatever its names hold."""
+    """The largest allowed state fits a record, whatever its names hold."""
     ranges = tuple(
         Range(2**62 + 2 * n, 2**62 + 2 * n, "superseded")
         for n in range(records.MAX_STATE // records.RANGE_BYTES - 1)

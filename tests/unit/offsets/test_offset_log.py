@@ -1,4 +1,4 @@
-"""A route's offset log on the real file system: what survives which end, and what is refused."""
+"""A route's offset log on the real file system: the states that survive, and the refusals."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ FIRST = 64 << 10
 
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a turn end after a few records."""
+    """Make a turn end after a few records."""
     monkeypatch.setattr(module, "FILE_BYTES", 2048)
 
 
 def test_a_route_comes_back_as_it_was(tmp_path: Path) -> None:
-    """Invariant 18: after a clean stop the state is the same, every part of it."""
+    """After a clean stop every part of the state is the same (Invariant 18)."""
     with OffsetLog(tmp_path, "r") as offsets:
         offsets.settle(Range(0, 9), FAR, {"a": 9, "b": 3})
         offsets.settle(Range(12, 14, "operator"), FAR)
@@ -95,7 +95,7 @@ def test_a_route_comes_back_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_short")
 def test_two_files_are_used_in_turn(tmp_path: Path) -> None:
-    """Very many events change the file again and again, and fill neither of them."""
+    """Very many events use the two files in turn, and fill neither of them."""
     used = set()
     with OffsetLog(tmp_path, "r") as offsets:
         for offset in range(300):
@@ -110,7 +110,7 @@ def test_two_files_are_used_in_turn(tmp_path: Path) -> None:
 
 
 def test_the_files_are_reserved_when_they_are_made(tmp_path: Path) -> None:
-    """Invariant 14: commits need no new blocks, so that a full disk does not stop them."""
+    """Commits need no new blocks, so that a full disk does not stop them (Invariant 14)."""
     with OffsetLog(tmp_path, "r") as offsets:
         settle_each(offsets, 0, 9)
     with OffsetLog(tmp_path, "r"):
@@ -121,7 +121,7 @@ def test_the_files_are_reserved_when_they_are_made(tmp_path: Path) -> None:
 
 
 def test_the_files_of_a_busy_route_grow_with_its_turns(tmp_path: Path) -> None:
-    """A turn has twice the room of the one before, so files are begun less and less often."""
+    """A turn has twice the room of the one before, so files are begun ever less often."""
     sizes, turns = [], []
     with OffsetLog(tmp_path, "r") as offsets:
         for offset in range(40_000):
@@ -137,7 +137,7 @@ def test_the_files_of_a_busy_route_grow_with_its_turns(tmp_path: Path) -> None:
 def test_a_turn_goes_without_more_room_where_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 14: what was set aside before is enough to go on with."""
+    """A turn without more room goes on within the room reserved before (Invariant 14)."""
     real = os.posix_fallocate
 
     def full(descriptor: int, byte: int, size: int) -> None:
@@ -162,7 +162,7 @@ def in_use_size(directory: Path) -> int:
 
 
 def test_a_kill_loses_nothing_that_was_written(tmp_path: Path) -> None:
-    """Invariant 6: what was written, synced or not, is there after the process was killed."""
+    """Written records, synced or not, survive a kill of the process (Invariant 6)."""
     offsets = OffsetLog(tmp_path / "live", "r")
     settle_each(offsets, 0, 20)
     assert left_behind(tmp_path / "live", tmp_path / "killed") == offsets.state
@@ -171,7 +171,7 @@ def test_a_kill_loses_nothing_that_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_short")
 def test_a_kill_at_any_record_loses_nothing_that_was_written(tmp_path: Path) -> None:
-    """Invariant 6: also where a turn has just ended or begun."""
+    """A kill at any record, also at a turn's start or end, loses nothing (Invariant 6)."""
     offsets = OffsetLog(tmp_path / "live", "r")
     for offset in range(60):
         settle_each(offsets, offset, offset)
@@ -183,7 +183,7 @@ def test_a_kill_at_any_record_loses_nothing_that_was_written(tmp_path: Path) -> 
 
 
 def test_a_torn_last_record_falls_back_to_the_one_before(tmp_path: Path) -> None:
-    """Invariant 6: what a power cut tears is redelivered; all before it stays settled."""
+    """A record torn by a power cut is redelivered, and earlier ones stay settled (Invariant 6)."""
     offsets = OffsetLog(tmp_path / "live", "r")
     settle_each(offsets, 0, 9)
     offsets.sync()
@@ -204,7 +204,7 @@ def test_a_torn_last_record_falls_back_to_the_one_before(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("_short")
 def test_a_turn_of_which_nothing_reached_the_disk_falls_back_to_the_former(tmp_path: Path) -> None:
-    """A snapshot that is torn leaves the other file, which is not reused before it is synced."""
+    """A torn snapshot leaves the other file, which is not reused before the snapshot is synced."""
     with OffsetLog(tmp_path, "r") as offsets:
         settle_each(offsets, 0, 60)
     newest = in_use(tmp_path)
@@ -217,7 +217,7 @@ def test_a_turn_of_which_nothing_reached_the_disk_falls_back_to_the_former(tmp_p
 
 @pytest.mark.usefixtures("_short")
 def test_a_turn_begins_with_a_synced_snapshot(tmp_path: Path) -> None:
-    """Before anything else is written to a file, its snapshot is durable."""
+    """A file's snapshot is durable before another record is written to it."""
     disk = Disk()
     with OffsetLog(tmp_path, "r", disk) as offsets:
         settle_each(offsets, 0, 99)
@@ -232,7 +232,7 @@ def test_a_turn_begins_with_a_synced_snapshot(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_short")
 def test_a_snapshot_larger_than_a_file_is_kept(tmp_path: Path) -> None:
-    """Very many ranges, as an operator's acks may leave, are slow to write but never lost."""
+    """Very many ranges, as left by an operator's acks, are slow to write and never lost."""
     offsets = OffsetLog(tmp_path / "live", "r")
     for offset in range(2, 400, 2):
         offsets.settle(Range(offset, offset, "operator"), FAR)
@@ -243,7 +243,7 @@ def test_a_snapshot_larger_than_a_file_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_failed_sync_poisons_the_offset_log(tmp_path: Path) -> None:
-    """Invariant 13: after a failed sync nothing is written any more, and nobody says otherwise."""
+    """After a failed sync every write is refused with an error (Invariant 13)."""
     disk = Disk()
     offsets = OffsetLog(tmp_path, "r", disk)
     offsets.settle(Range(0, 0), FAR)
@@ -258,7 +258,7 @@ def test_a_failed_sync_poisons_the_offset_log(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_poisons_the_offset_log(tmp_path: Path) -> None:
-    """A record that may stand there in part is never written over."""
+    """A record that may have been written in part is never overwritten."""
     disk = Disk()
     offsets = OffsetLog(tmp_path, "r", disk)
     disk.failing["pwrite"] = OSError(errno.EIO, "Input/output error")
@@ -275,7 +275,7 @@ def test_a_failed_write_poisons_the_offset_log(tmp_path: Path) -> None:
 def test_a_turn_that_cannot_begin_poisons_and_still_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the other file cannot be opened the log is poisoned; closing it closes its own file."""
+    """A log poisoned because its other file cannot be opened still closes its own file."""
     disk = Disk()
     offsets = OffsetLog(tmp_path, "r", disk)
     settle_each(offsets, 0, 3)
@@ -291,7 +291,7 @@ def test_a_turn_that_cannot_begin_poisons_and_still_closes(
 
 
 def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path) -> None:
-    """What is wrong with the disk is told with the route's folder."""
+    """A disk error is raised with the route's folder."""
     (tmp_path / "offsets").write_text("a file")
     with pytest.raises(EnvironmentFault, match="offsets/r"):
         OffsetLog(tmp_path, "r")
@@ -301,7 +301,7 @@ def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path) -> Non
     "part", [Range(0, 10), Range(10, 10), Range(-1, 3), Range(5, 4), Range(11, 20, "operator")]
 )
 def test_what_is_not_durable_cannot_be_settled(tmp_path: Path, part: Range) -> None:
-    """Invariant 3: a record proves its offsets durable, so none beyond the durable one is taken."""
+    """An offset beyond the durable one cannot be settled (Invariant 3)."""
     with OffsetLog(tmp_path, "r") as offsets:
         with pytest.raises(OffsetRefused):
             offsets.settle(part, durable=9)
@@ -311,7 +311,7 @@ def test_what_is_not_durable_cannot_be_settled(tmp_path: Path, part: Range) -> N
 
 @pytest.mark.parametrize("part", [(-1, 3), (5, 4), (3, 10), (10, 12)])
 def test_only_what_was_delivered_can_be_replayed(tmp_path: Path, part: tuple[int, int]) -> None:
-    """A replay lies within what the route has passed."""
+    """A replay lies within the offsets that the route has passed."""
     with OffsetLog(tmp_path, "r") as offsets:
         offsets.settle(Range(0, 9), FAR)
         with pytest.raises(OffsetRefused, match="up to 9"):
@@ -320,7 +320,7 @@ def test_only_what_was_delivered_can_be_replayed(tmp_path: Path, part: tuple[int
 
 
 def test_a_replay_is_not_displaced_by_the_next(tmp_path: Path) -> None:
-    """Nothing is skipped silently: what a replay still owes is delivered, or cancelled by name."""
+    """A replay that is not finished is only ended by delivery or by a cancel."""
     with OffsetLog(tmp_path, "r") as offsets:
         offsets.settle(Range(0, 9), FAR)
         offsets.begin_replay(2, 7)
@@ -333,7 +333,7 @@ def test_a_replay_is_not_displaced_by_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["begin", "end", "cancel"])
 def test_the_bounds_of_a_replay_are_durable_at_once(tmp_path: Path, step: str) -> None:
-    """A replay begins, ends and is cancelled with a sync, not at the next commit."""
+    """A replay's start, end and cancel are synced at once, not at the next commit."""
     disk = Disk()
     with OffsetLog(tmp_path, "r", disk) as offsets:
         offsets.settle(Range(0, 9), FAR)
@@ -348,7 +348,7 @@ def test_the_bounds_of_a_replay_are_durable_at_once(tmp_path: Path, step: str) -
 
 
 def test_a_sync_without_news_costs_nothing(tmp_path: Path) -> None:
-    """The committer syncs only what was written since."""
+    """A sync without new records does nothing."""
     disk = Disk()
     with OffsetLog(tmp_path, "r", disk) as offsets:
         offsets.settle(Range(0, 9), FAR)
@@ -359,7 +359,7 @@ def test_a_sync_without_news_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_new_route_begins_where_it_is_told(tmp_path: Path) -> None:
-    """The first offset of a new route is durable with its declaration, and asked for once."""
+    """A new route's first offset is durable with its declaration, and determined once."""
     offsets = OffsetLog(tmp_path / "live", "r", begin=lambda: 7)
     assert offsets.is_new
     assert left_behind(tmp_path / "live", tmp_path / "killed").next_live() == 7
@@ -369,7 +369,7 @@ def test_a_new_route_begins_where_it_is_told(tmp_path: Path) -> None:
 
 
 def test_a_route_whose_beginning_cannot_be_told_stays_new(tmp_path: Path) -> None:
-    """A start that fails does not leave a route that would begin elsewhere the next time."""
+    """A start that fails does not declare the route, which would then begin elsewhere."""
 
     def unknown() -> int:
         raise OffsetRefused("nothing was logged at or after that time")
@@ -381,7 +381,7 @@ def test_a_route_whose_beginning_cannot_be_told_stays_new(tmp_path: Path) -> Non
 
 
 def test_routes_are_declared_by_their_folder(tmp_path: Path) -> None:
-    """Invariant 11: a route that was ever opened is known, with nothing settled yet too."""
+    """A route that was ever opened is known, also without a settled offset (Invariant 11)."""
     assert declared_routes(tmp_path) == []
     for name in ("b", "a"):
         OffsetLog(tmp_path, name).close()
@@ -390,7 +390,7 @@ def test_routes_are_declared_by_their_folder(tmp_path: Path) -> None:
 
 
 def test_an_unknown_route_is_named_with_those_that_are_known(tmp_path: Path) -> None:
-    """Asking for a route that has never run says which ones have."""
+    """A request for an unknown route names the known ones."""
     with pytest.raises(UnknownName, match="known: none"):
         read_state(tmp_path, "x")
     OffsetLog(tmp_path, "orders").close()
@@ -399,7 +399,7 @@ def test_an_unknown_route_is_named_with_those_that_are_known(tmp_path: Path) -> 
 
 
 def test_the_highest_settled_offset_of_all_routes_is_proved(tmp_path: Path) -> None:
-    """Invariant 3: what any route has settled, also above its watermark, was durable."""
+    """An offset settled by any route, also above its watermark, was durable (Invariant 3)."""
     assert proved_offset(tmp_path) == -1
     for name, last in (("a", 5), ("b", 7)):
         with OffsetLog(tmp_path, name) as offsets:
@@ -413,7 +413,7 @@ def test_the_highest_settled_offset_of_all_routes_is_proved(tmp_path: Path) -> N
 def test_a_log_that_lost_what_a_route_has_settled_is_refused(
     tmp_path: Path, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """Invariant 3: the offset log's proof turns a torn tail into corruption."""
+    """An offset log proves that a shorter log is corrupt and not torn (Invariant 3)."""
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r")
     with OffsetLog(tmp_path, "r") as offsets:
@@ -427,7 +427,7 @@ def test_a_log_that_lost_what_a_route_has_settled_is_refused(
 
 
 def test_an_offset_log_of_another_version_is_refused(tmp_path: Path) -> None:
-    """Invariant 19: an unknown version is named with its file, and nothing is overwritten."""
+    """An unknown version is named with its file, and nothing is overwritten (Invariant 19)."""
     OffsetLog(tmp_path, "r").close()
     path = in_use(tmp_path)
     record = next(decode_records(path.read_bytes(), "f"))
@@ -445,7 +445,7 @@ def test_an_offset_log_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_an_operator_did_is_kept_for_good(tmp_path: Path) -> None:
-    """The audit file says who did what, when and why, and outlives the offset log's turns."""
+    """The audit file keeps the action, operator, time and reason longer than the offset log."""
     for number in range(3):
         with OffsetLog(tmp_path, "r") as offsets:
             offsets.audit("ack", first=number, last=number, reason='it "broke" \n é')
@@ -466,7 +466,7 @@ def test_what_an_operator_did_is_kept_for_good(tmp_path: Path) -> None:
 
 
 def test_many_threads_may_settle(tmp_path: Path) -> None:
-    """Events of several threads are all written, and a sync may come in between."""
+    """Events of several threads are all written, also with a sync in between."""
     with OffsetLog(tmp_path, "r") as offsets:
 
         def settle(start: int) -> None:

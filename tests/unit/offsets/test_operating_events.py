@@ -1,4 +1,4 @@
-"""Pauses, steps and filtered replays as events of a route: durable, and readable either way."""
+"""Pauses, steps and filtered replays as durable events of a route, old and new."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_pause_outlives_the_process(tmp_path: Path) -> None:
 
 
 def test_a_step_is_allowed_to_a_paused_route_only(tmp_path: Path) -> None:
-    """A step says up to where; a route that is not paused needs none."""
+    """A step has a limit, and is refused for a route that is not paused."""
     with OffsetLog(tmp_path, "r") as offsets:
         with pytest.raises(OffsetRefused, match="not paused"):
             offsets.step(3)
@@ -53,12 +53,12 @@ def test_a_step_is_allowed_to_a_paused_route_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [pause, resume])
 def test_whoever_pauses_or_resumes_means_no_older_step(end: object) -> None:
-    """A new pause holds at once, and what comes after a resume has no step left over."""
+    """A new pause or resume ends an earlier step."""
     assert end(step_to(pause(TEN), 50)).step is None  # type: ignore[operator]
 
 
 def test_a_step_never_reaches_from_live_entries_into_a_replay() -> None:
-    """The beginning, the end and the cancelling of a replay each end a step."""
+    """A replay's start, end and cancel each end a step."""
     stepping = step_to(pause(TEN), 12)
     replaying = begin_replay(stepping, 2, 5)
     assert (replaying.step, replaying.limit()) == (None, 1)
@@ -78,7 +78,7 @@ def test_a_replay_of_some_namespaces_is_durable(tmp_path: Path) -> None:
 
 
 def test_records_of_older_versions_are_read() -> None:
-    """Invariant 19: what an older version wrote has neither pause nor filter, and is read."""
+    """A record of an older version has neither pause nor filter, and is read (Invariant 19)."""
     old = begin_replay(TEN, 2, 5).to_json()
     for name in ("paused", "step", "released", "retries", "only", "skips"):
         del old[name]
@@ -89,12 +89,12 @@ def test_records_of_older_versions_are_read() -> None:
 
 
 def test_a_replay_without_a_filter_is_written_as_before() -> None:
-    """Invariant 19: a version that knows no filter reads the records that have none."""
+    """A replay without a filter is written for older versions to read (Invariant 19)."""
     assert records.replay_begun_event(2, 5) == {"type": "replay", "first": 2, "last": 5}
 
 
 def test_whoever_waits_for_a_state_hears_of_it(tmp_path: Path) -> None:
-    """Waiting ends at once where the state is reached, and in time where it never is."""
+    """A wait ends at once when the state is reached, and otherwise at its timeout."""
     with OffsetLog(tmp_path, "r") as offsets:
         offsets.settle(Range(0, 4), 4)
         assert offsets.wait_for(lambda state: state.watermark == 4, 20)

@@ -1,4 +1,4 @@
-"""The parked entries of one route: many at once, found by key, and seen by other threads."""
+"""The parked entries of one route: written in bulk, found by key, and read by other threads."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ KEYS = (b"a", b"b", None)
 
 
 def entries(count: int, first: int = 0) -> list[Parked]:
-    """Return *count* entries to park; their keys go round :data:`KEYS`."""
+    """Return *count* entries to park, whose keys go round :data:`KEYS`."""
     messages = [Message("n", b"data", KEYS[n % 3]) for n in range(first, first + count)]
     batch = with_offsets(messages_to_batch(messages), first, 1)
     return [Parked(first + n, batch.slice(n, 1), Reason("no", 1, 0)) for n in range(count)]
 
 
 def test_many_are_parked_with_one_sync_of_the_folder(tmp_path: Path) -> None:
-    """Each file is synced, their names together; a new store finds all of them."""
+    """Each file is synced, and the folder once, and a new store finds all of them."""
     disk = FaultyDisk(RealFileSystem())
     store = ParkedStore(tmp_path, disk)
     store.park_all(entries(1))
@@ -44,7 +44,7 @@ def test_many_are_parked_with_one_sync_of_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [1, 5])
 def test_what_finds_no_room_parks_nothing(tmp_path: Path, at: int) -> None:
-    """Invariant 14: on a full disk all of them stay unparked, and nothing is left behind."""
+    """On a full disk no entry is parked, and no file stays behind (Invariant 14)."""
     disk = FaultyDisk(RealFileSystem())
     store = ParkedStore(tmp_path, disk)
     store.park_all(entries(2))
@@ -61,7 +61,7 @@ def test_what_finds_no_room_parks_nothing(tmp_path: Path, at: int) -> None:
 
 
 def test_a_sync_that_fails_is_final(tmp_path: Path) -> None:
-    """Invariant 13: what a failed sync leaves is unknown."""
+    """A failed sync is final, because its outcome is unknown (Invariant 13)."""
     disk = FaultyDisk(RealFileSystem())
     store = ParkedStore(tmp_path, disk)
     disk.strike(Fault(2, errno.EIO, frozenset({"sync"})))
@@ -71,7 +71,7 @@ def test_a_sync_that_fails_is_final(tmp_path: Path) -> None:
 
 
 def test_keys_are_found_through_parking_and_removing(tmp_path: Path) -> None:
-    """The earliest parked offset of each key is known at every moment."""
+    """The earliest parked offset of each key is always known."""
     store = ParkedStore(tmp_path)
     store.park_all(entries(9))
     assert store.keys() == {b"a": 0, b"b": 1}
@@ -91,7 +91,7 @@ def test_keys_are_found_through_parking_and_removing(tmp_path: Path) -> None:
 
 
 def test_what_is_known_is_read_while_entries_come_and_go(tmp_path: Path) -> None:
-    """Readers in other threads see whole sets, and pay for one only when something changed."""
+    """Readers in other threads get whole sets, copied only after a change."""
     store = ParkedStore(tmp_path)
     store.park_all(entries(30))
     assert store.known_offsets is store.known_offsets
@@ -113,7 +113,7 @@ def test_what_is_known_is_read_while_entries_come_and_go(tmp_path: Path) -> None
 
 
 def test_an_entry_that_is_parked_again_is_known_throughout(tmp_path: Path) -> None:
-    """Invariant 11: the feed would take it for delivered, and its source would let it go."""
+    """An entry parked again stays known, or its source would be acknowledged (Invariant 11)."""
     store = ParkedStore(tmp_path)
     (entry,) = entries(1, first=7)
     store.park(entry)
@@ -125,7 +125,7 @@ def test_an_entry_that_is_parked_again_is_known_throughout(tmp_path: Path) -> No
 
 
 class Watching:
-    """A lock that looks at what others may see from now on, whenever it is released."""
+    """A lock that checks the state visible to others at each release."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         self._lock, self._look = threading.Lock(), look

@@ -1,4 +1,4 @@
-"""Records as bytes: where reading ends, and what is never believed."""
+"""Records as bytes: the end of a read, and the bytes that it rejects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def turn(number: int, count: int, first: int = 0) -> list[Record]:
 
 
 def joined(*parts: Record | bytes) -> bytes:
-    """Return records as they stand behind one another."""
+    """Return records one behind the other."""
     return b"".join(part.encode() if isinstance(part, Record) else part for part in parts)
 
 
@@ -33,11 +33,11 @@ def read(data: bytes) -> list[Record]:
 
 
 def test_the_bytes_of_a_record_are_those_of_version_1() -> None:
-    """Invariant 19: whoever changes these bytes has made another format version."""
+    """A change of a record's bytes makes another format version (Invariant 19)."""
     record = Record(3, 7, records.settled_event(Range(1, 5), {"é": 4}))
     assert record.encode() == bytes.fromhex(
         "4f524543 0100 0000 3e000000 0300000000000000"  # magic, version, nothing, length, turn
-        "0700000000000000 a6075dbe"  # sequence number, checksum; then the event as JSON
+        "0700000000000000 a6075dbe"  # sequence number, checksum, then the event as JSON
         "7b2274797065223a22736574746c6564222c2272616e6765223a5b312c352c2261636b6564225d2c"
         "226e616d65737061636573223a7b22c3a9223a347d7d 0000"
     )
@@ -71,7 +71,7 @@ def test_a_torn_record_ends_the_reading() -> None:
 
 
 def test_a_flipped_bit_ends_the_reading_there() -> None:
-    """Whichever bit of a record changes, it and all behind it are not believed."""
+    """A record with any flipped bit, and everything behind it, is rejected."""
     whole = turn(1, 3)
     data = joined(*whole)
     length = len(whole[0].encode())
@@ -83,7 +83,7 @@ def test_a_flipped_bit_ends_the_reading_there() -> None:
 
 
 def test_what_an_earlier_turn_left_is_not_read() -> None:
-    """Behind the newest record lie those of the file's last use: they do not follow."""
+    """Records of the file's earlier turn behind the newest record are not read."""
     old, new = turn(3, 6), turn(5, 2)
     stale = joined(*old)
     data = joined(*new)
@@ -92,20 +92,20 @@ def test_what_an_earlier_turn_left_is_not_read() -> None:
 
 @pytest.mark.parametrize("sequence", [0, 1, 3])
 def test_a_record_that_does_not_follow_ends_the_reading(sequence: int) -> None:
-    """Sequence numbers count up by one; a hole or a repetition is the end."""
+    """Sequence numbers count up by one, and a gap or a repetition ends the reading."""
     begun = turn(5, 2)
     assert read(joined(*begun, *turn(5, 1, first=sequence))) == begun
 
 
 def test_a_length_that_cannot_be_is_not_believed() -> None:
-    """Invariant 17: a record's length is checked before its body is looked at."""
+    """A record's length is checked before its body is read (Invariant 17)."""
     data = bytearray(turn(1, 1)[0].encode())
     data[8:12] = (records.MAX_RECORD + 1).to_bytes(4, "little")
     assert read(bytes(data) + bytes(records.MAX_RECORD + 100)) == []
 
 
 def test_an_intact_record_of_another_version_is_refused_as_such() -> None:
-    """Invariant 19: an unknown version is named; it is not taken for a torn record."""
+    """An unknown version is named and not taken for a torn record (Invariant 19)."""
     data = bytearray(turn(1, 1)[0].encode())
     data[4:6] = (9).to_bytes(2, "little")
     size = int.from_bytes(data[8:12], "little")
@@ -117,7 +117,7 @@ def test_an_intact_record_of_another_version_is_refused_as_such() -> None:
 
 
 def test_events_mean_what_the_state_says() -> None:
-    """Folding events gives the state that the same steps give."""
+    """Folding events gives the same state as the same steps."""
     state = RouteState()
     for event in (
         records.settled_event(Range(0, 9), {"a": 9}),
@@ -133,20 +133,20 @@ def test_events_mean_what_the_state_says() -> None:
 
 
 def test_a_snapshot_says_all_of_a_state() -> None:
-    """A state read from its snapshot is the same state, whatever was before."""
+    """A state read from its snapshot is the same state, whatever came before."""
     state = begin_replay(settle(RouteState(), Range(3, 4, "operator"), {"a": 3}), 0, 1)
     event = json.loads(json.dumps(records.snapshot(state)))
     assert apply(RouteState(watermark=77), event) == state
 
 
 def test_an_event_of_an_unknown_type_is_refused() -> None:
-    """Invariant 19: an event that a later version has added is never ignored."""
+    """An event of a later version's type is never ignored (Invariant 19)."""
     with pytest.raises(UnknownFormat, match="dance"):
         apply(RouteState(), {"type": "dance"})
 
 
 def test_a_snapshot_gives_namespaces_only_so_many_bytes() -> None:
-    """Invariant 17: of namespaces that take more room than there is, the newest are written."""
+    """A snapshot holds the newest namespaces that have room (Invariant 17)."""
     name = "n" * 1000
     state = settle(
         RouteState(), Range(0, 999), {f"{name}{number}": number for number in range(1000)}
@@ -157,7 +157,7 @@ def test_a_snapshot_gives_namespaces_only_so_many_bytes() -> None:
 
 
 def test_folding_many_events_is_applying_each() -> None:
-    """Settled events that follow on one another are folded as one, to the same state."""
+    """Settled events in a row are folded as one, to the same state."""
     chance = random.Random(6)
     for _ in range(200):
         events, first = [], 0

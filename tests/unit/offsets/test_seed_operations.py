@@ -1,4 +1,4 @@
-"""The tables of the design that this project descends from ("Normal Operations"), as tests."""
+"""The tables of the ancestor's design ("Normal Operations"), as tests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def settle_through(offsets: OffsetLog, through: int) -> None:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Hold the offset logs of both consumers as the first table leaves them."""
+    """Return the folder of both consumers' offset logs in the state of the first table."""
     logs = {name: OffsetLog(tmp_path, name) for name in ("c0", "c1")}
     for name, through in EVENTS:
         settle_through(logs[name], through)
@@ -54,7 +54,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_each_consumer_has_its_own_offset(directory: Path) -> None:
-    """The commit log is at 15, c0 at 12 and c1 at 13; an older ack takes neither back."""
+    """The commit log is at 15, c0 at 12 and c1 at 13, and an older ack moves neither back."""
     assert read_state(directory, "c0").watermark == 12
     assert read_state(directory, "c1").watermark == 13
 
@@ -66,13 +66,13 @@ def test_each_consumer_keeps_the_newest_offset_of_each_key(directory: Path) -> N
 
 
 def test_a_restart_redelivers_what_was_not_settled(directory: Path) -> None:
-    """After a restart c0 is owed the entries 13 to 15 and c1 the entries 14 and 15."""
+    """After a restart c0 gets the entries 13 to 15 and c1 the entries 14 and 15."""
     with OffsetLog(directory, "c0") as c0, OffsetLog(directory, "c1") as c1:
         assert (c0.state.next_live(), c1.state.next_live()) == (13, 14)
 
 
 def test_a_clean_resume_settles_the_rest(directory: Path) -> None:
-    """When both have been redelivered to, both stand at 15, the end of the commit log."""
+    """After a redelivery to both, both stand at 15, the end of the commit log."""
     for name in ("c0", "c1"):
         with OffsetLog(directory, name) as offsets:
             settle_through(offsets, LAST)
@@ -94,7 +94,7 @@ def test_a_failed_bulk_leaves_the_offset_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_message_can_be_marked_as_acknowledged(tmp_path: Path) -> None:
-    """What an operator acks is passed without having been sent to the writer."""
+    """An entry acked by an operator is passed without a delivery to the writer."""
     with OffsetLog(tmp_path, "c0") as offsets:
         settle_through(offsets, 13)
         assert offsets.settle(Range(14, 14, "operator"), LAST).watermark == 14

@@ -1,4 +1,4 @@
-"""The progress of a route as a value: settling, replaying, and values that never go back."""
+"""The progress of a route as a value: settling and replaying, and no step back."""
 
 from __future__ import annotations
 
@@ -47,34 +47,34 @@ def test_the_watermark_follows_what_is_settled_from_the_start() -> None:
 
 
 def test_the_watermark_passes_no_unsettled_offset() -> None:
-    """Invariant 5: what is settled behind a hole waits above the watermark."""
+    """Offsets settled behind a gap wait above the watermark (Invariant 5)."""
     state = settled((0, 4), (6, 9))
     assert (state.watermark, state.above) == (4, (Range(6, 9),))
     assert (state.next_live(), state.highest()) == (5, 9)
 
 
 def test_a_filled_hole_frees_all_that_waited_behind_it() -> None:
-    """When the missing offset comes, the watermark takes up every range that now joins."""
+    """The missing offset moves the watermark over every range that now joins."""
     state = settled((0, 4), (6, 7), (8, 8), (12, 13), (5, 5))
     assert (state.watermark, state.above) == (8, (Range(12, 13),))
 
 
 @pytest.mark.parametrize("part", [(0, 9), (3, 3), (0, 0), (9, 9)])
 def test_settling_again_changes_nothing(part: tuple[int, int]) -> None:
-    """Invariant 5: the watermark never goes back, whatever is acked twice."""
+    """The watermark never goes back, however often an offset is acked (Invariant 5)."""
     state = settled((0, 9), (20, 29))
     assert settle(state, Range(*part)) == state
     assert settle(state, Range(22, 25, "operator")) == state
 
 
 def test_ranges_are_kept_apart_by_kind() -> None:
-    """What an operator has acked stays told apart from what was delivered beside it."""
+    """Offsets acked by an operator stay distinct from delivered ones beside them."""
     state = settled((5, 6), Range(7, 8, "operator"), (9, 9), (11, 12), (10, 10))
     assert state.above == (Range(5, 6), Range(7, 8, "operator"), Range(9, 12))
 
 
 def test_the_kind_that_came_first_stays() -> None:
-    """A range that covers settled ones takes only what lies between and around them."""
+    """A range that covers settled ones settles only the offsets between and around them."""
     state = settle(settled((4, 5), (8, 8)), Range(2, 10, "operator"))
     assert state.above == (
         Range(2, 3, "operator"),
@@ -91,7 +91,7 @@ def test_a_range_that_begins_below_the_watermark_counts_above_it() -> None:
 
 
 def test_a_state_is_never_changed() -> None:
-    """Every event makes a new value: who holds an older one keeps it."""
+    """Every event makes a new value, and an older one stays as it is."""
     before = settle(RouteState(), Range(0, 0), {"a": 0})
     settle(before, Range(1, 1), {"a": 1, "b": 1})
     begin_replay(before, 0, 0)
@@ -120,7 +120,7 @@ def test_many_ranges_at_once_are_settled_as_one_after_the_other(
 
 
 def test_many_thousand_ranges_are_passed_at_once() -> None:
-    """Linear: with two readers that take turns each frame of one is a range of its own."""
+    """A supersession is linear in the ranges, as two alternating readers leave them."""
     count = 200_000
     state = supersede(settled((1, 1)), "in", 3 * count, tuple((3 * n, 3 * n) for n in range(count)))
     assert len(state.above) == count - 1
@@ -128,7 +128,7 @@ def test_many_thousand_ranges_are_passed_at_once() -> None:
 
 
 def test_what_is_to_be_passed_is_told_until_it_is_passed() -> None:
-    """A request outlives all but its own end; a mark of a released version counts for both."""
+    """A request lasts until its own end, and a released version's mark counts for both."""
     asked = begin_superseding(RouteState(), "in", 7)
     assert asked.to_supersede() == {"in": 7}
     assert begin_superseding(asked, "in", 5).to_supersede() == {"in": 7}
@@ -142,14 +142,14 @@ def test_what_is_to_be_passed_is_told_until_it_is_passed() -> None:
 
 
 def test_the_newest_offset_of_each_namespace_is_kept() -> None:
-    """Namespaces keep the offset that came last; others are left as they are."""
+    """A namespace keeps its last offset, and the others are left as they are."""
     state = settle(RouteState(), Range(0, 3), {"a": 2, "b": 3})
     state = settle(state, Range(4, 4), {"a": 4})
     assert state.namespaces == {"a": 4, "b": 3}
 
 
 def test_only_so_many_namespaces_are_kept() -> None:
-    """Invariant 17: of more namespaces than fit, those seen last stay."""
+    """Of more namespaces than fit, the newest stay (Invariant 17)."""
     most = MAX_NAMESPACES * 5 // 4
     many = {f"n{number}": number for number in range(most)}
     state = settle(RouteState(), Range(0, most), many)
@@ -160,13 +160,13 @@ def test_only_so_many_namespaces_are_kept() -> None:
 
 
 def test_a_replay_begins_in_the_next_generation() -> None:
-    """A replay leaves the watermark where it is, for live entries wait."""
+    """A replay leaves the watermark as it is, because live entries wait."""
     state = begin_replay(settled((0, 9)), 2, 5)
     assert (state.replay, state.generation, state.watermark) == (Replay(2, 5, 2), 1, 9)
 
 
 def test_a_replay_advances_and_ends() -> None:
-    """Each settled part moves the replay on; behind its last offset it is gone."""
+    """Each settled part moves the replay on, and its last offset ends it."""
     state = advance_replay(begin_replay(settled((0, 9)), 2, 5), 3, 1)
     assert state.replay == Replay(2, 5, 4)
     assert advance_replay(state, 5, 1).replay is None
@@ -175,25 +175,25 @@ def test_a_replay_advances_and_ends() -> None:
 
 @pytest.mark.parametrize("through", [-1, 1, 3])
 def test_a_replay_never_goes_back(through: int) -> None:
-    """An outcome of what was replayed already changes nothing."""
+    """An outcome of offsets that were already replayed changes nothing."""
     state = advance_replay(begin_replay(settled((0, 9)), 2, 5), 3, 1)
     assert advance_replay(state, through, 1) == state
 
 
 @pytest.mark.parametrize("through", [3, 5, 99])
 def test_a_replay_is_not_moved_by_what_came_of_another(through: int) -> None:
-    """What was delivered before it began, in an older generation, says nothing of it."""
+    """An outcome of an older generation does not move the replay."""
     state = begin_replay(settled((0, 9)), 2, 5)
     assert advance_replay(state, through, 0) == state
 
 
 def test_without_a_replay_there_is_nothing_to_advance() -> None:
-    """An outcome that comes after a replay was cancelled changes nothing."""
+    """An outcome after a replay's cancel changes nothing."""
     assert advance_replay(settled((0, 9)), 5, 0) == settled((0, 9))
 
 
 def test_a_cancelled_replay_keeps_its_generation() -> None:
-    """Sinks have seen the generation, so the next replay takes another."""
+    """The next replay takes another generation, because sinks have seen the cancelled one."""
     state = cancel_replay(begin_replay(settled((0, 9)), 2, 5))
     assert (state.replay, state.generation) == (None, 1)
     assert begin_replay(state, 0, 0).generation == 2
@@ -209,12 +209,12 @@ def test_a_cancelled_replay_keeps_its_generation() -> None:
     ],
 )
 def test_a_state_survives_as_plain_values(state: RouteState) -> None:
-    """What a snapshot holds gives back exactly the state that it was made of."""
+    """A snapshot gives back exactly the state that it was made of."""
     assert RouteState.from_json(json.loads(json.dumps(state.to_json()))) == state
 
 
 def test_namespaces_are_not_sorted_at_each_settle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With very many namespaces the oldest go seldom, many at once, and stay bounded."""
+    """Of very many namespaces the oldest are dropped many at once, and the rest stay bounded."""
     sorts: list[int] = []
 
     def counted(*arguments: Any, **named: Any) -> list[Any]:
@@ -232,7 +232,7 @@ def test_namespaces_are_not_sorted_at_each_settle(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_retry_of_what_is_not_asked_for_changes_nothing() -> None:
-    """Answering the same retry twice, or another one, is harmless."""
+    """A retry that is answered twice, or was not requested, changes nothing."""
     state = request_retries(RouteState(), (7, 3, 5))
     assert answer_retry(state, 4) == state
     assert answer_retry(answer_retry(state, 5), 5).retries == (3, 7)

@@ -1,4 +1,4 @@
-"""Looking at every byte of a log while an engine runs on it."""
+"""A verification of every byte of a log while an engine runs on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Vanishing(RealFileSystem):
-    """The real disk, from which an engine removes a file when it is opened: *often* times."""
+    """The real disk, on which a file is removed at its opening, *often* times."""
 
     def __init__(self, suffix: str, often: int) -> None:
         self.suffix, self.left = suffix, often
@@ -37,7 +37,7 @@ class Vanishing(RealFileSystem):
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Give a log of eight segments and a route that has parked an entry."""
+    """Return a log of eight segments with a route that has parked an entry."""
     with CommitLog.open(tmp_path, compression=None) as log:
         append_segments(log, [[Frame(letters("AAB"))] for _ in range(8)])
         offsets = OffsetLog(tmp_path, "out")
@@ -48,24 +48,24 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_segments_that_go_meanwhile_are_no_damage(directory: Path) -> None:
-    """Retention takes the oldest while it looks; what is left is looked at."""
+    """Segments that retention removes meanwhile are not damage, and the others are verified."""
     found = verify(directory, files=Vanishing(".log", 2))
     assert (found.sound, found.segments) == (True, 6)
 
 
 def test_a_log_that_never_holds_still_is_told_of(directory: Path) -> None:
-    """It ends with an error, not with a loop."""
+    """A log that changes all the time is an error, not an endless loop."""
     with pytest.raises(EnvironmentFault, match="No such file"):
         verify(directory, files=Vanishing(".log", 7))
 
 
 def test_a_parked_entry_that_is_delivered_meanwhile_is_no_damage(directory: Path) -> None:
-    """Its file goes with it."""
+    """A parked entry whose file is removed meanwhile is not damage."""
     assert verify(directory, files=Vanishing(".entry", 1)).sound
 
 
 def test_a_damaged_list_of_paused_readers_is_found_and_mended(directory: Path) -> None:
-    """No engine starts beside it; a copy is kept, nothing else is touched, and nobody is paused."""
+    """A damaged pause list stops the start, and its repair keeps a copy and pauses no reader."""
     PausedReaders(directory).set_paused("orders", paused=True)
     assert verify(directory).sound
     path = directory / PAUSED

@@ -1,4 +1,4 @@
-"""The housekeeper: what the engine does with its log beside everything else."""
+"""The housekeeper: the engine's maintenance of its log, beside its other work."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ SMALL = {"segment_bytes": 65536, "max_bytes": 4 * 65536}
 
 
 def config(folder: Path, **keys: Any) -> LogConfig:
-    """Return the settings of a log whose compaction waits for nothing, and that keeps the rest."""
+    """Return the settings of a log that compacts at once and keeps the rest."""
     keys = {"compaction": {"after": 0.0}, "retention": {"age": "off"}, **keys}
     return LogConfig.model_validate({"dir": folder, **keys})
 
 
 class Kept:
-    """A housekeeper of a log, and what it said and asked for."""
+    """The housekeeper of a log, with its recorded events, failures and releases."""
 
     def __init__(
         self, log: CommitLog, settings: LogConfig, through: int, told: int = 1 << 60
@@ -64,26 +64,26 @@ class Kept:
         self.keeper.begin()
 
     def keep(self, now: int) -> None:
-        """Do once all that is due."""
+        """Do everything that is due once."""
         self.keeper.keep(now)
         self.keeper.compactor.keep(now)
 
     def least(self) -> Hold:
-        """Return the hold that the test has set, unless it is to fail."""
+        """Return the hold that the test has set, or raise the failure that it has set."""
         if self.failing is not None:
             raise self.failing
         return self.hold
 
     def acknowledged(self) -> dict[str, int]:
-        """Return how far the one reader's source is."""
+        """Return the offset up to which the one reader's source is acknowledged."""
         return {"r": min(self.told, self.log.durable)}
 
     def releasable(self) -> int:
-        """Return that the reader holds what its source was not told of."""
+        """Return the last offset that the reader does not hold."""
         return self.told
 
     def release(self, route: str, through: int) -> None:
-        """Let the route need nothing any more up to *through*."""
+        """Record a release of *route* up to *through*."""
         assert route == self.hold.name
         self.released.append(through)
         self.hold = Hold(through, "slow")
@@ -91,7 +91,7 @@ class Kept:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[CommitLog]:
-    """Hand out a log of five segments; nothing in it is younger than its second entry."""
+    """Yield a log of five segments whose entries are all at least as old as the second one."""
     with CommitLog.open(tmp_path / "log", compression=None) as opened:
         append_segments(opened, [[Frame(letters("AAB"))] for _ in range(5)])
         yield opened
@@ -111,7 +111,7 @@ def bases(log: CommitLog) -> list[int]:
 
 
 def test_what_is_due_is_compacted_once(log: CommitLog) -> None:
-    """Sealed segments below the least watermark are compacted, told of, and left alone then."""
+    """Sealed segments below the least watermark are compacted and reported once."""
     kept = Kept(log, config(log.directory), through=8)
     kept.keep(OLD)
     assert list(everything(log.directory)) == [2, 5, 7, 8, *range(9, 15)]
@@ -140,7 +140,7 @@ def test_room_is_made_for_what_is_larger_than_what_the_budget_leaves(tmp_path: P
 def test_nothing_is_compacted_that_no_file_asks_for(
     log: CommitLog, compaction: dict[str, Any]
 ) -> None:
-    """History stays whole unless the file says what may go."""
+    """The whole history stays unless the pipeline file sets a rule for compaction."""
     kept = Kept(log, config(log.directory, compaction=compaction), through=14)
     kept.keep(OLD)
     assert len(everything(log.directory)) == 15
@@ -149,7 +149,7 @@ def test_nothing_is_compacted_that_no_file_asks_for(
 def test_compaction_waits_until_enough_is_new(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each compaction reads what was compacted before, so it waits for a fraction of that."""
+    """A compaction waits for a fraction of the compacted bytes, because it reads them again."""
     monkeypatch.setattr("transporter.engine.maintenance.compactor._ONCE_IN", 2)
     kept = Kept(log, config(log.directory), through=8)
     kept.keep(OLD)
@@ -165,7 +165,7 @@ def test_compaction_waits_until_enough_is_new(
 
 
 def test_retention_by_bytes(log: CommitLog) -> None:
-    """Segments that nobody needs are removed, and each is told of."""
+    """Segments that no route needs are removed, and each removal is reported."""
     kept = Kept(log, config(log.directory, retention={"bytes": 1}), through=6)
     kept.keep(OLD)
     assert bases(log)[0] == 6
@@ -173,7 +173,7 @@ def test_retention_by_bytes(log: CommitLog) -> None:
 
 
 def test_an_engine_that_lost_its_lock_removes_nothing(log: CommitLog) -> None:
-    """What its own routes are done with those of the engine that has the log now may need."""
+    """An engine without its lock removes nothing, because the new owner's routes may need it."""
     settings = config(log.directory, retention={"bytes": 1})
     with OffsetLog(log.directory, "out") as out:
         out.settle(Range(0, log.durable), log.durable)
@@ -187,7 +187,7 @@ def test_an_engine_that_lost_its_lock_removes_nothing(log: CommitLog) -> None:
 
 
 def test_what_is_delivered_stays_a_week_by_default(log: CommitLog) -> None:
-    """Without a word in the file the log is bounded by time, and holds what a route still needs."""
+    """Without settings the log is bounded by age, and holds entries that a route still needs."""
     day = 86_400_000_000
     settings = LogConfig.model_validate({"dir": log.directory})
     kept = Kept(log, settings, through=5)
@@ -202,7 +202,7 @@ def test_what_is_delivered_stays_a_week_by_default(log: CommitLog) -> None:
 
 
 def test_retention_by_age(log: CommitLog) -> None:
-    """A segment goes when its newest entry is older than wanted."""
+    """A segment is removed when its newest entry is older than the retention age."""
     kept = Kept(log, config(log.directory, retention={"age": 60.0}), through=100)
     kept.keep(int((time.time() + 30) * 1e6))
     assert bases(log)[0] == 0
@@ -211,7 +211,7 @@ def test_retention_by_age(log: CommitLog) -> None:
 
 
 def test_a_budget_keeps_the_log_small_and_names_who_holds_it(tmp_path: Path) -> None:
-    """From 80 % on segments go; where they cannot, the holder is named once."""
+    """From 80 % on segments are removed, or the route that holds them is named once."""
     budget = 4 * 65536
     settings = config(tmp_path / "log", segment_bytes=65536, max_bytes=budget)
     with CommitLog.open(
@@ -230,7 +230,7 @@ def test_a_budget_keeps_the_log_small_and_names_who_holds_it(tmp_path: Path) -> 
         assert kept.keeper.holder == ""
         assert len(kept.events.named("log-has-room")) == 1
         assert log.used_bytes < 0.8 * budget
-        # It keeps what it may: retention is not asked for.
+        # Retention is not configured, so the log keeps its segments.
         assert log.used_bytes > 0.4 * budget
         log.append(messages_to_batch(letters("A")), "r")
 
@@ -238,7 +238,7 @@ def test_a_budget_keeps_the_log_small_and_names_who_holds_it(tmp_path: Path) -> 
 def test_stop_route_releases_the_oldest_entries_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A route that stands still gives up no more than it must; one that goes on nothing."""
+    """A route that stands still releases only the oldest entries, and a moving route none."""
     moment = 0.0
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.time.monotonic", lambda: moment)
     budget = 4 * 65536
@@ -263,7 +263,7 @@ def test_stop_route_releases_the_oldest_entries_only(
 
 
 def test_a_release_is_recorded_where_it_happens(tmp_path: Path) -> None:
-    """State and audit file name the range; what was settled in it stays settled as it was."""
+    """State and audit file name the released range, and settled entries in it stay as they were."""
     with OffsetLog(tmp_path, "slow") as route:
         route.settle(Range(0, 2), 20)
         assert release(route, 2, 20, "why") is None
@@ -275,7 +275,7 @@ def test_a_release_is_recorded_where_it_happens(tmp_path: Path) -> None:
 
 
 def test_a_release_ends_what_is_left_of_a_replay(tmp_path: Path) -> None:
-    """A replay gives up the same offsets; the route's own progress is not touched."""
+    """A release ends the replay of the same offsets and leaves the route's own progress alone."""
     with OffsetLog(tmp_path, "slow") as route:
         route.settle(Range(0, 9), 20)
         route.begin_replay(2, 8)
@@ -287,7 +287,7 @@ def test_a_release_ends_what_is_left_of_a_replay(tmp_path: Path) -> None:
 
 
 def test_what_fails_is_told_once_and_tried_again(log: CommitLog) -> None:
-    """A full disk, or a damaged segment, ends nothing."""
+    """A failing disk or a damaged segment is reported once and tried again, and ends nothing."""
     kept = Kept(log, config(log.directory), through=8)
     kept.failing = OSError(errno.EACCES, "Permission denied")
     report = FailureReport(kept.events)
@@ -300,7 +300,7 @@ def test_what_fails_is_told_once_and_tried_again(log: CommitLog) -> None:
 
 
 def test_a_failed_sync_ends_the_engine(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Invariant 13: a sync that fails while the log is kept is as final as any other."""
+    """A sync that fails during maintenance ends the engine like any other (Invariant 13)."""
     kept = Kept(log, config(log.directory), through=8)
     kept.failing = LogPoisoned("a sync failed")
     kept.keeper.start()
@@ -310,7 +310,7 @@ def test_a_failed_sync_ends_the_engine(log: CommitLog, monkeypatch: pytest.Monke
 
 
 def test_the_pace_is_kept_and_a_stop_ends_it() -> None:
-    """So many bytes a second pass; a stop ends the wait at once."""
+    """The pace limits bytes per second, and a stop ends its wait at once."""
     stopping = threading.Event()
     pace = Pace(1_000_000, stopping)
     began = time.monotonic()
@@ -325,7 +325,7 @@ def test_the_pace_is_kept_and_a_stop_ends_it() -> None:
 
 
 def test_a_stop_ends_a_compaction_that_runs(log: CommitLog) -> None:
-    """The housekeeper leaves at once what would take hours, and the log as it was."""
+    """A stop ends a compaction of hours at once and leaves the log as it was."""
     settings = config(log.directory, compaction={"after": 0.0, "rate": 65536})
     big = messages_to_batch([Message("A", b"x" * 200_000)] * 20)
     for _ in range(2):
@@ -353,7 +353,7 @@ def sizeable(log: CommitLog, count: int, rows: int = 20) -> None:
 
 
 def test_room_is_made_while_a_compaction_runs(log: CommitLog) -> None:
-    """Retention and the budget never wait for what is paced: a second, not the rest of the log."""
+    """Retention and the budget make room within a second while a paced compaction runs."""
     settings = config(log.directory, compaction={"after": 0.0, "rate": 65536})
     sizeable(log, 4)
     kept = Kept(log, settings, through=log.durable)
@@ -364,7 +364,7 @@ def test_room_is_made_while_a_compaction_runs(log: CommitLog) -> None:
         kept.keeper.configure(
             config(log.directory, **SMALL, compaction={"after": 0.0, "rate": 65536})
         )
-        # Nobody has been refused yet.
+        # No append has been refused yet.
         began = time.monotonic()
         until(lambda: len(bases(log)) == 1)
         assert time.monotonic() - began < 1
@@ -377,7 +377,7 @@ def test_room_is_made_while_a_compaction_runs(log: CommitLog) -> None:
 def test_lost_indexes_hold_up_neither_room_nor_a_stop(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are written again at the pace of compaction, and whatever is urgent goes first."""
+    """Lost indexes are rebuilt at the pace of compaction, and urgent work goes first."""
     sizeable(log, 4)
     for path in log.directory.glob("*.index"):
         path.unlink()
@@ -402,7 +402,7 @@ def test_lost_indexes_hold_up_neither_room_nor_a_stop(
 def test_compaction_waits_for_room_and_says_so_once(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk is looked at later and later, never filled to the end, and told of once."""
+    """A compaction without room is reported once, retried ever later, and never fills the disk."""
     moment, free = 0.0, 0
     monkeypatch.setattr("transporter.engine.maintenance.compactor.time.monotonic", lambda: moment)
     monkeypatch.setattr(RealFileSystem, "free", lambda *_: free)
@@ -424,7 +424,7 @@ def test_compaction_waits_for_room_and_says_so_once(
 
 
 def test_the_record_never_promises_more_than_the_sources_were_told(log: CommitLog) -> None:
-    """Invariant 11: what it says of a reader is a lower bound, from before the first append on."""
+    """The recorded position of a reader is always a lower bound (Invariant 11)."""
 
     def recorded() -> dict[str, int]:
         record = read_record(RealFileSystem(), log.directory)
@@ -432,7 +432,7 @@ def test_the_record_never_promises_more_than_the_sources_were_told(log: CommitLo
         return record.readers
 
     kept = Kept(log, config(log.directory), through=-1, told=-1)
-    # Of the engine before nothing is known.
+    # Nothing is known of the engine before.
     assert recorded() == {"r": -1}
     kept.told = 5
     kept.keep(0)
@@ -445,7 +445,7 @@ def test_the_record_never_promises_more_than_the_sources_were_told(log: CommitLo
 
 
 def test_a_damaged_record_is_begun_again(log: CommitLog) -> None:
-    """It costs a reading of what was compacted, and no start."""
+    """A damaged record costs one more reading of the compacted segments, and no start fails."""
     Kept(log, config(log.directory), through=8)
     (log.directory / MAINTENANCE).write_bytes(b"no such thing")
     Kept(log, config(log.directory), through=8)
@@ -455,7 +455,7 @@ def test_a_damaged_record_is_begun_again(log: CommitLog) -> None:
 def test_a_restart_does_not_read_again_what_was_compacted(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was compacted is known durably, for as long as the same is asked for."""
+    """Compacted segments are recorded durably and read again only under another rule."""
     read: list[int] = []
     monkeypatch.setattr(Pace, "__call__", lambda _, size: read.append(size))
     Kept(log, config(log.directory), through=8).keep(OLD)
@@ -469,7 +469,7 @@ def test_a_restart_does_not_read_again_what_was_compacted(
 
 
 class Forgetful:
-    """A reader of two messages whose source cannot be told that they are logged."""
+    """A reader of two messages whose source fails at the acknowledgement of the second one."""
 
     Config = AdaptorConfig
 
@@ -492,7 +492,7 @@ class Forgetful:
 
 
 def test_what_a_source_was_not_told_of_is_held(log: CommitLog) -> None:
-    """A crash would bring it again, to be recognised; and so would what was logged before."""
+    """Entries that the source would redeliver after a crash are held, and so are earlier ones."""
     settings = ReaderConfig(
         name="in", adaptor="x", settings={}, cls=Forgetful, config=AdaptorConfig()
     )
@@ -501,7 +501,7 @@ def test_what_a_source_was_not_told_of_is_held(log: CommitLog) -> None:
     assert feed.hold() == Hold(-1, "in", "reader")
     feed.start()
     events.await_count("reader-unavailable")
-    # 15 was told of, 16 was not.
+    # 15 was acknowledged, 16 was not.
     assert feed.hold() == Hold(15, "in", "reader")
     feed.stop()
     feed.finish()
@@ -509,7 +509,7 @@ def test_what_a_source_was_not_told_of_is_held(log: CommitLog) -> None:
 
 
 def test_everybody_who_is_declared_holds_the_log(tmp_path: Path) -> None:
-    """A route that left the pipeline, and a replay, count like a route that runs."""
+    """A route that left the pipeline and a replay hold the log like a running route."""
     pipeline = make_pipeline(tmp_path, [f"n {number}" for number in range(9)], out={})
     with running(pipeline) as engine:
         until(lambda: got(tmp_path / "out.jsonl") == list(range(9)))
@@ -526,7 +526,7 @@ def test_everybody_who_is_declared_holds_the_log(tmp_path: Path) -> None:
 
 
 def test_an_engine_records_how_far_its_sources_are(tmp_path: Path) -> None:
-    """From before the first append until behind the last: ``log compact`` follows it offline."""
+    """An engine records source positions for ``log compact`` from before the first append on."""
     pipeline = make_pipeline(tmp_path, [], out={}, end=False)
     files = RealFileSystem()
     with running(pipeline):
@@ -543,7 +543,7 @@ def test_an_engine_records_how_far_its_sources_are(tmp_path: Path) -> None:
 
 
 def got(path: Path) -> list[int]:
-    """Return the offsets delivered to *path*, whose last line may not be whole yet."""
+    """Return the offsets delivered to *path*, whose last line may be incomplete."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line)["offset"] for line in lines]
 
@@ -568,7 +568,7 @@ def pipeline_of(folder: Path, count: int, on_full: str = "wait", **routes: Any) 
 def test_a_dead_route_holds_the_log_until_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers wait, the route is named, and all goes on by itself when its sink is back."""
+    """Readers wait for a dead route, which is named, and go on when its sink is back."""
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 1.0)
     (tmp_path / "dead.down").write_text("write")
@@ -591,7 +591,7 @@ def test_a_dead_route_holds_the_log_until_it_is_back(
 def test_a_start_with_a_full_log_goes_on_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that waits for room with its first batch does not hold the log that is to be cut."""
+    """A reader that waits for room with its first batch does not hold the full log."""
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
     (tmp_path / "dead.down").write_text("write")
     with running(pipeline_of(tmp_path, 80, dead={})) as engine:
@@ -606,7 +606,7 @@ def test_a_start_with_a_full_log_goes_on_when_there_is_room(
 def test_a_dead_route_that_may_be_stopped_loses_its_oldest_entries_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others go on; what it lost is told and recorded; back, it goes on behind that."""
+    """Only the dead route loses entries, which are reported, and it goes on behind them."""
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 1.0)
     (tmp_path / "dead.down").write_text("write")

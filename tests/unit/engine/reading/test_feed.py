@@ -1,4 +1,4 @@
-"""A feed: when the source is told, what it is told, and how failures are met."""
+"""The feed: when it acknowledges to the source, which position, and how it meets failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Script:
-    """What a scripted reader does: one step a poll, then it waits or ends.
+    """The steps of a scripted reader: one a poll, then it waits or ends.
 
     A step is a batch, an exception to raise, or something to call first.
     """
@@ -52,7 +52,7 @@ class Script:
 
 
 class Scripted:
-    """A reader that does what its script says."""
+    """A reader that follows its script."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -90,7 +90,7 @@ def some(*texts: str, position: str | None = None) -> Batch:
 
 
 class Failures(list[BaseException]):
-    """What a feed has reported to its engine."""
+    """The failures that a feed has reported to its engine."""
 
     __call__ = list.append
 
@@ -134,7 +134,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_source_is_told_only_what_is_durable(tmp_path: Path) -> None:
-    """Invariant 1: when ``commit`` is called, the log has synced what the position covers."""
+    """``commit`` is called only for positions whose entries are synced (Invariant 1)."""
     disk, seen = Disk(), []
     with CommitLog.open(tmp_path, files=disk) as log:
         script = Script(some("a", "b", position="2"), some("c", position="3"))
@@ -145,7 +145,7 @@ def test_a_source_is_told_only_what_is_durable(tmp_path: Path) -> None:
 
 
 def test_nothing_is_committed_when_the_sync_fails(tmp_path: Path) -> None:
-    """Invariant 1: a source never forgets what the disk may not hold; the engine ends."""
+    """A failed sync ends the engine with nothing acknowledged to the source (Invariant 1)."""
     disk = Disk()
     failures = Failures()
     with CommitLog.open(tmp_path, files=disk) as log:
@@ -159,7 +159,7 @@ def test_nothing_is_committed_when_the_sync_fails(tmp_path: Path) -> None:
 
 
 def test_a_batch_without_position_or_messages_commits_nothing(tmp_path: Path) -> None:
-    """Only a position that lies in the log is told to the source."""
+    """Only the position of a logged batch is acknowledged to the source."""
     with CommitLog.open(tmp_path) as log:
         script = Script(some("a"), some(position="9"), some("b", position="10"))
         feed_to_end(log, script)
@@ -179,7 +179,7 @@ def test_positions_resume(tmp_path: Path) -> None:
 def test_record_batches_are_taken_as_they_are(
     tmp_path: Path, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """A reader may hand over Arrow record batches instead of messages."""
+    """A reader may deliver Arrow record batches instead of messages."""
     with CommitLog.open(tmp_path) as log:
         feed_to_end(log, Script(Batch(batch(5), "5")))
         assert (log.durable, log.positions) == (4, {"in": "5"})
@@ -188,7 +188,7 @@ def test_record_batches_are_taken_as_they_are(
 def test_a_large_batch_becomes_several_frames_and_the_last_carries_the_position(
     tmp_path: Path,
 ) -> None:
-    """A crash between the frames of one batch repeats the batch rather than losing its end."""
+    """The last frame of a batch carries the position, so a crash repeats the batch."""
     big = "x" * (MAX_APPEND // 3)
     with CommitLog.open(tmp_path) as log:
         feed_to_end(log, Script(some(big, big, big, big, position="4")))
@@ -199,7 +199,7 @@ def test_a_large_batch_becomes_several_frames_and_the_last_carries_the_position(
 
 
 def test_the_log_tells_a_reader_its_own_batches_newest_first(tmp_path: Path) -> None:
-    """``recent`` leaves out what other readers logged."""
+    """``recent`` returns the reader's own batches, newest first, without other readers' entries."""
     with CommitLog.open(tmp_path) as log:
         feed_to_end(log, Script(some("a", position="1"), some("b", "c", position="3")))
         log.append(messages("strange"), "other", "99")
@@ -226,7 +226,7 @@ def messages(*texts: str) -> pa.RecordBatch:
 def test_a_source_that_is_away_at_the_very_first_open_is_tried_until_it_is_there(
     tmp_path: Path,
 ) -> None:
-    """It is no other than one that goes away later; who looks is told of it meanwhile."""
+    """A source that is unavailable at the first open is retried and reported like a lost one."""
     events, failures, away = Events(), Failures(), SourceUnavailable("no such host")
     with CommitLog.open(tmp_path) as log:
         script = Script(some("a", position="1"), opens=(away, away, None))
@@ -241,7 +241,7 @@ def test_a_source_that_is_away_at_the_very_first_open_is_tried_until_it_is_there
 
 
 def test_who_asked_for_that_is_told_of_a_source_that_is_away_at_once(tmp_path: Path) -> None:
-    """With ``fail_fast`` an engine that cannot start reading ends, and the reader is closed."""
+    """With ``fail_fast`` an unavailable source ends the engine, and the reader is closed."""
     failures = Failures()
     with CommitLog.open(tmp_path) as log:
         script = Script(opens=(SourceUnavailable("no such host"),))
@@ -273,7 +273,7 @@ def test_a_source_that_goes_away_later_is_tried_until_it_is_back(tmp_path: Path)
 def test_a_stop_ends_the_wait_for_a_lost_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A feed that waits to try again stops at once."""
+    """A stop ends the wait for a retry at once."""
     monkeypatch.setattr(
         "transporter.engine.reading.feed.Backoff", lambda: Backoff(first=600, most=600)
     )
@@ -288,7 +288,7 @@ def test_a_stop_ends_the_wait_for_a_lost_source(
 
 @pytest.mark.usefixtures("_hasty")
 def test_a_full_disk_holds_the_reader_back_until_there_is_room(tmp_path: Path) -> None:
-    """Invariant 14: the batch waits, visibly, and is logged once when there is room."""
+    """On a full disk the batch waits visibly, and is logged once with room (Invariant 14)."""
     disk, events = Disk(), Events()
     with CommitLog.open(tmp_path, files=disk) as log:
         disk.failing["pwrite"] = OSError(errno.ENOSPC, "No space left on device")
@@ -308,7 +308,7 @@ def test_a_full_disk_holds_the_reader_back_until_there_is_room(tmp_path: Path) -
 def test_a_reader_that_waits_for_room_holds_nothing_that_others_log_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 14: what others log while its batch waits is not held by it, or no room comes."""
+    """A reader that waits for room does not hold the entries that others log (Invariant 14)."""
     append = CommitLog.append
 
     def full_for_one(log: CommitLog, messages: pa.RecordBatch, reader: str, *rest: Any) -> Any:
@@ -327,7 +327,7 @@ def test_a_reader_that_waits_for_room_holds_nothing_that_others_log_meanwhile(
 
 @pytest.mark.usefixtures("_hasty")
 def test_a_stop_while_the_disk_is_full_commits_nothing(tmp_path: Path) -> None:
-    """What could not be logged stays with the source."""
+    """A batch that could not be logged is not acknowledged to the source."""
     disk, events = Disk(), Events()
     with CommitLog.open(tmp_path, files=disk) as log:
         disk.failing["pwrite"] = OSError(errno.ENOSPC, "No space left on device")
@@ -340,7 +340,7 @@ def test_a_stop_while_the_disk_is_full_commits_nothing(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_source_ends_its_feed(tmp_path: Path) -> None:
-    """A source that will never have more is closed, and the feed has ended without failure."""
+    """A source that has ended is closed, and its feed ends without a failure."""
     events, failures = Events(), Failures()
     with CommitLog.open(tmp_path) as log:
         script = Script(some("a", position="1"))
@@ -352,7 +352,7 @@ def test_the_end_of_a_source_ends_its_feed(tmp_path: Path) -> None:
 
 
 def test_a_stop_still_commits_what_was_polled(tmp_path: Path) -> None:
-    """A batch that was polled when the stop came is appended and told to the source."""
+    """A batch that was polled when the stop came is appended and acknowledged to the source."""
     with CommitLog.open(tmp_path) as log:
         script = Script(some("a", position="1"), ends=False)
         config = ReaderConfig(name="in", adaptor="x", settings={}, cls=Scripted, config=script)
@@ -377,7 +377,7 @@ def test_a_stop_still_commits_what_was_polled(tmp_path: Path) -> None:
 
 
 def test_an_error_of_a_reader_after_its_start_stops_that_reader_alone(tmp_path: Path) -> None:
-    """A reader that fails in its own way halts visibly; the engine is not ended by it."""
+    """A reader that raises an unexpected error halts visibly and does not end the engine."""
     events, failures = Events(), Failures()
     with CommitLog.open(tmp_path) as log:
         script = Script(some("a", position="1"), ZeroDivisionError("oops"))
@@ -393,7 +393,7 @@ def test_an_error_of_a_reader_after_its_start_stops_that_reader_alone(tmp_path: 
 def test_a_paused_reader_appends_what_it_polled_and_is_closed_until_it_is_resumed(
     tmp_path: Path,
 ) -> None:
-    """Nothing is polled meanwhile; the next open goes on where the log is."""
+    """A paused reader polls nothing, and its next open goes on at the logged position."""
     events, polled, go = Events(), threading.Event(), threading.Event()
 
     class Slow(Script):
@@ -422,7 +422,7 @@ def test_a_paused_reader_appends_what_it_polled_and_is_closed_until_it_is_resume
 
 
 def test_a_reader_that_is_paused_from_the_start_is_not_opened(tmp_path: Path) -> None:
-    """It holds what the last engine knew that its source may give again, and no more."""
+    """A reader paused from the start holds only what its source may redeliver."""
     failures = Failures()
     with CommitLog.open(tmp_path) as log:
         log.append(messages("a", "b", "c"), "in", "3")
@@ -437,7 +437,7 @@ def test_a_reader_that_is_paused_from_the_start_is_not_opened(tmp_path: Path) ->
 
 
 def test_a_pause_ends_the_wait_for_a_lost_source(tmp_path: Path) -> None:
-    """A reader that is tried again in half a minute is closed at once, and opened at a resume."""
+    """A pause closes a reader that waits for a retry, and a resume opens it."""
     script = Script(*[SourceUnavailable("away")] * 8, ends=False)
     with CommitLog.open(tmp_path) as log, feeding(log, script) as feed:
         until(lambda: feed.status().state is State.RETRYING)
@@ -451,7 +451,7 @@ def test_a_pause_ends_the_wait_for_a_lost_source(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_restart_opens_the_reader_again(tmp_path: Path, *, stopped: bool) -> None:
-    """In order where it runs, and also where it has stopped at an error."""
+    """A restart opens a running reader in order, and also one that stopped at an error."""
     script = Script(some("a", position="1"), ends=False)
     with CommitLog.open(tmp_path) as log, feeding(log, script) as feed:
         until(lambda: script.called("commit"))
@@ -469,7 +469,7 @@ def test_a_restart_opens_the_reader_again(tmp_path: Path, *, stopped: bool) -> N
 
 @pytest.mark.parametrize("at", ["open", "poll"])
 def test_a_restart_that_fails_stops_the_reader_again(tmp_path: Path, at: str) -> None:
-    """The reason is known at once, the engine goes on, and a stop is not held up."""
+    """A failed restart is reported at once, does not end the engine and does not delay a stop."""
     failures, again = Failures(), ZeroDivisionError("two")
     script = Script(ZeroDivisionError("one"), opens=(None, again if at == "open" else None))
     script.steps += [again] if at == "poll" else []
@@ -482,7 +482,7 @@ def test_a_restart_that_fails_stops_the_reader_again(tmp_path: Path, at: str) ->
 
 
 def test_a_message_that_no_frame_can_hold_stops_the_reader_with_its_name(tmp_path: Path) -> None:
-    """Of a giant namespace no entry could tell; nothing of its batch is committed."""
+    """A message whose namespace fits no frame stops the reader, and its batch is not committed."""
     with CommitLog.open(tmp_path) as log:
         script = Script(Batch([Message("n" * (MAX_APPEND + 1), b"")], "1"))
         feed = feed_to_end(log, script)
@@ -492,7 +492,7 @@ def test_a_message_that_no_frame_can_hold_stops_the_reader_with_its_name(tmp_pat
 
 
 def test_a_feed_that_never_started_can_be_joined(tmp_path: Path) -> None:
-    """Stopping needs no start."""
+    """A feed that never started can be stopped and joined."""
     with CommitLog.open(tmp_path) as log:
         script = Script()
         config = ReaderConfig(name="in", adaptor="x", settings={}, cls=Scripted, config=script)
@@ -503,7 +503,7 @@ def test_a_feed_that_never_started_can_be_joined(tmp_path: Path) -> None:
 
 
 def test_a_message_that_no_append_takes_does_not_stop_the_reader(tmp_path: Path) -> None:
-    """An entry in its place says so; what is around it, and later, is logged and committed."""
+    """An error entry takes the place of an oversized message, and the others are logged."""
     large = Message("n", b"x" * MAX_APPEND, source_id="t@id/3/17")
     batch = Batch([Message("n", b"a"), large, Message("n", b"b")], "3")
     script = Script(batch, some("c", position="4"))
@@ -520,7 +520,7 @@ def test_a_message_that_no_append_takes_does_not_stop_the_reader(tmp_path: Path)
 
 
 def test_what_is_logged_counts_with_the_age_that_its_source_gave_it(tmp_path: Path) -> None:
-    """From the message's timestamp to the append; one without a timestamp is not counted."""
+    """An entry's age counts from its source timestamp to the append, and not without one."""
     now = wall_clock()
     times = (now - 40_000_000, now - 2_000_000_000, 0)
     batch = Batch([Message("n", b"", timestamp=each) for each in times], "1")

@@ -1,4 +1,4 @@
-"""Messages that are larger than an append: what is logged in their place."""
+"""Messages larger than an append, and the error entries logged in their place."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LARGE = b"x" * MAX_APPEND
 
 
 def logged(*messages: Message) -> list[Message]:
-    """Return what is logged of *messages*, each part of which an append takes."""
+    """Return the messages logged for *messages*, each part of which fits an append."""
     parts = loggable(messages_to_batch(messages))
     assert all(size_of(part) <= MAX_APPEND for part in parts)
     return [message for part in parts for message in messages_of(part)]
 
 
 def test_each_row_stays_at_its_place() -> None:
-    """A source that is told of single rows finds them again: around what is too large, too."""
+    """Each row keeps its place in the batch, so that its source can find it."""
     rows = [Message("n", LARGE if each in (0, 3, 6) else b"%d" % each) for each in range(7)]
 
     found = logged(*rows)
@@ -41,7 +41,7 @@ def test_each_row_stays_at_its_place() -> None:
     ids=["data", "headers"],
 )
 def test_it_says_where_the_message_is_and_how_large(large: Message) -> None:
-    """What routes select and order by is the message's own; its data are not."""
+    """The error entry keeps the columns that routes select and order by, but not the data."""
     (found,) = logged(large)
 
     assert (found.namespace, found.key, found.op, found.phase) == ("n", b"k", large.op, "copy")
@@ -60,20 +60,20 @@ def test_it_says_where_the_message_is_and_how_large(large: Message) -> None:
 
 
 def test_a_large_key_is_left_out() -> None:
-    """A key that could fill the append itself is not carried; a shorter one is."""
+    """A key that could fill the append is left out, and a shorter one is kept."""
     kept, dropped = logged(Message("n", LARGE, b"k" * CARRIED), Message("n", b"", LARGE))
 
     assert (kept.key, dropped.key) == (b"k" * CARRIED, None)
 
 
 def test_a_source_without_ids_is_said_to_have_none() -> None:
-    """A reader of one's own may give none."""
+    """The error entry states that a source gives no id."""
     (found,) = logged(Message("n", LARGE))
 
     assert b"its source gives no id" in (found.headers[0][1] or b"")
 
 
 def test_a_name_that_is_too_large_is_refused() -> None:
-    """Nothing could stand in for a message whose namespace no append takes."""
+    """A message whose namespace fits no append is refused."""
     with pytest.raises(MessageTooLarge):
         logged(Message("n" * MAX_APPEND, b""))

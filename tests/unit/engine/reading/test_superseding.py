@@ -1,4 +1,4 @@
-"""Readers whose source waits for delivery: what it gives again, and what it never will."""
+"""Readers whose source waits for delivery: the entries it redelivers, and those it never will."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LINES = [f"k{number} {number}" for number in range(5)]
 
 
 class World(RouteParts):
-    """A log with one route that has no thread: what it is asked for waits for :meth:`run`."""
+    """A log and one route without a thread: requests to it wait for :meth:`run`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -44,41 +44,41 @@ class World(RouteParts):
         self.deliveries.routes = [Delivering(self.offsets, self.parking, ask)]
 
     def resume(self) -> LogResume:
-        """Return what the log remembers of the reader, whose feed starts now."""
+        """Return the log's resume state of the reader, whose feed starts now."""
         resume = LogResume(self.log, "in", Events(), self.deliveries)
         resume.begin()
         return resume
 
     def supersede(self, resume: LogResume) -> None:
-        """Have the reader's entries superseded, of which its feed has noted the last one."""
+        """Supersede the reader's entries, up to the last one that its feed has noted."""
         resume.last = self.log.durable
         resume.supersede()
 
     def run(self) -> None:
-        """Do as the route's thread does between two slices."""
+        """Do the work of the route's thread between two slices."""
         for reader, through in self.offsets.state.to_supersede().items():
             supersede(reader, through, self.reader, self.offsets, self.parking)
 
     def deliver(self, through: int) -> None:
-        """Settle all up to *through*."""
+        """Settle everything up to *through*."""
         self.offsets.settle(Range(self.offsets.state.next_live(), through), self.log.durable)
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """Give a log without entries."""
+    """Yield a log without entries."""
     made = World(tmp_path)
     yield made
     made.close()
 
 
 def known(resume: LogResume) -> list[int]:
-    """Return the offsets of which the source may be told."""
+    """Return the offsets that may be acknowledged to the source."""
     return sorted(entry.offset for _, entries in resume.recent() for entry in entries)
 
 
 def test_what_was_not_passed_before_a_crash_is_passed_by_the_next_open(tmp_path: Path) -> None:
-    """Invariant 10: that it comes again is durable before anything new of its reader is logged."""
+    """A supersession is durable before new entries of its reader are logged (Invariant 10)."""
     (tmp_path / "out.down").write_text("write")
     with running(table(tmp_path, LINES[:2], {"name": "out"}, end=False)) as engine:
         until(lambda: engine.log.durable == 1)
@@ -93,7 +93,7 @@ def test_what_was_not_passed_before_a_crash_is_passed_by_the_next_open(tmp_path:
 
 
 def test_copies_that_could_not_be_removed_are_removed_later(tmp_path: Path) -> None:
-    """A route that cannot finish a supersession halts visibly; the next open finishes it."""
+    """A route that cannot finish a supersession halts visibly, and the next open finishes it."""
     route = {"name": "out", "on_error": "park"}
     parked = tmp_path / "log/offsets/out/parked"
 
@@ -116,7 +116,7 @@ def test_copies_that_could_not_be_removed_are_removed_later(tmp_path: Path) -> N
 
 
 def test_a_supersession_waits_for_room(tmp_path: Path) -> None:
-    """Invariant 14: on a full disk nothing is delivered before it is done, and then all is."""
+    """On a full disk a route delivers nothing before a supersession is done (Invariant 14)."""
     route = {"name": "out", "on_error": "park"}
     full, remove = threading.Event(), ParkedStore.remove_all
     full.set()
@@ -143,7 +143,7 @@ def test_a_supersession_waits_for_room(tmp_path: Path) -> None:
 def test_a_slow_route_that_passes_entries_has_not_delivered_them(
     world: World, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """Invariant 5: what it was asked to pass may be passed at any moment, also while we look."""
+    """Entries that a route is to pass do not count as delivered (Invariant 5)."""
     resume = world.resume()
     world.log.append(batch(2), "in", "1")
     world.log.append(batch(1), "in", "2")
@@ -158,7 +158,7 @@ def test_a_slow_route_that_passes_entries_has_not_delivered_them(
 def test_a_source_may_hear_of_the_newest_position_that_is_delivered_whole(
     world: World, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """Of a batch that needed several frames only with the last of them."""
+    """A batch of several frames is acknowledged to its source only with its last frame."""
     resume = world.resume()
     world.log.append(batch(2), "in", "1")
     world.log.append(batch(2), "in", None)
@@ -175,7 +175,7 @@ def test_a_source_may_hear_of_the_newest_position_that_is_delivered_whole(
 def test_what_is_undelivered_is_told_oldest_first(
     world: World, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """Parked entries come from their copies; what was superseded, or is another's, is not told."""
+    """Undelivered entries are listed oldest first, without superseded or foreign ones."""
     resume = world.resume()
     world.log.append(batch(2), "in", "1")
     world.parking.park(0, "refused", 2)
@@ -193,7 +193,7 @@ def test_what_is_undelivered_is_told_oldest_first(
 def test_a_parked_entry_before_the_watermark_in_its_frame_comes_once(
     world: World, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """Opened twice it would be released once, and fill max_in_flight with the other for good."""
+    """A parked entry before the watermark in its frame is opened and released once."""
     world.log.append(batch(4), "in", "1")
     world.parking.park(0, "refused", 2)
     world.deliver(1)
@@ -204,7 +204,7 @@ def test_a_parked_entry_before_the_watermark_in_its_frame_comes_once(
 def test_what_was_delivered_is_known_over_many_ends(
     world: World, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """A source that goes away again and again is told at last of all that was delivered."""
+    """Delivered entries stay known over many reopenings of their source."""
     resume = world.resume()
     for number in range(3):
         world.log.append(batch(2), "in", str(number))
@@ -217,7 +217,7 @@ def test_what_was_delivered_is_known_over_many_ends(
 def test_only_so_many_ends_are_remembered(
     world: World, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """Invariant 17: of what was delivered before them nothing is known any more."""
+    """Only a bounded number of reopenings is remembered (Invariant 17)."""
     resume = world.resume()
     for number in range(100):
         world.log.append(batch(1), "in", str(number))
@@ -230,7 +230,7 @@ def test_only_so_many_ends_are_remembered(
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Give the frames whose reader was looked at, in a log with an index entry every few."""
+    """Return the frames whose reader was looked up, in a log with sparse index entries."""
     found, source = list[int](), Located.source
 
     def noted(self: Located) -> Any:
@@ -245,7 +245,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_reader_without_entries_does_not_walk_the_log(
     world: World, batch: Callable[..., pa.RecordBatch], looks: list[int]
 ) -> None:
-    """However long the log of others is, a little of its end tells that nothing is there."""
+    """For a reader without entries only the end of the log is searched."""
     resume = world.resume()
     counts = []
     for _ in range(2):
@@ -262,7 +262,7 @@ def test_a_reader_without_entries_does_not_walk_the_log(
 def test_a_reader_that_was_silent_for_long_finds_its_entries(
     world: World, batch: Callable[..., pa.RecordBatch], looks: list[int]
 ) -> None:
-    """Where others alone have logged, a frame of each block is looked at, and no more."""
+    """For a reader that was silent for long, one frame of each block is examined."""
     resume = world.resume()
     world.log.append(batch(2), "in", None)
     world.log.append(batch(1), "in", "1")
@@ -276,7 +276,7 @@ def test_a_reader_that_was_silent_for_long_finds_its_entries(
 
 
 def test_what_a_run_without_deliveries_has_logged_is_not_passed(tmp_path: Path) -> None:
-    """Invariant 6: its rows are gone. A change to ``release: delivered`` loses none of them."""
+    """A change to ``release: delivered`` loses no row of an earlier run (Invariant 6)."""
     (tmp_path / "out.down").write_text("write")
     with running(changeable(tmp_path, "logged")) as engine:
         until(lambda: engine.log.durable == 2)
@@ -288,7 +288,7 @@ def test_what_a_run_without_deliveries_has_logged_is_not_passed(tmp_path: Path) 
 
 
 def changeable(folder: Path, release: str) -> Any:
-    """Return a pipeline of lines whose source hears as *release* says."""
+    """Return a pipeline of lines whose source is acknowledged at *release*."""
     (folder / "source.txt").write_text("n a\nn b\nn c\n")
     reader = {"adaptor": "table_tools:Passing", "path": "source.txt", "name": "in"}
     writer = {"adaptor": "engine_tools:LinesWriter", "path": "out.jsonl"}
@@ -302,7 +302,7 @@ def changeable(folder: Path, release: str) -> Any:
 
 
 def test_a_new_route_gets_what_the_log_has_of_others(tmp_path: Path) -> None:
-    """``start: earliest`` holds: rows that others were told of are passed by nobody."""
+    """A route with ``start: earliest`` gets rows that were acknowledged for other routes."""
     with running(table(tmp_path, LINES, {"name": "out"}, end=False)):
         until(lambda: told(tmp_path / "table.txt") == [0, 1, 2, 3, 4])
     routes = {"name": "out"}, {"name": "late"}
@@ -312,7 +312,7 @@ def test_a_new_route_gets_what_the_log_has_of_others(tmp_path: Path) -> None:
 
 
 def test_what_was_passed_is_not_recognised_without_deliveries(tmp_path: Path) -> None:
-    """Passed rows are in the table: a change to ``release: logged`` does not purge them."""
+    """A change to ``release: logged`` does not purge passed rows, which are in the table."""
     with CommitLog.open(tmp_path / "log") as log, OffsetLog(tmp_path / "log", "out") as state:
         from transporter.message import Message, messages_to_batch  # noqa: PLC0415
 
@@ -325,7 +325,7 @@ def test_what_was_passed_is_not_recognised_without_deliveries(tmp_path: Path) ->
 
 
 def test_a_batch_whose_term_ends_while_the_log_is_full_is_not_logged(tmp_path: Path) -> None:
-    """Invariant 10: logged later, nobody would pass it, and others may have delivered it."""
+    """A batch whose term has ended is not logged once there is room again (Invariant 10)."""
     ended, append = threading.Event(), CommitLog.append
 
     def full(self: CommitLog, *values: Any) -> Any:
@@ -345,7 +345,7 @@ def test_a_batch_whose_term_ends_while_the_log_is_full_is_not_logged(tmp_path: P
         with running(table(tmp_path, LINES, {"name": "out"}, end=False), events=events) as engine:
             events.await_count("log-full")
             assert ended.wait(PATIENCE)
-            # Nothing waits for room any more, though nothing is appended either.
+            # The batch no longer waits for room, though nothing is appended either.
             until(lambda: engine.status().readers[0].state is not State.WAITING)
             with (tmp_path / "table.txt").open("a") as file:
                 file.write("k5 5\n")
@@ -354,7 +354,7 @@ def test_a_batch_whose_term_ends_while_the_log_is_full_is_not_logged(tmp_path: P
 
 
 def test_rows_of_a_batch_that_a_stop_cut_short_are_told(tmp_path: Path) -> None:
-    """What of it was logged is delivered, so the source hears of that (Invariant 9)."""
+    """The logged rows of a batch cut short by a stop are acknowledged (Invariant 9)."""
     append, events = CommitLog.append, Events()
 
     def full(self: CommitLog, messages: Any, *values: Any) -> Any:
@@ -384,7 +384,7 @@ def test_rows_of_a_batch_that_a_stop_cut_short_are_told(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    """A source that never answers is left behind a few seconds after the stop."""
+    """A reader that hangs in a poll is left behind a few seconds after the stop."""
     hanging, held = threading.Event(), threading.Event()
 
     def poll(self: TableReader, timeout: float) -> Batch:
@@ -406,7 +406,7 @@ def test_a_reader_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_is_ahead_waits_until_the_source_knows(tmp_path: Path) -> None:
-    """Invariant 9 across leaders holds for each shard: what is passed over was not told yet."""
+    """A shard that is ahead waits for the acknowledgement to the source (Invariant 9)."""
     names = [f"k{number}" for number in range(20)]
     one, other = (next(n for n in names if crc32c(n.encode()) % 2 == shard) for shard in (0, 1))
     calls = []

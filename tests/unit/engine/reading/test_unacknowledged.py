@@ -1,4 +1,4 @@
-"""What a reader has logged and its source was not told of: as a value."""
+"""Entries that a reader has logged and not acknowledged to the source, as a value."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def rows(batches: OpenBatches, through: int, parked: set[int] | None = None) -> list[object]:
-    """Return position and rows of what is delivered now."""
+    """Return position and rows of the entries that are delivered now."""
     return [(each.position, list(each.rows)) for each in batches.deliver(through, parked or set())]
 
 
 def test_rows_are_told_as_far_as_all_routes_have_come() -> None:
-    """A batch of several appends is delivered row by row, each row once."""
+    """A batch of several appends is acknowledged row by row, each row once."""
     batches = OpenBatches()
     batches.add("a", [(10, 12), (20, 21)])
     assert (len(batches), batches.first) == (5, 10)
@@ -34,7 +34,7 @@ def test_rows_are_told_as_far_as_all_routes_have_come() -> None:
 
 
 def test_what_was_released_is_given_up_and_still_counts() -> None:
-    """Its source is never told of it, and holds it until it gives it again."""
+    """A released entry is never acknowledged, and counts until its source redelivers it."""
     batches = OpenBatches()
     batches.add("a", [(0, 4), (7, 9)])
     released = [Range(1, 2, "released"), Range(4, 8, "released")]
@@ -50,7 +50,7 @@ def test_what_was_released_is_given_up_and_still_counts() -> None:
 
 
 def test_what_was_released_from_one_route_and_parked_by_another_is_given_up() -> None:
-    """That it is parked no more does not mean that the other one has delivered it."""
+    """The end of parking on one route does not make a released entry delivered."""
     batches = OpenBatches()
     batches.add("a", [(0, 3)])
     released = [Range(1, 2, "released")]
@@ -65,7 +65,7 @@ def test_what_was_released_from_one_route_and_parked_by_another_is_given_up() ->
 
 
 def test_a_parked_entry_is_withheld_until_it_is_parked_no_more() -> None:
-    """What is parked is behind the watermark and not delivered; the others are told of."""
+    """A parked entry is withheld, and the entries around it are acknowledged."""
     batches = OpenBatches()
     batches.add("a", [(0, 3)])
     batches.add("b", [(4, 5)])
@@ -77,7 +77,7 @@ def test_a_parked_entry_is_withheld_until_it_is_parked_no_more() -> None:
 
 
 def test_what_is_forgotten_is_never_told() -> None:
-    """After a supersession nothing of the batches is left."""
+    """A supersession leaves nothing of the open batches."""
     batches = OpenBatches()
     batches.add("a", [(0, 3)])
     rows(batches, 1, {1})
@@ -92,7 +92,7 @@ def test_what_is_forgotten_is_never_told() -> None:
 def test_every_row_is_told_once_and_never_while_parked(
     sizes: list[list[int]], steps: list[tuple[int, set[int]]]
 ) -> None:
-    """Whatever the order of progress and parking, told rows are those delivered, each once."""
+    """Each delivered row is acknowledged once and never while parked, in any order of events."""
     batches, place, offset = OpenBatches(), {}, 0
     for name, parts in enumerate(sizes):
         ranges = []
@@ -115,7 +115,7 @@ def test_every_row_is_told_once_and_never_while_parked(
 
 
 def test_a_look_for_what_is_whole_costs_the_same_however_much_is_open() -> None:
-    """A look comes before each poll, and a batch may hold a single entry."""
+    """The search for whole batches, made before each poll, costs the same however many are open."""
 
     class Parts(deque[Any]):
         walked = 0

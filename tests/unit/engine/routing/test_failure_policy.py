@@ -1,4 +1,4 @@
-"""What operators do while an outcome is judged."""
+"""Failure policy, with operators that act while an outcome is judged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST = 19
 
 
 class Parking:
-    """Sets an entry aside, which takes long enough for an operator to act."""
+    """A parking that gives an operator time to act."""
 
     full = False
 
@@ -41,7 +41,7 @@ def offsets(tmp_path: Path) -> Iterator[OffsetLog]:
 
 
 def judge(offsets: OffsetLog, on_error: str, meanwhile: Callable[[], object]) -> Judge:
-    """Return a judge of a route that gives an entry up when it has failed once."""
+    """Return the judge of a route that retries no failed entry."""
     config: Any = SimpleNamespace(name="r", on_error=on_error, retry=SimpleNamespace(attempts=1))
     log: Any = SimpleNamespace(durable=LAST)
     parking: Any = Parking(offsets, meanwhile)
@@ -49,7 +49,7 @@ def judge(offsets: OffsetLog, on_error: str, meanwhile: Callable[[], object]) ->
 
 
 def test_a_replay_that_begins_while_an_entry_is_set_aside_is_done(offsets: OffsetLog) -> None:
-    """The entry behind the range that is to come again says nothing of that range."""
+    """An entry parked behind the range of a new replay does not move the replay."""
     found = judge(offsets, "park", lambda: offsets.begin_replay(2, 5))
     alone = Slice(10, 10, generation=0, single=True)
     refused = Failure(FailureKind.REJECTED, "no", 10)
@@ -60,7 +60,7 @@ def test_a_replay_that_begins_while_an_entry_is_set_aside_is_done(offsets: Offse
 
 @pytest.mark.parametrize("on_error", ["park", "skip"])
 def test_a_replay_goes_on_behind_what_was_given_up(offsets: OffsetLog, on_error: str) -> None:
-    """An entry that the sink refuses again is not delivered for ever."""
+    """A replay goes on behind an entry that the sink refuses again."""
     offsets.begin_replay(2, 5)
     found = judge(offsets, on_error, lambda: None)
     alone = Slice(2, 2, generation=1, single=True)
@@ -79,7 +79,7 @@ def test_what_makes_no_progress_is_never_repeated_for_ever_without_a_wait(
     failure: Failure | None,
     single: bool,
 ) -> None:
-    """Whatever a worker answers: within a few rounds its route waits, halts or gets further."""
+    """After a few rounds without progress a route waits or halts, whatever its worker answers."""
     found = judge(offsets, "stop", lambda: None)
     asked = Slice(10, 19, generation=0, single=single)
     outcome = Outcome(9, 0, 0, 0, {}, failure)
@@ -92,7 +92,7 @@ def test_what_makes_no_progress_is_never_repeated_for_ever_without_a_wait(
 def test_a_worker_that_dies_before_it_announces_anything_is_not_replaced_at_once_for_ever(
     offsets: OffsetLog,
 ) -> None:
-    """Deaths that nothing is known about are followed by a wait as well."""
+    """Worker deaths before any announcement are followed by a wait."""
     found = judge(offsets, "stop", lambda: None)
     alone = Slice(10, 19, generation=0, single=True)
     verdicts = [found.died(alone, None) for _ in range(30)]
@@ -102,7 +102,7 @@ def test_a_worker_that_dies_before_it_announces_anything_is_not_replaced_at_once
 def test_an_entry_that_is_named_wrongly_while_it_is_alone_has_its_attempts(
     offsets: OffsetLog,
 ) -> None:
-    """Of a slice that goes one at a time the entry that comes next is the one that failed."""
+    """In a slice delivered one at a time, a wrongly named failure counts for the next entry."""
     found = judge(offsets, "skip", lambda: None)
     alone = Slice(10, 19, generation=0, single=True)
     wrong = Failure(FailureKind.REJECTED, "no", 99)

@@ -1,4 +1,4 @@
-"""What a route is asked to do between two slices: done once, by its owner, or not at all."""
+"""Errands of a route between two slices: done once, by their owner, or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transporter.errors import EngineUnreachable
 
 
 def test_what_is_asked_for_is_done_in_order_by_the_owner() -> None:
-    """Nothing happens before the owner runs its errands; then each is done once."""
+    """The owner runs its errands in order, each once, and none runs before."""
     woken: list[int] = []
     done: list[int] = []
     errands = Errands(lambda: woken.append(1))
@@ -28,7 +28,7 @@ def test_what_is_asked_for_is_done_in_order_by_the_owner() -> None:
 
 
 def test_what_an_errand_raises_is_the_askers() -> None:
-    """An errand that fails neither ends the owner nor keeps the next one from being done."""
+    """A failing errand raises for its caller only, and the next errand is done."""
     errands = Errands(lambda: None)
     failing, good = errands.ask(lambda: 1 // 0), errands.ask(lambda: 5)
     errands.run()
@@ -38,7 +38,7 @@ def test_what_an_errand_raises_is_the_askers() -> None:
 
 
 def test_what_was_withdrawn_is_not_done() -> None:
-    """Whoever does not want to wait any longer can be sure that nothing happens later."""
+    """A withdrawn errand is never done."""
     done: list[int] = []
     errands = Errands(lambda: None)
     assert errands.ask(lambda: done.append(1)).cancel()
@@ -47,7 +47,7 @@ def test_what_was_withdrawn_is_not_done() -> None:
 
 
 def test_an_owner_that_has_ended_does_nothing_more() -> None:
-    """What waits then is cancelled, and what comes later is refused."""
+    """An owner that has ended cancels waiting errands and refuses later ones."""
     errands = Errands(lambda: None)
     waiting = errands.ask(lambda: 1)
     errands.end()

@@ -1,4 +1,4 @@
-"""Setting many entries aside at once: what is held, what is synced, and where it ends."""
+"""Parking of many entries at once: which are parked, which files are synced, and the limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNT = 300
 
 
 class World:
-    """A log of entries of two keys in turn, and a route that has parked the first of one."""
+    """A log of entries of two alternating keys, and a route that has parked the first of one."""
 
     def __init__(self, folder: Path) -> None:
         self.log = CommitLog.open(folder)
@@ -51,7 +51,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """Give a log and its route."""
+    """Yield a log and its route."""
     made = World(tmp_path / "log")
     yield made
     made.reader.close()
@@ -62,7 +62,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_several_are_parked_with_one_sync_of_their_folder_and_one_of_their_offsets(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a key holds back costs a sync of its own file each, and nothing else each."""
+    """Each entry blocked by its key costs one sync of its own file, and no other sync."""
     folders: list[Path] = []
     synced: list[int] = []
     original, sync = RealFileSystem.sync_directory, OffsetLog._sync
@@ -85,7 +85,7 @@ def test_several_are_parked_with_one_sync_of_their_folder_and_one_of_their_offse
 
 
 def test_a_slice_ends_after_so_many_that_were_parked(world: World) -> None:
-    """A route looks what it is asked to do before it parks more of a slice."""
+    """A slice ends after a bounded number of parked entries, so that errands can run."""
     left = world.parking.screen(Slice(1, COUNT - 1, 0))
     assert left == Slice(1, 201, 0, without=tuple(range(2, 202, 2)))
     assert len(world.parking) == 101
@@ -93,7 +93,7 @@ def test_a_slice_ends_after_so_many_that_were_parked(world: World) -> None:
 
 @pytest.mark.parametrize(("entries", "last"), [(4, 7), (2, 3), (1, 1)])
 def test_a_slice_ends_before_what_finds_no_room(world: World, entries: int, last: int) -> None:
-    """Up to the limit everything is parked, and nothing behind it is handed over."""
+    """Entries are parked up to the limit, and the slice ends there."""
     world.parking.configure(world.config(entries))
     left = world.parking.screen(Slice(1, 50, 0))
     assert left == Slice(1, last, 0, without=tuple(range(2, last, 2)))
@@ -102,7 +102,7 @@ def test_a_slice_ends_before_what_finds_no_room(world: World, entries: int, last
 
 
 def test_the_room_in_bytes_is_kept_for_several_at_once(world: World) -> None:
-    """The limit in bytes counts what is parked together with an entry, too."""
+    """The limit in bytes counts all entries that are parked together."""
     one = world.parking.store.size
     world.parking.configure(world.config(size=3 * one))
     left = world.parking.screen(Slice(1, 50, 0))
@@ -112,7 +112,7 @@ def test_the_room_in_bytes_is_kept_for_several_at_once(world: World) -> None:
 
 
 def test_what_is_skipped_goes_with_one_sync(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To give thousands up takes no thousands of syncs."""
+    """Thousands of entries are skipped with one sync."""
     world.parking.screen(Slice(1, 100, 0))
     folders: list[Path] = []
     monkeypatch.setattr(RealFileSystem, "sync_directory", lambda _, folder: folders.append(folder))
@@ -121,7 +121,7 @@ def test_what_is_skipped_goes_with_one_sync(world: World, monkeypatch: pytest.Mo
 
 
 def killed(do: Callable[[], object], owner: type, name: str, *, before: bool) -> None:
-    """Do it in a process that is killed *before*, or after, the call *name* of *owner*."""
+    """Call *do* in a process that is killed *before*, or after, the call *name* of *owner*."""
     child = os.fork()
     if child == 0:
         call = getattr(owner, name)
@@ -138,12 +138,12 @@ def killed(do: Callable[[], object], owner: type, name: str, *, before: bool) ->
 
 
 def no_room(*_: object) -> None:
-    """Write nothing."""
+    """Fail for want of disk space."""
     raise OSError(errno.ENOSPC, "no space left")
 
 
 def reopened(world: World) -> tuple[list[int], list[int], tuple[int, ...]]:
-    """Open the route again, and deliver what it wants; return that, what is left, and retries."""
+    """Reopen the route and deliver its retries. Return those, the entries left, and the retries."""
     delivered = list[int]()
     with OffsetLog(world.log.directory, "out") as offsets:
         parking = Parking(world.config(), world.log, world.reader, offsets, lambda: 7)
@@ -161,7 +161,7 @@ def reopened(world: World) -> tuple[list[int], list[int], tuple[int, ...]]:
 def test_a_kill_at_a_retry_leaves_nothing_behind_what_is_gone(
     world: World, owner: type, name: str, *, before: bool
 ) -> None:
-    """Whenever it comes, all behind the delivered entry follow; that one comes again at most."""
+    """After a kill at a retry the blocked entries follow, and the retried one at most repeats."""
     world.parking.screen(Slice(1, 7, 0))
     world.offsets.request_retries([0])
     killed(partial(world.parking.delivered, 0), owner, name, before=before)
@@ -178,7 +178,7 @@ def test_a_kill_at_a_retry_leaves_nothing_behind_what_is_gone(
 def test_a_kill_at_a_skip_delivers_nothing_that_was_skipped(
     world: World, owner: type, name: str, *, before: bool
 ) -> None:
-    """It is as if it had not been asked for, or as if it had been done."""
+    """A kill at a skip leaves the skip either undone or done."""
     world.parking.screen(Slice(1, 7, 0))
     killed(partial(world.parking.skip, [0]), owner, name, before=before)
     undone = (owner, name, before) == (OffsetLog, "begin_skip", True)
@@ -186,7 +186,7 @@ def test_a_kill_at_a_skip_delivers_nothing_that_was_skipped(
 
 
 def test_only_what_is_named_is_retried_or_skipped(world: World) -> None:
-    """With ``only`` those behind stay; a later request for them all is heard all the same."""
+    """With ``only`` the blocked entries stay, and a later request for all of them still counts."""
     world.parking.screen(Slice(1, 9, 0))
     world.offsets.request_retries([0], only=True)
     assert world.parking.store.behind([0]) == [2, 4, 6, 8]
@@ -200,14 +200,14 @@ def test_only_what_is_named_is_retried_or_skipped(world: World) -> None:
 
 
 def test_a_skip_in_the_middle_lets_nobody_past_the_head(world: World) -> None:
-    """Invariant 9: those behind a skipped entry follow only where nothing earlier is parked."""
+    """Entries behind a skipped one follow only if no earlier one is parked (Invariant 9)."""
     world.parking.screen(Slice(1, 7, 0))
     world.parking.skip([2])
     assert reopened(world) == ([], [0, 4, 6], ())
 
 
 def test_those_behind_a_damaged_copy_follow_it_too(world: World) -> None:
-    """Its key is not known any more, but they name it."""
+    """Entries that name a damaged copy follow it, although its key is lost."""
     world.parking.screen(Slice(1, 5, 0))
     parked_path(world.offsets.folder, 0).write_bytes(b"nonsense")
     store = ParkedStore(world.offsets.folder, lenient=True)
@@ -219,7 +219,7 @@ def test_those_behind_a_damaged_copy_follow_it_too(world: World) -> None:
 def test_what_a_failing_disk_keeps_of_a_skip_is_not_delivered(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The route waits for the disk, and then delivers what is behind the skipped entry."""
+    """A route waits for a failing disk, and then delivers the entries behind the skipped one."""
     world.parking.screen(Slice(1, 5, 0))
     with monkeypatch.context() as patched:
         patched.setattr(RealFileSystem, "remove", no_room)
@@ -233,7 +233,7 @@ def test_what_a_failing_disk_keeps_of_a_skip_is_not_delivered(
 def test_without_room_a_delivered_entry_is_kept_until_those_behind_it_may_follow(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 14: on a full disk it comes again once, and nothing is stuck."""
+    """On a full disk a delivered entry repeats once, and its followers come next (Invariant 14)."""
     world.parking.screen(Slice(1, 5, 0))
     world.offsets.request_retries([0])
     with monkeypatch.context() as patched:
@@ -252,7 +252,7 @@ def reason_of(world: World) -> Reason:
 
 
 def test_an_entry_that_fails_again_is_its_readers_still(world: World) -> None:
-    """The log may not hold it any more, and its source must not be told of it."""
+    """An entry that fails again keeps its reader, so that its source is not acknowledged."""
     before = reason_of(world)
     world.parking.failed_again(0, "no again")
     reason = reason_of(world)
@@ -261,7 +261,7 @@ def test_an_entry_that_fails_again_is_its_readers_still(world: World) -> None:
 
 
 def test_an_entry_that_is_taken_from_the_log_again_is_its_readers_still(world: World) -> None:
-    """A repair knows it as parking does."""
+    """A repair that takes an entry from the log again keeps its reader."""
     path = parked_path(world.offsets.folder, 0)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF

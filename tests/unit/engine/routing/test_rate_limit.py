@@ -1,4 +1,4 @@
-"""``max_rate``: how many entries a route delivers in which time."""
+"""``max_rate``: the limit of the entries that a route delivers per unit of time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Stands still unless a test moves it."""
+    """A clock that stands still unless a test moves it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -25,7 +25,7 @@ class Clock:
 
 
 def test_what_was_not_used_is_not_saved_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an idle minute no more goes at once than before."""
+    """Unused rate is not saved up: an idle minute allows no larger slice."""
     clock = Clock(monkeypatch)
     pace = Pace(10)
     assert (pace.rows, pace.left() <= 0, pace.limited) == (10, True, 0)
@@ -39,7 +39,7 @@ def test_what_was_not_used_is_not_saved_up(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_slow_rate_lets_single_entries_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One at a time; what delivered nothing costs nothing."""
+    """A slow rate allows single entries, and a slice without deliveries costs nothing."""
     Clock(monkeypatch)
     pace = Pace(0.25)
     pace.spend(0)
@@ -49,7 +49,7 @@ def test_a_slow_rate_lets_single_entries_go(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_a_rate_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much was delivered."""
+    """Without a rate nothing is delayed, however much was delivered."""
     Clock(monkeypatch)
     pace = Pace(None)
     pace.spend(10**9)
@@ -57,7 +57,7 @@ def test_without_a_rate_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_route_keeps_its_rate_says_so_and_holds_nobody_back(tmp_path: Path) -> None:
-    """Also against a backlog; the other route is done long before."""
+    """A route keeps and reports its rate under a backlog, and the other route is not slowed."""
     lines = [f"a {number}" for number in range(60)]
     pipeline = make_pipeline(tmp_path, lines, end=False, slow={"max_rate": "20/s"}, fast={})
     with running(pipeline, events=Events()) as engine:
@@ -68,13 +68,13 @@ def test_a_route_keeps_its_rate_says_so_and_holds_nobody_back(tmp_path: Path) ->
         assert before < 60
         until(lambda: any(each.limited == 20 for each in engine.status().routes))
         until(lambda: len(offsets(tmp_path / "slow.jsonl")) == 60)
-        # A slice of a second's worth may have just gone, and the last is not waited for.
+        # The first slice may hold a second's worth, and the last one is not waited for.
         assert time.monotonic() - begun >= (60 - before - 40) / 20
     assert offsets(tmp_path / "slow.jsonl") == list(range(60))
 
 
 def test_a_stop_does_not_wait_for_a_slow_rate(tmp_path: Path) -> None:
-    """What is left is delivered after the next start."""
+    """A stop leaves the entries that a slow rate delays to the next start."""
     pipeline = make_pipeline(tmp_path, ["a 0", "a 1", "a 2"], end=False, out={"max_rate": "1/h"})
     engine = Engine(pipeline, SparklessHost(), Events())
     engine.start()

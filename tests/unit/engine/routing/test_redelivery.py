@@ -1,4 +1,4 @@
-"""The plan of what is delivered one at a time, as a pure value."""
+"""The plan of single deliveries, as a pure value."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from transporter.engine.routing.redelivery import Redelivery, Suspects
 
 
 def test_without_suspicion_slices_go_in_bulk() -> None:
-    """A fresh plan hands over whatever there is, in bulk."""
+    """A fresh plan delivers every slice in bulk."""
     assert Redelivery().cut(9, 15) == (15, False)
 
 
 def test_an_unnamed_failure_makes_the_whole_rest_suspect() -> None:
-    """A bulk that fails without a name is handed over one entry at a time, to its end."""
+    """A bulk that fails without naming an entry is delivered one at a time, to its end."""
     plan = Redelivery().failed(9, 15, None, single=False)
     assert plan.cut(9, 40) == (15, True)
     assert plan.cut(16, 40) == (40, False)
 
 
 def test_a_named_failure_leaves_what_is_before_it_in_bulk() -> None:
-    """Only the named entry goes alone; before and behind it slices stay in bulk."""
+    """Only the named entry is delivered alone, and the slices around it stay in bulk."""
     plan = Redelivery().failed(9, 15, 12, single=False)
     assert plan.cut(9, 40) == (11, False)
     assert plan.cut(12, 40) == (12, True)
@@ -26,7 +26,7 @@ def test_a_named_failure_leaves_what_is_before_it_in_bulk() -> None:
 
 
 def test_attempts_count_only_when_an_entry_fails_alone() -> None:
-    """A bulk failure is no attempt; each failure alone is one; another entry begins anew."""
+    """Only a failure alone counts as an attempt, and another entry starts at none."""
     plan = Redelivery().failed(9, 15, 12, single=False)
     assert plan.attempts(12) == 0
     plan = plan.failed(12, 12, 12, single=True).failed(12, 12, 12, single=True)
@@ -35,7 +35,7 @@ def test_attempts_count_only_when_an_entry_fails_alone() -> None:
 
 
 def test_the_table_of_the_ancestor() -> None:
-    """9..15 fail unnamed; 9..13 are settled one at a time, 14 fails alone, 15 is still suspect."""
+    """Of 9..15 failing unnamed, 9..13 are settled singly, 14 fails alone, and 15 stays suspect."""
     plan = Redelivery().failed(9, 15, None, single=False)
     plan = plan.settled(13).failed(14, 15, 14, single=True)
     assert plan.suspects == Suspects(14, 15, attempts=1)
@@ -44,7 +44,7 @@ def test_the_table_of_the_ancestor() -> None:
 
 
 def test_the_first_death_in_bulk_is_taken_for_an_accident() -> None:
-    """One death repeats the slice in bulk; a second one of the same slice makes it suspect."""
+    """One death repeats the slice in bulk, and a second death of the slice makes it suspect."""
     once = Redelivery().died(9, 15, None, single=False)
     assert once.cut(9, 15) == (15, False)
     assert once.died(9, 15, None, single=False).cut(9, 15) == (15, True)
@@ -52,14 +52,14 @@ def test_the_first_death_in_bulk_is_taken_for_an_accident() -> None:
 
 
 def test_a_death_one_at_a_time_convicts_the_announced_entry() -> None:
-    """The entry that was announced last has an attempt; without an announcement nobody has."""
+    """A death one at a time is an attempt of the entry announced last, if any was."""
     plan = Redelivery(Suspects(9, 15))
     assert plan.died(11, 15, 11, single=True).attempts(11) == 1
     assert plan.died(9, 15, None, single=True) == plan
 
 
 def test_slices_get_shorter_with_each_failure_and_longer_with_each_success() -> None:
-    """Where many entries fail little is handed over in vain; where none does nothing is bounded."""
+    """A slice shrinks to a quarter with each failure and grows again with each success."""
     plan, sizes = Redelivery(), []
     for _ in range(5):
         last, single = plan.cut(0, 9999)
@@ -73,14 +73,14 @@ def test_slices_get_shorter_with_each_failure_and_longer_with_each_success() -> 
 
 
 def test_only_so_many_go_one_at_a_time_at_once() -> None:
-    """What is behind an entry that fails alone is handed over again, so it is bounded."""
+    """The number of entries delivered one at a time at once is bounded."""
     plan = Redelivery(Suspects(0, 49_999))
     assert plan.cut(0, 49_999) == (999, True)
     assert plan.settled(999).cut(1000, 49_999) == (1999, True)
 
 
 def test_a_large_slice_that_fails_without_a_name_is_divided_before_entries_go_alone() -> None:
-    """Each time a quarter of it goes in bulk; only what is small is suspected whole."""
+    """A large slice that fails unnamed is quartered in bulk, and only a small one is suspect."""
     plan, cuts = Redelivery(), []
     for _ in range(6):
         cuts.append(plan.cut(0, 9999))

@@ -1,4 +1,4 @@
-"""What goes out next: whatever a route is asked to do comes before any new slice."""
+"""The next delivery of a route: errands and state changes come before any new slice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINES = [f"k{number} {number}" for number in range(5)]
 
 
 def superseding(patch: pytest.MonkeyPatch) -> threading.Event:
-    """Have a reader's term end when the event that is returned is set."""
+    """Make a reader's term end when the returned event is set."""
     ended, done = threading.Event(), threading.Event()
 
     def keep_alive(self: TableReader) -> None:
@@ -40,13 +40,13 @@ def superseding(patch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def lingers(engine: Engine) -> bool:
-    """Tell whether the only route has something to deliver, and a worker for it."""
+    """Return whether the only route has entries to deliver and a worker for them."""
     status = engine.status().routes[0]
     return engine.log.durable >= 4 and status.state.value == "running"
 
 
 def test_what_lingers_when_its_source_takes_it_back_is_not_delivered(tmp_path: Path) -> None:
-    """A slice that waits to become fuller is passed, not sent out early, when its term ends."""
+    """A lingering slice whose term ends is passed and not delivered early."""
     with pytest.MonkeyPatch.context() as patch:
         ended = superseding(patch)
         pipeline = table(tmp_path, LINES, {"name": "out", "linger": "60s"}, end=False)
@@ -67,12 +67,12 @@ def out(engine: Engine) -> Any:
 
 
 def replay(engine: Engine) -> None:
-    """Begin a replay of what was delivered first."""
+    """Begin a replay of the first entries delivered."""
     out(engine)[1].begin_replay(0, 1)
 
 
 def ack(engine: Engine) -> None:
-    """Ack an entry in the middle of what is cut."""
+    """Ack an entry in the middle of the slice that is cut."""
     out(engine)[1].settle(Range(4, 4, "operator"), engine.log.durable)
 
 
@@ -82,12 +82,12 @@ def pause(engine: Engine) -> None:
 
 
 def supersede(engine: Engine) -> None:
-    """Have the route pass what its source gives again."""
+    """Make the route pass the entries that its source redelivers."""
     out(engine)[0].supersede("in", engine.log.durable)
 
 
 def begin_superseding(engine: Engine) -> None:
-    """Record that it is to, as before the route is called."""
+    """Record the supersession without a call of the route."""
     out(engine)[1].begin_superseding("in", engine.log.durable)
 
 
@@ -104,7 +104,7 @@ def begin_superseding(engine: Engine) -> None:
 def test_what_is_changed_after_a_slice_was_cut_holds_for_it(
     tmp_path: Path, change: Callable[[Engine], None], expected: list[int]
 ) -> None:
-    """A slice that is out of date is cut anew instead of being handed over."""
+    """A slice that is out of date is cut again and not delivered."""
     pipeline = make_pipeline(tmp_path, [f"a {n}" for n in range(3)], end=False, out={})
     original, changed = Cutter.cut, threading.Event()
     with pytest.MonkeyPatch.context() as patch, running(pipeline) as engine:
@@ -117,7 +117,7 @@ def test_what_is_changed_after_a_slice_was_cut_holds_for_it(
                 changed.set()
             return asked
 
-        # All three in one slice: none goes before the last is there.
+        # All three in one slice: none is delivered before the last is logged.
         patch.setattr(Cutter, "wait", lambda *_: until(lambda: engine.log.durable in (2, 5)))
         patch.setattr(Cutter, "cut", cut)
         with (tmp_path / "source.txt").open("a") as file:
@@ -130,7 +130,7 @@ def test_what_is_changed_after_a_slice_was_cut_holds_for_it(
 
 
 def test_an_errand_sends_nothing_out_that_lingers(tmp_path: Path) -> None:
-    """What is asked for is done before the slice that waits, and does not end its linger."""
+    """An errand is done before a lingering slice and does not end its linger."""
     pipeline = make_pipeline(tmp_path, LINES, end=False, out={"linger": "60s"})
     with running(pipeline) as engine:
         until(lambda: lingers(engine))
@@ -142,7 +142,7 @@ def test_an_errand_sends_nothing_out_that_lingers(tmp_path: Path) -> None:
 
 
 def test_errands_do_not_prolong_a_linger(tmp_path: Path) -> None:
-    """A route that is asked for something again and again still delivers when its time has come."""
+    """A route delivers when its linger is over, however many errands it gets."""
     pipeline = make_pipeline(tmp_path, [], end=False, out={"linger": "400ms"})
     with running(pipeline) as engine:
         until(lambda: engine.status().routes[0].state.value == "running")
@@ -157,14 +157,14 @@ def test_errands_do_not_prolong_a_linger(tmp_path: Path) -> None:
 
 
 def supersede_until_it_ends(engine: Engine, sink: Path) -> None:
-    """Have a route that has delivered to *sink* pass what its source gives again."""
+    """Make a route that has delivered to *sink* pass its entries, and wait for the engine's end."""
     until(lambda: offsets(sink) == [0])
     supersede(engine)
     until(lambda: engine.wait(0.02))
 
 
 def test_a_failed_sync_while_entries_are_superseded_ends_the_engine(tmp_path: Path) -> None:
-    """Invariant 13 holds for what nobody waits for as well."""
+    """A failed sync during a supersession ends the engine (Invariant 13)."""
 
     def poisoned(*_: object) -> None:
         raise LogPoisoned("a sync failed for the test")
@@ -177,7 +177,7 @@ def test_a_failed_sync_while_entries_are_superseded_ends_the_engine(tmp_path: Pa
 
 
 def test_nothing_goes_out_before_what_its_source_takes_back_is_passed(tmp_path: Path) -> None:
-    """Invariant 14: superseding that finds no room is tried again, and waited for."""
+    """A route delivers nothing before a supersession that found no room is done (Invariant 14)."""
     tries, original = [], route.supersede
 
     def full(*values: Any) -> None:
@@ -199,7 +199,7 @@ def test_nothing_goes_out_before_what_its_source_takes_back_is_passed(tmp_path: 
 
 
 def test_a_stop_does_not_wait_until_thousands_are_parked(tmp_path: Path) -> None:
-    """Entries are parked a few at a time, and between them a route looks whether it shall end."""
+    """A stop interrupts the parking of thousands of entries after a few of them."""
     lines = [f"k {number}" for number in range(2000)]
     slow, synced = parking.ParkedStore.park_all, []
 

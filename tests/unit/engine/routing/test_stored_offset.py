@@ -1,4 +1,4 @@
-"""What a sink stores, and what of it is believed."""
+"""Offsets stored by a sink, and the proof that they need."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class World:
         self.adoption = Adoption(offsets, log)
 
     def stored(self, offset: int, **parts: object) -> StoredOffset:
-        """Return what a sink of this run has stored."""
+        """Return an offset that a sink of this run has stored."""
         found = StoredOffset(
             self.log.log_id, "out", self.log.epoch, 0, 0, 1, offset, self.log.runs.current
         )
@@ -41,7 +41,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Iterator[World]:
-    """Give the second run of a log, which began at offset 10."""
+    """Yield the second run of a log, which began at offset 10."""
     with CommitLog.open(tmp_path) as log:
         log.append(batch(10), "r")
     with CommitLog.open(tmp_path) as log, OffsetLog(tmp_path, "out") as offsets:
@@ -51,13 +51,13 @@ def world(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Iterator[Worl
 
 
 def test_what_this_run_has_stored_is_settled(world: World) -> None:
-    """A worker that died between its sink's commit and its answer costs no repetition."""
+    """An offset stored by this run is settled, so a worker's death repeats nothing."""
     assert world.adoption.adopt(Opened(world.stored(15)), 1) is None
     assert world.offsets.state.watermark == 15
 
 
 def test_an_unknown_run_is_refused_and_settles_nothing(world: World) -> None:
-    """Another history's offset names other entries, although all of them are there."""
+    """An offset of an unknown run is refused and settles nothing."""
     failure = world.adoption.adopt(Opened(world.stored(15, run="other")), 1)
     assert failure is not None
     assert "offset 15" in failure.text
@@ -66,7 +66,7 @@ def test_an_unknown_run_is_refused_and_settles_nothing(world: World) -> None:
 
 
 def test_an_earlier_run_proves_only_what_it_had(world: World) -> None:
-    """A snapshot of a running log knows the run, but not what came after it was taken."""
+    """An earlier run proves only the offsets that it had reached."""
     run = world.log.runs.known[0].run
     assert world.adoption.adopt(Opened(world.stored(10, run=run)), 1) is not None
     assert world.adoption.adopt(Opened(world.stored(9, run=run)), 1) is None
@@ -74,12 +74,12 @@ def test_an_earlier_run_proves_only_what_it_had(world: World) -> None:
 
 
 def test_what_is_settled_already_needs_no_proof(world: World) -> None:
-    """An old offset of an unknown run is no news, and halts nobody."""
+    """An offset that is already settled needs no proof."""
     assert world.adoption.adopt(Opened(world.stored(4, run="other")), 1) is None
 
 
 def test_each_shard_is_looked_at(world: World) -> None:
-    """One shard's foreign offset is refused although the least of all is sound."""
+    """Each shard's offset is checked, not only the lowest one."""
     sound = world.stored(7, shards=2)
     foreign = world.stored(15, shard=1, shards=2, run="other")
     failure = world.adoption.adopt(Opened(sound, (sound, foreign)), 2)
@@ -88,7 +88,7 @@ def test_each_shard_is_looked_at(world: World) -> None:
 
 
 def test_without_a_run_what_was_handed_out_is_believed(world: World) -> None:
-    """A writer that drops the run is believed as far as this run has given it entries."""
+    """An offset without a run is believed as far as this run has delivered entries."""
     stored = world.stored(12, run="")
     assert world.adoption.adopt(Opened(stored), 1) is not None
     world.adoption.note_handed(12)
@@ -97,7 +97,7 @@ def test_without_a_run_what_was_handed_out_is_believed(world: World) -> None:
 
 
 def test_a_replay_is_not_moved_by_another_history(world: World) -> None:
-    """What is to be delivered again is not passed because a copy's route has done so."""
+    """A replay is not moved by an offset of another history."""
     world.offsets.begin_replay(0, 4)
     stored = world.stored(3, generation=1, run="other")
     assert world.adoption.adopt(Opened(stored), 1) is not None
@@ -105,7 +105,7 @@ def test_a_replay_is_not_moved_by_another_history(world: World) -> None:
 
 
 def test_a_replay_is_not_moved_by_a_forgotten_route(tmp_path: Path, world: World) -> None:
-    """A route that begins anew gives the same generations; what they had delivered is past."""
+    """A replay is not moved by the offsets of a forgotten route with the same generations."""
     earlier = world.log.runs.known[0]
     with OffsetLog(tmp_path, "again", epoch=world.log.epoch) as offsets:
         offsets.settle(Range(0, 9), world.log.durable)
@@ -119,7 +119,7 @@ def test_a_replay_is_not_moved_by_a_forgotten_route(tmp_path: Path, world: World
 
 
 def test_a_route_remembers_when_it_was_declared(tmp_path: Path, world: World) -> None:
-    """Whatever opens it later, what was stored since then is of this route."""
+    """A route keeps the epoch of its declaration, whichever run opens it later."""
     with OffsetLog(tmp_path, "again", epoch=world.log.epoch):
         pass
     with OffsetLog(tmp_path, "again", epoch=world.log.epoch + 1) as offsets:
@@ -130,7 +130,7 @@ def test_a_route_remembers_when_it_was_declared(tmp_path: Path, world: World) ->
 
 
 def test_a_worker_passes_over_nothing_that_is_not_proved(tmp_path: Path) -> None:
-    """A shard's own memory of how far it has come is believed by the same proof."""
+    """A worker applies the same proof to its shard's stored offset."""
     spec = replace(worker_spec(tmp_path), runs=Runs((Run(1, "known", 0),)))
     stored = StoredOffset("log", "out", 1, 0, 0, 1, 15, "other")
     assert reached(spec, stored, 0) == -1
@@ -139,7 +139,7 @@ def test_a_worker_passes_over_nothing_that_is_not_proved(tmp_path: Path) -> None
 
 
 def test_a_worker_passes_over_nothing_of_a_forgotten_route(tmp_path: Path) -> None:
-    """A shard has delivered nothing of a route that was declared after its sink stored that."""
+    """A worker passes nothing that was stored before its route was declared."""
     runs = Runs((Run(1, "before", 0), Run(2, "since", 10)))
     spec = replace(worker_spec(tmp_path), runs=runs, declared=2)
     stored = StoredOffset("log", "out", 2, 1, 0, 1, 5, "before")

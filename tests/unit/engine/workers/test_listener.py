@@ -1,4 +1,4 @@
-"""The listener: who may call, and that nobody keeps the others waiting."""
+"""The listener: its check of callers, none of which delays the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BOTH = pytest.mark.parametrize("network", [None, LOOPBACK], ids=["unix", "tcp"])
 
 @contextmanager
 def listening(network: Network | None = None) -> Iterator[tuple[Listener, queue.Queue[Any]]]:
-    """Run a listener that puts what callers say, and their connections, in a queue."""
+    """Run a listener that puts callers' greetings and connections in a queue."""
     heard: queue.Queue[Any] = queue.Queue()
     listener = Listener(
         lambda said, caller: heard.put((said, caller)),
@@ -56,7 +56,7 @@ def listening(network: Network | None = None) -> Iterator[tuple[Listener, queue.
 def test_a_caller_is_handed_on_with_its_connection(
     network: Network | None, said: HostHello | Hello
 ) -> None:
-    """Hosts and workers are told apart by what they say, and can be answered."""
+    """Hosts and workers are distinguished by their greetings and can be answered."""
     with (
         listening(network) as (listener, heard),
         call(listener.ticket(said.claim)) as us,
@@ -71,7 +71,7 @@ def test_a_caller_is_handed_on_with_its_connection(
 
 @BOTH
 def test_a_caller_without_the_key_is_refused(network: Network | None) -> None:
-    """Whoever does not know the key is turned away, and the next caller is served."""
+    """A caller without the key is refused, and the next caller is served."""
     with listening(network) as (listener, heard):
         with pytest.raises((AuthenticationError, OSError, EOFError)):
             call(replace(listener.ticket(HOST), key=b"wrong")).recv()
@@ -82,7 +82,7 @@ def test_a_caller_without_the_key_is_refused(network: Network | None) -> None:
 
 
 def test_a_caller_that_says_something_else_is_closed() -> None:
-    """Only a host or a worker gets anywhere."""
+    """A caller that is neither a host nor a worker is refused."""
     with listening() as (listener, heard), call(listener.ticket(HOST)) as us:
         us.send_bytes(b"hello?")
         with pytest.raises(EOFError):
@@ -91,7 +91,7 @@ def test_a_caller_that_says_something_else_is_closed() -> None:
 
 
 def test_a_caller_that_stays_silent_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers are served, and the listener closes, while one says nothing at all."""
+    """A silent caller delays neither the other callers nor the close of the listener."""
     monkeypatch.setattr(module, "_GREETING", 0.2)
     with socket.socket(socket.AF_UNIX) as silent:
         with listening() as (listener, heard):
@@ -106,7 +106,7 @@ def test_a_caller_that_stays_silent_keeps_nobody_waiting(monkeypatch: pytest.Mon
 
             threading.Thread(target=proves, daemon=True).start()
             assert done.wait(5), "the silent caller keeps the others waiting"
-        # It is shown the door in the end.
+        # The silent caller is closed in the end.
         silent.settimeout(PATIENCE)
         while silent.recv(1024):
             pass
@@ -114,7 +114,7 @@ def test_a_caller_that_stays_silent_keeps_nobody_waiting(monkeypatch: pytest.Mon
 
 @BOTH
 def test_idle_callers_make_way_for_those_who_prove_themselves(network: Network | None) -> None:
-    """However many hold a place without a word, the next one is served at once."""
+    """Idle callers are closed for the next one, which is served at once."""
     family = socket.AF_UNIX if network is None else socket.AF_INET
     with listening(network) as (listener, heard), ExitStack() as stack:
         idle = [stack.enter_context(socket.socket(family)) for _ in range(module._CALLERS + 9)]
@@ -130,14 +130,14 @@ def test_idle_callers_make_way_for_those_who_prove_themselves(network: Network |
 
         threading.Thread(target=worker, daemon=True).start()
         assert done.wait(module._GREETING / 2), "idle callers keep a worker waiting"
-        # Who has been there longest has made way.
+        # The oldest idle caller was closed.
         idle[0].settimeout(PATIENCE)
         while idle[0].recv(1024):
             pass
 
 
 def test_those_who_had_to_make_way_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where more call at once than there is room for, all of them are served in the end."""
+    """Where more callers connect than are allowed at once, all are served in the end."""
     monkeypatch.setattr(module, "_CALLERS", 8)
     with listening(LOOPBACK) as (listener, heard):
 
@@ -159,7 +159,7 @@ def test_those_who_had_to_make_way_come_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_slow_callers_may_take_their_time_while_there_is_room() -> None:
-    """Nobody is turned away for those who come later, as long as there are few."""
+    """A slow caller is not closed for later ones while there is room."""
     with listening() as (listener, heard), ExitStack() as stack:
         room = range(module._CALLERS - 1)
         slow = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in room]
@@ -175,13 +175,13 @@ def test_slow_callers_may_take_their_time_while_there_is_room() -> None:
 
 
 def test_a_listener_that_never_started_can_be_closed() -> None:
-    """Closing needs no start."""
+    """A listener that never started can be closed."""
     Listener(lambda *_: None, lambda *_: None).close()
 
 
 @BOTH
 def test_a_caller_is_nobody_but_whom_it_has_proved_to_be(network: Network | None) -> None:
-    """The ticket of one worker lets in no other, and not the host; each has a key of its own."""
+    """A worker's ticket admits neither another worker nor the host, which have their own keys."""
     mine, others = Hello("out", 0, 1, 7), Hello("out", 1, 1, 7)
     with listening(network) as (listener, heard):
         for said in (others, HostHello(7)):
@@ -195,7 +195,7 @@ def test_a_caller_is_nobody_but_whom_it_has_proved_to_be(network: Network | None
 
 
 def test_a_worker_talks_with_nobody_but_its_engine() -> None:
-    """Who has another certificate is refused before anything is said, whatever it answers."""
+    """An engine with another certificate is refused before any message, whatever it answers."""
     with listening(LOOPBACK) as (engine, _), listening(LOOPBACK) as (other, heard):
         ticket = replace(engine.ticket(HOST), address=other.worker_address)
         with pytest.raises(HostFailed, match="another certificate"):
@@ -206,7 +206,7 @@ def test_a_worker_talks_with_nobody_but_its_engine() -> None:
 
 
 class Trap:
-    """Leaves a trace where it is unpickled."""
+    """An object that leaves a trace when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (os.mkdir, ("sprung",))
@@ -228,7 +228,7 @@ class Trap:
 def test_nothing_that_a_caller_says_runs_here(
     network: Network | None, said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even of one that has proved itself: a pickle is no message, and the next is served."""
+    """A pickle is not a message, not even from a proven caller, and the next caller is served."""
     monkeypatch.chdir(tmp_path)
     claim = Hello("out", 0, 1, 7).claim
     with listening(network) as (listener, heard):
@@ -245,7 +245,7 @@ def test_nothing_that_a_caller_says_runs_here(
 
 
 def test_a_caller_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that can start no more threads refuses callers, and serves the next one later."""
+    """A process without free threads refuses a caller and serves the next one later."""
     start = threading.Thread.start
     refused: list[str] = []
 
@@ -269,7 +269,7 @@ def test_a_caller_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_who_claims_too_much_is_cut_off() -> None:
-    """Before its proof a caller can make the engine keep some kilobytes, and no more."""
+    """Before its proof a caller can make the engine keep some kilobytes, and not more."""
     with listening() as (listener, heard), socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(listener.address)
         stranger.sendall(struct.pack(">Q", 1 << 40))
@@ -279,7 +279,7 @@ def test_who_claims_too_much_is_cut_off() -> None:
 
 
 def test_a_caller_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One byte now and then does not lengthen the time that a caller has."""
+    """Single bytes now and then do not extend a caller's time."""
     monkeypatch.setattr(module, "_GREETING", 0.3)
     with listening(LOOPBACK) as (listener, _), socket.socket() as dripping:
         dripping.connect(listener.worker_address)
@@ -294,7 +294,7 @@ def test_a_caller_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_address_that_is_taken_is_named() -> None:
-    """The failure says which setting to change, and leaves nothing open."""
+    """An address that is taken fails with the setting to change and leaves nothing open."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         network = Network("127.0.0.1", taken.getsockname()[1], "127.0.0.1")
         with pytest.raises(HostFailed, match=r"set spark\.listen"):

@@ -1,4 +1,4 @@
-"""The fence: when the next worker of a shard may begin. Time is given, nothing waits."""
+"""The fence, which decides when a shard's next worker may start, with time as an argument."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHOLE = 61.0
 
 @dataclass
 class Known:
-    """What a fence looks at of a worker's line."""
+    """The part of a worker's line that a fence reads."""
 
     answered: float = NOW
     hung_up: bool = False
@@ -32,20 +32,20 @@ class Known:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Name a lock file."""
+    """Return the path of a lock file."""
     return tmp_path / "0.lock"
 
 
 @pytest.fixture
 def fence(path: Path) -> Iterator[Fence]:
-    """Have a fence that answers for worker 7 without a lock."""
+    """Return a fence that lends to worker 7, which has no lock."""
     made = Fence(path, NOW)
     yield made
     made.close(NOW + 10 * WHOLE)
 
 
 def lend(fence: Fence, line: Known, attempt: int = 7) -> None:
-    """Let a worker without a lock begin."""
+    """Let a worker without a lock start."""
     assert fence.take()
     fence.lend(line, attempt, TIMEOUT)  # type: ignore[arg-type]
 
@@ -56,7 +56,7 @@ def test_nobody_is_waited_for_at_first(fence: Fence) -> None:
 
 
 def test_a_worker_that_is_out_of_sight_is_waited_for(fence: Fence) -> None:
-    """Its time runs from what it was last told, and not from when it was missed."""
+    """A lost worker's time runs from the last answer to it, not from its loss."""
     line = Known()
     lend(fence, line)
     line.answered = NOW + 5
@@ -65,20 +65,20 @@ def test_a_worker_that_is_out_of_sight_is_waited_for(fence: Fence) -> None:
 
 
 def test_a_hung_up_line_alone_proves_nothing(fence: Fence) -> None:
-    """Something between us and the worker may have closed it."""
+    """A closed line alone proves nothing, because any party on the network may have closed it."""
     lend(fence, Known(hung_up=True))
     assert fence.wait(NOW) == WHOLE
 
 
 def test_a_task_that_has_ended_is_not_waited_for(fence: Fence) -> None:
-    """Spark tells that the Python process of the task is gone."""
+    """A task whose Python process has ended according to Spark is not waited for."""
     lend(fence, Known())
     fence.told(7, gone=True)
     assert fence.wait(NOW) == 0
 
 
 def test_a_lost_executor_counts_only_with_a_line_that_was_hung_up(fence: Fence) -> None:
-    """Spark loses sight of executors that still run; then the worker's own end must show."""
+    """A lost executor counts only with a closed line, because it may still run."""
     line = Known()
     lend(fence, line)
     fence.told(7, gone=False)
@@ -88,7 +88,7 @@ def test_a_lost_executor_counts_only_with_a_line_that_was_hung_up(fence: Fence) 
 
 
 def test_the_end_of_another_worker_proves_nothing(fence: Fence) -> None:
-    """News of an older task may come late."""
+    """A late report on an older task proves nothing."""
     lend(fence, Known())
     fence.told(6, gone=True)
     assert fence.wait(NOW) == WHOLE
@@ -96,7 +96,7 @@ def test_the_end_of_another_worker_proves_nothing(fence: Fence) -> None:
 
 
 def test_a_worker_that_died_by_itself_is_told_from_one_that_was_lost(fence: Fence) -> None:
-    """Only what Spark has seen end has ended by its own doing."""
+    """Only a worker whose end Spark reports has died by itself."""
     assert not fence.lost
     lend(fence, Known())
     assert fence.lost
@@ -105,7 +105,7 @@ def test_a_worker_that_died_by_itself_is_told_from_one_that_was_lost(fence: Fenc
 
 
 def test_a_worker_that_holds_the_lock_is_not_waited_for(fence: Fence) -> None:
-    """The lock sees to that; Spark's word of its end tells only whether it was lost."""
+    """A worker that holds the lock is not waited for, and Spark reports whether it was lost."""
     lend(fence, Known())
     fence.told(7, gone=True)
     fence.give_back(8)
@@ -116,7 +116,7 @@ def test_a_worker_that_holds_the_lock_is_not_waited_for(fence: Fence) -> None:
 
 
 def test_the_next_engine_waits_for_the_worker_of_a_killed_one(path: Path) -> None:
-    """What may still run is in the lock file, and the wait begins with the new engine."""
+    """The next engine waits for workers in the lock file, counting from its own start."""
     killed = Fence(path, NOW)
     lend(killed, Known())
     os.close(killed._descriptor)
@@ -133,7 +133,7 @@ def test_the_next_engine_waits_for_the_worker_of_a_killed_one(path: Path) -> Non
 
 
 def test_a_clean_stop_leaves_nothing_to_wait_for(path: Path) -> None:
-    """When every worker is known to have ended, the next engine begins at once."""
+    """After a stop in which every worker's end is certain, the next engine starts at once."""
     stopped = Fence(path, NOW)
     lend(stopped, Known())
     stopped.told(7, gone=True)
@@ -144,7 +144,7 @@ def test_a_clean_stop_leaves_nothing_to_wait_for(path: Path) -> None:
 
 
 def test_the_lock_is_held_in_place_of_a_worker_that_cannot(path: Path, fence: Fence) -> None:
-    """No worker that sees the log gets the lock meanwhile, and the other way round."""
+    """The fence holds the lock for a worker without one, so that no other worker gets it."""
     other = os.open(path, os.O_RDWR)
     fcntl.flock(other, fcntl.LOCK_EX)
     assert not fence.take()
@@ -158,6 +158,6 @@ def test_the_lock_is_held_in_place_of_a_worker_that_cannot(path: Path, fence: Fe
 
 
 def test_a_lock_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    """The fault tells the path."""
+    """A lock file that cannot be created is a fault that names the path."""
     with pytest.raises(EnvironmentFault, match=r"nowhere/0\.lock"):
         Fence(tmp_path / "nowhere" / "0.lock", NOW)

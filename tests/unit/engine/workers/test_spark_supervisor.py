@@ -1,4 +1,4 @@
-"""The carrier: one host kept alive, and a worker for whoever asks."""
+"""The carrier: one host kept alive, and a worker for each request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Failures:
-    """Keeps what a carrier reports."""
+    """The failures that a carrier has reported."""
 
     def __init__(self) -> None:
         self.all: list[HostFailed] = []
@@ -88,7 +88,7 @@ def test_a_dead_worker_is_replaced_by_the_next_connect(tmp_path: Path) -> None:
 
 
 def test_the_end_of_an_older_worker_is_not_taken_for_that_of_the_new(tmp_path: Path) -> None:
-    """News of a dead worker that comes late does not fail the one that takes its place."""
+    """A late report of a dead worker's end does not fail its successor."""
     events = Events()
     with started(SparklessHost(["gossip"]), events) as carrier:
         spec = worker_spec(tmp_path)
@@ -99,7 +99,7 @@ def test_the_end_of_an_older_worker_is_not_taken_for_that_of_the_new(tmp_path: P
 
 
 def test_a_worker_that_cannot_start_is_reported_with_its_reason(tmp_path: Path) -> None:
-    """When a task ends before it has called back, ``connect`` says what the host said."""
+    """When a task ends before it has called back, ``connect`` raises the host's reason."""
     with started(SparklessHost()) as carrier:
         spec = worker_spec(tmp_path)
         carrier._listener.worker_address = "/nowhere"
@@ -117,7 +117,7 @@ def test_a_missing_slot_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_dead_host_is_launched_again_and_the_waiting_get_their_workers(tmp_path: Path) -> None:
-    """Whoever waits for a worker when the host dies gets it from the next host."""
+    """A route that waits for a worker when the host dies gets it from the next host."""
     events, host, failures = Events(), SparklessHost(["busy", "good"]), Failures()
     with started(host, events, failures) as carrier:
         spec = worker_spec(tmp_path)
@@ -136,7 +136,7 @@ def test_a_dead_host_is_launched_again_and_the_waiting_get_their_workers(tmp_pat
 def test_a_host_whose_spark_has_stopped_is_replaced_and_the_cause_is_reported(
     tmp_path: Path,
 ) -> None:
-    """Whoever waits for a worker gets it from the next host, without a failure of its own."""
+    """A route that waits for a worker gets it from the next host, without a failure of its own."""
     events, host = Events(), SparklessHost(["removed", "good"])
     with started(host, events) as carrier, connect(carrier, worker_spec(tmp_path)) as us:
         assert us.recv() == Opened(None)
@@ -145,7 +145,7 @@ def test_a_host_whose_spark_has_stopped_is_replaced_and_the_cause_is_reported(
 
 
 def test_hosts_that_are_lost_again_and_again_are_backed_off(tmp_path: Path) -> None:
-    """A Spark that comes up and is soon lost is started less and less often."""
+    """A Spark that is soon lost after each start is started less and less often."""
     events = Events()
     with started(SparklessHost(["removed"]), events) as carrier:
         stopping = threading.Event()
@@ -161,14 +161,14 @@ def test_hosts_that_are_lost_again_and_again_are_backed_off(tmp_path: Path) -> N
 
 
 def test_a_host_that_fails_at_its_start_is_reported_with_its_cause() -> None:
-    """What Spark has said is in the failure that ends the engine."""
+    """Spark's reason is in the failure that ends the engine."""
     failures = Failures()
     with started(SparklessHost(["doomed"]), failures=failures):
         assert "ended before Spark was up: no master answers" in failures.await_first()
 
 
 def test_why_a_worker_is_gone_is_kept_for_its_route(tmp_path: Path) -> None:
-    """The cause is returned once, and an unknown one is empty."""
+    """The cause of a worker's end is returned once, and an unknown one is empty."""
     with started(SparklessHost(["refusing"])) as carrier:
         with pytest.raises(HostFailed, match="no Python here"):
             connect(carrier, worker_spec(tmp_path))
@@ -182,7 +182,7 @@ def test_why_a_worker_is_gone_is_kept_for_its_route(tmp_path: Path) -> None:
 def test_a_host_that_never_comes_up_is_reported(
     behaviour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host that ends, never calls, or is never ready is a failure, not a wait for ever."""
+    """A host that ends, never calls, or is never ready becomes a failure after a bounded wait."""
     monkeypatch.setattr(module, "HOST_START", 0.3)
     host, failures = SparklessHost([behaviour]), Failures()
     with started(host, failures=failures):
@@ -193,7 +193,7 @@ def test_a_host_that_never_comes_up_is_reported(
 
 
 def test_a_host_that_cannot_be_launched_is_reported() -> None:
-    """When not even a process can be started, the engine hears of it with the reason."""
+    """A host process that cannot be started is reported to the engine with the reason."""
 
     def launch(ticket: Ticket) -> Any:
         raise OSError(28, "No space left on device")
@@ -209,7 +209,7 @@ def test_a_host_that_cannot_be_launched_is_reported() -> None:
 def test_a_stop_does_not_wait_for_a_host_that_hangs(
     behaviour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host that is still starting is ended at once, one that will not end after a grace."""
+    """A stop ends a starting host at once, and one that does not end after a grace period."""
     monkeypatch.setattr(module, "_GRACE", 0.2)
     events, host = Events(), SparklessHost([behaviour])
     with started(host, events):
@@ -236,7 +236,7 @@ def test_who_waits_for_a_worker_can_be_called_off(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_nobody_waits_for_is_turned_away(tmp_path: Path) -> None:
-    """A worker of an earlier epoch gets no slices: its connection is closed."""
+    """A worker of an earlier epoch gets no slices, and its connection is closed."""
     with started(SparklessHost()) as carrier:
         spec = replace(worker_spec(tmp_path), epoch=99)
         with call(carrier._listener.ticket(hello(spec).claim)) as stranger:
@@ -246,7 +246,7 @@ def test_a_worker_that_nobody_waits_for_is_turned_away(tmp_path: Path) -> None:
 
 
 def test_a_stop_hangs_up_on_a_worker_that_came_too_late(tmp_path: Path) -> None:
-    """Nobody asks for it any more, and it would wait for its first word for ever."""
+    """A stop closes the connection of a worker that came too late."""
     spec = worker_spec(tmp_path)
     with started(SparklessHost()) as carrier:
         carrier._wanted[spec.route, spec.shard] = spec

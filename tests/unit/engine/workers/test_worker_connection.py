@@ -1,4 +1,4 @@
-"""The engine's side of a worker's conversation: what is lent in between, and how it ends."""
+"""The engine's side of a worker's connection: the payloads sent to it, and its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def talking(lender: Lender | None = None) -> Iterator[tuple[Line, WorkerChannel]]:
-    """Have a line over TCP, and the worker's end of it."""
+    """Open a line over TCP and the worker's end of it."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         theirs = socket.create_connection(door.getsockname())
         ours, _ = door.accept()
@@ -34,7 +34,7 @@ def talking(lender: Lender | None = None) -> Iterator[tuple[Line, WorkerChannel]
 
 @pytest.fixture
 def lender(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Iterator[Lender]:
-    """Lend from a log of forty frames of ten rows, 100 kB each."""
+    """Yield a lender from a log of forty frames of ten rows, 100 kB each."""
     with CommitLog.open(tmp_path / "log", compression=None) as log:
         for _ in range(40):
             log.append(batch(10, size=10_000), "r")
@@ -44,7 +44,7 @@ def lender(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Iterator[Len
 
 
 def test_what_a_worker_says_comes_in_order() -> None:
-    """Messages are heard one by one, and polling loses none."""
+    """Messages arrive one by one, and polling loses none."""
     with talking() as (line, worker):
         assert not line.poll(0)
         worker.send(Output("a"))
@@ -55,7 +55,7 @@ def test_what_a_worker_says_comes_in_order() -> None:
 
 
 def test_a_worker_that_hangs_up_is_told_from_a_broken_connection() -> None:
-    """Only an end that the other system has sent is one: a reset may come from anywhere."""
+    """Only an end that the other system has sent counts as a close, and a reset does not."""
     with talking() as (line, worker):
         worker.close()
         assert line.poll(1)
@@ -74,7 +74,7 @@ def test_a_worker_that_hangs_up_is_told_from_a_broken_connection() -> None:
 
 
 def test_a_connection_that_broke_refuses_what_is_sent() -> None:
-    """Whatever the system calls it, it is a connection error."""
+    """A send on a broken connection raises a connection error for any error of the system."""
     with talking() as (line, worker):
         worker.close()
         with pytest.raises(ConnectionError):
@@ -87,7 +87,7 @@ def _flood(line: Line) -> None:
 
 
 def test_a_slice_is_lent_in_parts_that_are_bounded(lender: Lender) -> None:
-    """Each answer ends with the frame that fills it; the last one says so (Invariant 17)."""
+    """Each answer ends with the frame that fills it, and the last one is marked (Invariant 17)."""
     lender.begin(Slice(15, 385, 0))
     sizes, done = [], False
     while not done:
@@ -100,7 +100,7 @@ def test_a_slice_is_lent_in_parts_that_are_bounded(lender: Lender) -> None:
 
 
 def test_nothing_is_lent_that_was_not_asked_for(lender: Lender) -> None:
-    """A worker gets the frames of its slice; asked again, it gets no others."""
+    """A worker gets the frames of its slice once, and no others."""
     assert lender.more() == (Frames(), [])
     lender.begin(Slice(0, 9, 0))
     frames, _ = lender.more()
@@ -109,7 +109,7 @@ def test_nothing_is_lent_that_was_not_asked_for(lender: Lender) -> None:
 
 
 def test_what_cannot_be_lent_is_said(lender: Lender) -> None:
-    """A parked entry that is not there is a failure with its path, and nothing more."""
+    """A missing parked entry is a failure with its path, and no frames follow."""
     lender.begin(Retry(7))
     frames, payloads = lender.more()
     assert frames.failure is not None
@@ -118,7 +118,7 @@ def test_what_cannot_be_lent_is_said(lender: Lender) -> None:
 
 
 def test_a_need_is_answered_between_messages(lender: Lender) -> None:
-    """The route hears nothing of it, and the worker has the payloads behind the answer."""
+    """A need is answered without the route, with the payloads behind the answer."""
     with talking(lender) as (line, worker):
         line.send(Slice(0, 9, 0))
         assert worker.recv() == Slice(0, 9, 0)
