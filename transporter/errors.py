@@ -10,20 +10,20 @@
     │   ├── HostFailed                        Java or Spark did not start
     │   └── EngineUnreachable                 the running engine does not answer (retriable)
     ├── LogError                     exit 1   the commit log or an offset log
-    │   ├── UnknownFormat                     written by a version this one cannot read
+    │   ├── UnknownFormat                     a format version this one cannot read
     │   ├── Corrupt                           bytes that were proved durable have changed
     │   ├── EntriesLost                       a repair could not save these; a route waits here
-    │   ├── LogPoisoned                       an fsync failed; nothing more may be appended
-    │   │   └── LockLost                      the lock file is gone; another engine may run
+    │   ├── LogPoisoned                       an fsync failed, so appends are refused
+    │   │   └── LockLost                      the lock file is gone, and another engine may run
     │   ├── LogFull                           no space left (retriable: readers wait)
-    │   │   └── BudgetSpent                   the log has all the bytes that it may take
-    │   ├── MessageTooLarge                   one message exceeds what a frame may hold
-    │   └── OffsetRefused                     an offset outside what may be acked or replayed
+    │   │   └── BudgetSpent                   the log has reached its limit in bytes
+    │   ├── MessageTooLarge                   one message is larger than a frame may be
+    │   └── OffsetRefused                     an offset outside the range for acks or replays
     ├── SourceError                  exit 1   a reader
     │   └── SourceUnavailable        exit 3   the source cannot be reached now (retriable)
-    ├── ActionRefused                exit 1   an operator's action does not fit what there is
-    │   └── UnknownName              exit 2   there is no route or reader of this name
-    ├── StepFailed                   exit 1   a step cannot turn this entry
+    ├── ActionRefused                exit 1   an operator's action does not fit the state
+    │   └── UnknownName              exit 2   no route or reader has this name
+    ├── StepFailed                   exit 1   a step cannot transform this entry
     └── SinkError                    exit 1   a writer
         ├── SinkUnavailable                   the sink cannot be reached now (retriable)
         ├── SinkTimeout                       the sink did not answer in time (retriable)
