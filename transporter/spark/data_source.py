@@ -1,7 +1,7 @@
 """The log as a table of Spark: ``spark.read.format("transporter").load(DIRECTORY)``.
 
 Spark finds :class:`TransporterSource` by itself, through the package
-``pyspark_transporter``, wherever transporter is installed. No lock and no engine are
+``pyspark_transporter``, if transporter is installed. No lock and no engine are
 needed. A query reads the entries that are confirmed when it is planned (Invariant 12).
 """
 

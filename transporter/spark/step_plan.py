@@ -105,7 +105,7 @@ def _queried(frame: DataFrame, step: StepConfig) -> DataFrame:
 
 
 def _shown(frame: DataFrame, settings: SqlSettings) -> DataFrame:
-    """Return *frame* as the query of *settings* sees it."""
+    """Return *frame* prepared for the query of *settings*."""
     for name in _TEXT:
         if name in frame.columns and not settings.bytes_ and _is(frame, name, BinaryType):
             frame = frame.withColumn(name, _text(frame, name))
