@@ -33,8 +33,8 @@ _PLAIN: Final = frozenset(f"{string.ascii_letters}{string.digits}./_-,@")
 def start_jvm(settings: Mapping[str, str], scratch: Path | None = None) -> Any:  # noqa: ANN401 - py4j has no types
     """Start a JVM with Spark's *settings*, and return its py4j gateway with the JVM as ``proc``.
 
-    It replaces ``launch_gateway`` of pyspark, which cannot bind the JVM to its parent, and puts
-    settings on a command line that every user of the host can read (Invariant 20). Here they
+    It replaces ``launch_gateway`` of pyspark, which cannot bind the JVM to its parent. That
+    also puts settings on a command line, which every user can read (Invariant 20). Here they
     lie in files that only this user can open, in *scratch* or the folder for temporary files,
     until the JVM has read them. Call it on the main thread, because the JVM ends with the
     thread that starts it.
