@@ -18,8 +18,8 @@ __version__ = "0.1.0"
 __all__ = ["Booted", "Exited", "MeterRead", "Pipeline", "Problem", "RouteChanged"]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module holds
-    """Import what embeds a pipeline when it is asked for: ``import transporter`` stays cheap."""
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any name of the module
+    """Import the embedding API on first use, so that ``import transporter`` stays cheap."""
     if name not in __all__:
         raise AttributeError(f"module 'transporter' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - most commands do without

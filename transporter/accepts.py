@@ -1,4 +1,4 @@
-"""The ``accepts`` hook of a writer: entries that it refuses before it is given them."""
+"""The ``accepts`` hook of a writer: refusal of entries before ``write`` gets them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def apply_accepts(writer: Any) -> Any:  # noqa: ANN401 - a Writer or a FrameWriter
-    """Return a writer that gives *writer* only what it accepts; itself if it has no such hook."""
+    """Return *writer* limited to entries that it accepts, or itself if it has no such hook."""
     return _Accepting(writer) if isinstance(writer, AcceptingWriter) else writer
 
 
 class _Accepting:
-    """Gives a writer the entries before the first that it refuses, and fails that one."""
+    """A wrapper that passes on the entries before the first refused one, and fails that one."""
 
     def __init__(self, writer: AcceptingWriter) -> None:
         self._writer = writer
@@ -43,19 +43,19 @@ class _Accepting:
     def close(self) -> None:
         self._writer.close()
 
-    def _refusal(self, message: Message) -> Any:  # noqa: ANN401 - what the hook raises, or None
-        """Return why the writer does not accept *message*; ``None`` if it does."""
+    def _refusal(self, message: Message) -> Any:  # noqa: ANN401 - the hook's exception, or None
+        """Return the reason for refusing *message*, or ``None`` if the writer accepts it."""
         try:
             if self._writer.accepts(message):
                 return None
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 - as with whatever write() raises
+        except Exception as error:  # noqa: BLE001 - as for write()
             return error
         return Rejected(f"{type(self._writer).__name__} does not accept it")
 
     def _write(self, before: Entries, ack: Ack) -> bool:
-        """Deliver what is *before* a refused entry; return whether none of it was failed."""
+        """Deliver the entries *before* a refused one, and return whether none of them failed."""
         if not len(before):
             return True
         part = _PartAck(ack, before.offsets)
@@ -64,7 +64,7 @@ class _Accepting:
 
 
 class _PartAck:
-    """The ack of a batch, for a writer that is given the beginning of it only."""
+    """The ack of a batch for a writer that gets only the beginning of it."""
 
     def __init__(self, ack: Ack, offsets: list[int]) -> None:
         self._ack, self._offsets = ack, offsets

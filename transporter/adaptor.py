@@ -1,4 +1,4 @@
-"""The public contract of readers and writers; all that an adaptor needs to import.
+"""The public contract of readers and writers, and all that an adaptor needs to import.
 
 A reader or writer is a class with a ``Config`` (a subclass of
 :class:`AdaptorConfig`) and a constructor that takes an instance of it and does
@@ -53,7 +53,7 @@ __all__ = [
 class AdaptorConfig(BaseModel):
     """Base of an adaptor's settings: unknown keys are errors, instances are frozen.
 
-    A docstring under a field is what ``adaptors show`` says of it. Use
+    ``adaptors show`` prints the docstring under a field. Use
     :data:`Duration`, :data:`Size` and :data:`LocalPath` for such values. A default may be
     written as in a pipeline file (``timeout: Duration = "5s"``). One that does not fit raises
     :class:`~transporter.errors.ConfigError` when the class is made.
@@ -73,41 +73,41 @@ class AdaptorConfig(BaseModel):
 
     @property
     def upserts(self) -> bool:
-        """Whether the sink keeps the newest value of a key, so that a replay overwrites it.
+        """True if the sink keeps the newest value of a key, so that a replay overwrites it.
 
-        For an operator's warning only; a writer's settings whose sink does so override it.
+        Used only for a warning to the operator. The settings of such a writer override it.
         """
         return False
 
     @property
     def needs_delivery(self) -> bool:
-        """Whether this source may only hear of what every route has delivered.
+        """True if entries may be acknowledged to this source only after every route's delivery.
 
-        A reader's settings whose source is shared with other engines override it: these
-        cannot see this engine's log. It makes ``release: delivered`` the only choice.
+        Readers override it if their source is shared with other engines, which cannot see this
+        engine's log. It makes ``release: delivered`` the only choice.
         """
         return False
 
     @property
     def can_wait_for_delivery(self) -> bool:
-        """Whether ``release: delivered`` can be asked of a reader with these settings."""
+        """True if a reader with these settings supports ``release: delivered``."""
         return True
 
     @property
     def shared(self) -> bool:
-        """Whether engines take turns at this source, so that a sink must know whose turn it is.
+        """True if engines take turns at this source, so that a sink must fence the others.
 
-        For readers with an elector; see :attr:`WriterContext.turns`.
+        For readers with an elector. See :attr:`WriterContext.turns`.
         """
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found at a source or a sink, in words.
+    """One result of a check of a source or a sink, in words.
 
-    A ``problem`` is what keeps the pipeline from working, a ``warning`` what it works with, but
-    not as its operator will expect.
+    A ``problem`` keeps the pipeline from working. With a ``warning`` it works, but not as its
+    operator will expect.
     """
 
     text: str
@@ -116,36 +116,36 @@ class Finding:
 
 @runtime_checkable
 class Probe(Protocol):
-    """A reader or a writer that can look at its source or sink without using it.
+    """A reader or a writer that can check its source or sink without using it.
 
-    For ``transporter check --connect``; what has no ``probe`` is passed over there.
+    For ``transporter check --connect``, which skips adaptors without ``probe``.
     """
 
     def probe(self) -> Iterable[Finding]:
-        """Connect, and yield what is found: versions, rights, what is missing.
+        """Connect, and yield findings: versions, rights, missing objects.
 
         Changes nothing there. Called on an instance that is never opened. No wait lasts longer
-        than some ten seconds. What is raised is a problem, too, and the last finding.
+        than some ten seconds. An exception is also a problem, and the last finding.
         """
 
 
 Gauge = Literal["backlog_messages", "lag_seconds"]
-"""What a reader may measure: how many messages its source holds for it, and for how many seconds
-the oldest of them is there; 0 when there is none."""
+"""Measurements by a reader: the number of messages that its source holds for it, and the seconds
+since the oldest of them came. Both are 0 without messages."""
 
 
 class EndOfSource(Exception):
-    """Raised by :meth:`Reader.poll` when the source will never have more."""
+    """The end of a source, raised by :meth:`Reader.poll` when no more messages will come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one poll found: messages, in order, and the position behind the last of them.
+    """The result of one poll: messages, in order, and the position behind the last of them.
 
     ``messages`` is a record batch of ``MESSAGE_SCHEMA`` or a sequence of
     :class:`Message`. ``position`` is the reader's own text (at most 1 MiB), kept
     in the same frame as the messages: both become durable, or neither. ``term`` is the
-    number of the term under which they were read, where a source has such.
+    number of the term under which they were read, if the source has terms.
     """
 
     messages: pa.RecordBatch | Sequence[Message]
@@ -154,154 +154,155 @@ class Batch:
 
 
 class Resume(Protocol):
-    """What the log remembers of a reader."""
+    """A reader's state in the log."""
 
     @property
     def log_id(self) -> str:
-        """Names the log, for ever: for marks that a reader leaves at its source."""
+        """The permanent id of the log, for marks that a reader leaves at its source."""
 
     @property
     def position(self) -> str | None:
-        """The newest position logged by this reader; ``None`` before the first."""
+        """The newest position logged by this reader, or ``None`` before the first."""
 
     @property
     def committable(self) -> str | None:
-        """The newest position that ``commit`` may be called with; ``None`` without any.
+        """The newest position that may be committed, or ``None`` without any.
 
-        It is :attr:`position`, or, with ``release: delivered``, one up to which every
-        route has delivered all.
+        It is :attr:`position` or, with ``release: delivered``, a position up to which every
+        route has delivered all entries.
         """
 
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
         """Yield this reader's logged batches, newest first, each with its position.
 
-        A batch that needed several frames yields once a frame; only its last
+        A batch that needed several frames yields once per frame. Only its last
         frame (which comes first here) carries the position. With ``release: delivered``
-        only what every route has delivered is among the entries, and nothing that was
-        superseded: with either, what comes is what the source may forget.
+        only entries that every route has delivered are included, and no superseded ones.
+        With either setting, these entries may be acknowledged to the source.
         """
 
     def undelivered(self) -> Iterator[tuple[str | None, Entries]]:
-        """Yield what this reader logged and some route has still to deliver, oldest first.
+        """Yield this reader's logged entries that some route has yet to deliver, oldest first.
 
-        A frame each, with the position that it carries; parked entries are among it, and
-        nothing that was superseded. With ``release: logged`` there is nothing.
+        Each item is a frame with the position that it carries. Parked entries are included,
+        superseded ones are not. With ``release: logged`` nothing is yielded.
         """
 
     def reopen(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
-        """Go on with entries of :meth:`undelivered`: their source holds them, and waits for them.
+        """Continue with entries of :meth:`undelivered`, which the source still holds open.
 
-        The other way besides :meth:`supersede` for a :class:`DeliveredReader` to go on after a
-        restart: only if nobody else can have had these entries since they were logged, and if
-        the source does not give them again. Each of *batches* is a position of the reader's
-        choice and ascending offsets; batches ascend too. ``delivered`` will name them so: a
-        row is a place among the offsets. They take the place of all that was open. Entries
-        that are not named are delivered, and the source is not told of them.
+        After a restart, a :class:`DeliveredReader` calls this or :meth:`supersede`. It requires
+        that no other engine can have had these entries since they were logged, and that the
+        source does not redeliver them. Each of *batches* is a position of the reader's choice
+        and ascending offsets. Batches ascend too. ``delivered`` will use these positions, with
+        rows as indexes into the offsets. They replace all batches that were open. Entries that
+        are not named are delivered, but not acknowledged to the source.
         """
 
     def supersede(self) -> None:
-        """Have the routes pass what this reader logged and they have not delivered.
+        """Have the routes skip this reader's logged entries that they have not delivered.
 
-        For sources that give it again: after a term, or after a reader's end. Parked
-        entries are among it. What is in a slice at this moment may still be delivered;
-        nothing else. Durable on return: what is logged from now on is not among it. Does
+        For sources that redeliver them: after a term, or after a reader's end. Parked
+        entries are included. Only entries in a slice at this moment may still be delivered.
+        The call is durable on return, and does not affect entries logged later. It does
         nothing with ``release: logged``.
         """
 
     def tell(self, event: str, **details: object) -> None:
-        """Tell everybody who watches the engine; *details* are plain values."""
+        """Notify the engine's observers of *event*. Its *details* are plain values."""
 
     def measure(self, gauge: Gauge, value: float | None) -> None:
-        """Tell how things stand at the source now; ``None`` when that is not known any more.
+        """Report the present *value* of *gauge*, or ``None`` if it is no longer known.
 
-        It stands in the status and in the metric ``transporter_source_<gauge>`` until the next
-        call, or until the reader is closed. Measure now and then, and what is cheap there:
-        estimates are welcome.
+        It stays in the status and in the metric ``transporter_source_<gauge>`` until the next
+        call, or until the reader is closed. Measure occasionally, and only if it is cheap.
+        Estimates are welcome.
         """
 
 
 class Reader(Protocol):
-    """Reads messages from a source. Every method is called from one thread."""
+    """A reader of messages from a source. Every method is called from one thread."""
 
     Config: ClassVar[type[AdaptorConfig]]
 
     def __init__(self, config: Any) -> None:  # noqa: ANN401 - an instance of its own Config
-        """Keep *config*; no I/O here."""
+        """Keep *config*, without any I/O."""
 
     def open(self, resume: Resume) -> None:
-        """Connect, and go on from what the log remembers.
+        """Connect, and continue from the reader's state in the log.
 
-        Raise :class:`~transporter.errors.SourceUnavailable` when trying again
-        may help, :class:`~transporter.errors.EnvironmentFault` when it will not.
+        Raise :class:`~transporter.errors.SourceUnavailable` if a retry may
+        help, :class:`~transporter.errors.EnvironmentFault` if it will not.
         """
 
     def poll(self, timeout: float) -> Batch:
-        """Return what there is, waiting up to *timeout* seconds for something.
+        """Return the available messages, waiting up to *timeout* seconds for the first.
 
-        The batch may be empty. What it found is appended and committed before
-        the next poll. Raise :class:`EndOfSource` when nothing will come
-        any more, :class:`~transporter.errors.SourceUnavailable` to be closed
+        The batch may be empty. It is appended and committed before
+        the next poll. Raise :class:`EndOfSource` when no more messages will come,
+        :class:`~transporter.errors.SourceUnavailable` to be closed
         and, after a back-off, replaced by a new instance. Any other error stops
-        this reader, visibly, until an operator restarts it, or the engine.
+        this reader, visibly, until an operator restarts it or the engine.
         """
 
     def commit(self, position: str) -> None:
-        """Forget, at the source, everything up to *position*: it is durable in the log.
+        """Acknowledge to the source everything up to *position*, which is durable in the log.
 
         Called after the batch that carried *position* is durable (Invariant 1),
         never earlier. Not called again after a failure: the reader itself keeps
-        what it still has to forget.
+        the positions that it has yet to acknowledge.
         """
 
     def close(self) -> None:
-        """Release every resource; safe before ``open``, after a failed one, and twice."""
+        """Release every resource. Safe before ``open``, after a failed one, and twice."""
 
 
 @runtime_checkable
 class KeepAliveReader(Reader, Protocol):
-    """A reader with something at its source that must go on while nobody polls it."""
+    """A reader with a session or lease at its source to keep up between polls."""
 
     def keep_alive(self) -> None:
-        """Keep what must be kept alive at the source; called between two polls, or instead.
+        """Keep the session or lease at the source alive, between two polls or instead of one.
 
-        At least twice a second, and ten times where engines take turns, also while the log
-        is full or ``max_in_flight`` is reached, unless the log's disk does not answer.
+        Called at least twice a second, and ten times where engines take turns. It is also called
+        while the log is full or ``max_in_flight`` is reached, unless the log's disk does not
+        answer.
         """
 
 
 @runtime_checkable
 class DeliveredReader(KeepAliveReader, Protocol):
-    """A reader whose source hears of single messages, as they are delivered.
+    """A reader that acknowledges single messages to its source, as they are delivered.
 
     ``delivered`` and ``confirm`` are called only with ``release: delivered``, and then in place
-    of ``commit``. Any reader can be used so: one without them is committed in order.
+    of ``commit``. That setting works with any reader: one without them is committed in order.
     """
 
     def delivered(self, position: str, rows: Sequence[int]) -> None:
-        """Forget, at the source, these *rows* of the batch at *position*.
+        """Acknowledge to the source these *rows* of the batch at *position*.
 
-        Every route has delivered them, or was told by an operator to give them up. Each row
-        is named once; batches may come in any order, and parked entries late or never.
+        Every route has delivered them, or has dropped them on an operator's request. Each row
+        is named once. Batches may come in any order, and parked entries late or never.
         """
 
     def confirm(self) -> bool | None:
-        """Make sure at the source that this reader may still lead; else supersede.
+        """Verify at the source that this reader still leads, or supersede its entries.
 
-        Called after a writer was opened and before it is given an entry: a sink that fences
-        has then shut out every other engine, so one that still leads leads alone there.
-        Return ``False`` while it is not decided whether what the log holds is delivered or
-        superseded: the routes wait, and ask again.
+        Called after a writer was opened and before it gets an entry. A sink that fences has
+        then fenced every other engine, so a reader that still leads is the only leader there.
+        Return ``False`` while it is undecided whether the logged entries are delivered or
+        superseded. The routes wait, and call it again.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """How far a sink that keeps its own offset has come, read once at open.
+    """The progress of a sink that stores its own offset, read once at open.
 
-    ``epoch`` is that of the engine that wrote last, ``generation`` counts the replays of the
-    route (below 0: a retry of a parked entry); see :meth:`WriterContext.stored`. ``run`` names
-    the open of the log in which ``offset`` was delivered: it proves that the offset is of this
-    log's history, and not of a copy's. It is empty in what older versions have stored.
+    ``epoch`` is that of the engine that wrote last. ``generation`` counts the replays of the
+    route (below 0: a retry of a parked entry). See :meth:`WriterContext.stored`. ``run`` names
+    the open of the log in which ``offset`` was delivered. It proves that the offset belongs to
+    this log's history, and not to a copy's. It is empty in offsets stored by older versions.
     """
 
     log_id: str
@@ -316,11 +317,11 @@ class StoredOffset:
 
 @dataclass(frozen=True, slots=True)
 class WriterContext:
-    """Who is writing. ``deadline`` bounds every call to the sink, in seconds.
+    """The identity of a writer. ``deadline`` bounds every call to the sink, in seconds.
 
-    ``turns`` names the pipeline when several engines take turns at its source, each with a
-    log of its own: a sink that fences does so by that name, and by the log's otherwise.
-    ``run`` is the random id of this open of the log; see :class:`StoredOffset`.
+    ``turns`` names the pipeline when several engines take turns at its source, each with its
+    own log. A sink that fences does so by that name, and by the log's otherwise.
+    ``run`` is the random id of this open of the log. See :class:`StoredOffset`.
     """
 
     log_id: str
@@ -336,12 +337,12 @@ class WriterContext:
     def stored(
         self, generation: int, offset: int, known: StoredOffset | None = None
     ) -> StoredOffset:
-        """Return what a sink stores when this writer has delivered up to *offset*.
+        """Return the record for a sink to store when this writer has delivered up to *offset*.
 
-        *generation* is that of the batch, which changes while a writer is open; below 0 it is
-        a retry of a parked entry, which tells nothing of how far the route has come. So then
-        *known*, what the sink stores now, stays as it is but for the epoch: the run that it
-        names is the one that proves its offset.
+        *generation* is that of the batch, which changes while a writer is open. Below 0 it is
+        a retry of a parked entry, which proves nothing about the route's progress. Then only
+        the epoch of *known*, the stored record, changes: its run is the one that proves its
+        offset.
         """
         if generation < 0 and known is not None and known.log_id == self.log_id:
             return replace(known, epoch=self.epoch)
@@ -358,81 +359,80 @@ class WriterContext:
 
 
 class Ack(Protocol):
-    """How a writer tells what the sink has taken. Not thread-safe: call it from ``write``.
+    """A writer's report of deliveries. Not thread-safe: call it from ``write``.
 
     Acks count as they come. While ``write`` is under way, the acked entries before the first
-    one that is not acked are settled every 0.1 s, or every 1500 entries, so a kill repeats
-    no more than what came after that. A writer that acks only at its end repeats all of a
-    batch, which may hold 50 000 entries.
+    unacked one are settled every 0.1 s, or every 1500 entries. After a kill only later entries
+    are redelivered. A writer that acks only at its end repeats a whole batch, which may hold
+    50 000 entries.
     """
 
     def __call__(self, offsets: Iterable[int]) -> None:
-        """Take these entries as delivered: the sink has them durably.
+        """Record these entries as delivered: the sink has them durably.
 
-        That cannot be taken back: a failure of an acked entry is taken for a failure that
+        An ack is final. A later failure of an acked entry counts as a failure that
         names no entry. Acks in the order of the batch cost least.
         """
 
     def all(self) -> None:
-        """Take every entry of the batch as delivered."""
+        """Record every entry of the batch as delivered."""
 
     def fail(self, error: SinkError, offset: int | None = None) -> None:
-        """Take the entry at *offset* as failed; ``None`` when the sink does not tell which.
+        """Record the entry at *offset* as failed, or ``None`` if the sink does not name one.
 
         Only the acked entries before the first failed or unacked one count.
         """
 
 
 class Writer(Protocol):
-    """Writes entries to a sink. Every method is called from one thread."""
+    """A writer of entries to a sink. Every method is called from one thread."""
 
     Config: ClassVar[type[AdaptorConfig]]
 
     def __init__(self, config: Any) -> None:  # noqa: ANN401 - an instance of its own Config
-        """Keep *config*; no I/O here."""
+        """Keep *config*, without any I/O."""
 
     def open(self, context: WriterContext) -> StoredOffset | None:
-        """Connect; return the offset that the sink itself stores, if it does.
+        """Connect, and return the offset that the sink itself stores, if it does.
 
-        Raise :class:`~transporter.errors.SinkUnavailable` when trying again may
-        help, :class:`~transporter.errors.RouteFault` when it will not.
+        Raise :class:`~transporter.errors.SinkUnavailable` if a retry may
+        help, :class:`~transporter.errors.RouteFault` if it will not.
         """
 
     def write(self, batch: Entries, ack: Ack) -> None:
         """Deliver *batch* in order and settle every entry before returning.
 
-        When it returns each offset was acked or failed; one that is neither
-        counts as failed, and so does everything when it raises. After the first
-        failure nothing more of the batch may be delivered (Invariant 9), except
-        what was already on its way. Never write an entry again that this call
+        When it returns, each offset was acked or failed. Any other offset counts
+        as failed, and so does every offset that is not acked when it raises. After
+        the first failure nothing more of the batch may be delivered (Invariant 9),
+        except entries already in flight. Never write an entry again that this call
         has acked.
         """
 
     def close(self) -> None:
-        """Release everything, flush nothing; safe before ``open``, after a failed one, twice."""
+        """Release everything, flush nothing. Safe before ``open``, after a failed one, twice."""
 
 
 @runtime_checkable
 class AcceptingWriter(Writer, Protocol):
-    """A writer that can judge a single message before it delivers anything."""
+    """A writer that can check a single message before it delivers anything."""
 
     def accepts(self, message: Message) -> bool:
-        """Return whether the sink takes *message*; called before ``write`` is given its entry.
+        """Return whether the sink accepts *message*, before ``write`` gets its entry.
 
-        ``write`` gets the entries before the first one that is not accepted, and that one
-        fails like one for which it had raised :class:`~transporter.errors.Rejected` with its
-        offset. Raise ``Rejected`` in place of returning ``False`` to give a reason. Each
-        message is judged again whenever its entry is delivered again. Not asked of a
-        :class:`FrameWriter`.
+        ``write`` gets the entries before the first one that is not accepted. That one fails
+        as if ``write`` had raised :class:`~transporter.errors.Rejected` with its offset. To
+        give a reason, raise ``Rejected`` in place of returning ``False``. Each message is
+        checked again whenever its entry is redelivered. Not called on a :class:`FrameWriter`.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class FrameSlice:
-    """Which entries a DataFrame holds: some of the offsets ``first`` to ``last``.
+    """The entries that a DataFrame holds: some of the offsets ``first`` to ``last``.
 
-    ``generation`` counts the replays of the route; a retried parked entry has one below 0.
-    ``rows()`` tells how many rows the first action on the DataFrame had, once there was one.
+    ``generation`` counts the replays of the route. It is below 0 for a retried parked entry.
+    ``rows()`` returns the row count of the first action on the DataFrame, once there was one.
     """
 
     first: int
@@ -442,26 +442,26 @@ class FrameSlice:
 
 
 class FrameWriter(Protocol):
-    """Writes Spark DataFrames: what a route writes to whose entries stay on Spark.
+    """A writer of Spark DataFrames, for routes whose entries stay on Spark.
 
-    Used in place of :class:`Writer`, whose ``open`` and ``close`` it shares. Lives in the Spark
-    driver; every method is called from one thread.
+    Used in place of :class:`Writer`, whose ``open`` and ``close`` it shares. It lives in the
+    Spark driver. Every method is called from one thread.
     """
 
     Config: ClassVar[type[AdaptorConfig]]
 
     def __init__(self, config: Any) -> None:  # noqa: ANN401 - an instance of its own Config
-        """Keep *config*; no I/O here."""
+        """Keep *config*, without any I/O."""
 
     def open(self, context: WriterContext) -> StoredOffset | None:
-        """Connect; see :meth:`Writer.open`."""
+        """Connect. See :meth:`Writer.open`."""
 
     def save(self, frame: Any, part: FrameSlice) -> None:  # noqa: ANN401 - a DataFrame
-        """Write *frame*, a ``pyspark.sql.DataFrame``; return when the sink has all of it.
+        """Write *frame*, a ``pyspark.sql.DataFrame``, and return when the sink has all of it.
 
-        What it raises fails the slice. An error of Spark's is told apart by its cause; where
-        no entry is named the slice is halved until the guilty one is found.
+        An exception fails the slice. Spark's errors are classified by their causes. If no
+        entry is named, the slice is halved until the failing one is found.
         """
 
     def close(self) -> None:
-        """Release everything; see :meth:`Writer.close`."""
+        """Release everything. See :meth:`Writer.close`."""

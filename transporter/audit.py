@@ -39,7 +39,7 @@ class Operator:
 
     Attributes:
         who: the name of the user who logged in, if the system records that (``loginuid``),
-            even after sudo or su; otherwise the name of the process's user.
+            even after sudo or su. Otherwise it is the name of the process's user.
         uid: the user of the process.
         pid: the process.
         loginuid: the login uid, if the system records one.

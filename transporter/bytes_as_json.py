@@ -6,7 +6,7 @@ import base64
 
 
 def text_of(value: bytes | None) -> str | dict[str, str] | None:
-    """Return UTF-8 as text and other bytes as ``{"base64": …}``; both can be told apart."""
+    """Return UTF-8 as text, and other bytes as ``{"base64": …}`` to keep them distinct."""
     if value is None:
         return None
     try:

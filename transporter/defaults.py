@@ -1,4 +1,4 @@
-"""Validation of the defaults in a settings class: what they stand for, and whether they fit."""
+"""Validation and conversion of the defaults in a settings class."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def settle_defaults(model: type[BaseModel]) -> None:
-    """Put in place of each default of *model* the value that it stands for.
+    """Replace each default of *model* by its validated value.
 
-    A default of ``None`` stays as it is, and so does what a factory makes.
+    A default of ``None`` stays as it is, and so does a default from a factory.
 
     Raises:
-        ConfigError: a default does not fit its field; the text names class and field.
+        ConfigError: a default does not fit its field. The text names class and field.
 
     """
     changed = False
@@ -31,14 +31,14 @@ def settle_defaults(model: type[BaseModel]) -> None:
         model.model_rebuild(force=True)
 
 
-def annotation_of(field: FieldInfo) -> Any:  # noqa: ANN401 - whatever a model declares
-    """Return the type of *field* with all that is said of it besides."""
+def annotation_of(field: FieldInfo) -> Any:  # noqa: ANN401 - any type that a model declares
+    """Return the type of *field* with its metadata."""
     metadata = field.metadata
     return Annotated[(field.annotation, *metadata)] if metadata else field.annotation
 
 
 def _settle(name: str, field: FieldInfo) -> bool:
-    """Validate the default of the *field* called *name*; return whether that has changed it."""
+    """Validate the default of the *field* called *name*, and return whether that changed it."""
     default = field.default
     plain = field.annotation is type(default) and not field.metadata
     if plain or default is None or default is PydanticUndefined:
@@ -50,7 +50,7 @@ def _settle(name: str, field: FieldInfo) -> bool:
         reason = reason.removeprefix("Value error, ").replace("Input should", "should", 1)
         raise ConfigError(f"{name}: its default {reason}") from None
     if isinstance(value, Path):
-        # A relative one begins in the pipeline file's folder, which is not known here.
+        # A relative path starts in the pipeline file's folder, which is not known here.
         changed, field.validate_default = not field.validate_default, True
         return changed
     field.default = value

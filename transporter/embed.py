@@ -1,7 +1,7 @@
 """Pipelines inside another program: ``from transporter import Pipeline``.
 
-Never touches signal handlers, logging handlers or standard output of its host;
-imports no Spark into this process.
+It never touches signal handlers, logging handlers or standard output of its host,
+and imports no Spark into this process.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from transporter.engine.events import Observer
 
 TICK: Final = 0.25
-"""Seconds between two looks at the engine: how late a change of state may be told."""
+"""Seconds between two checks of the engine: the longest delay of a change's report."""
 METER: Final = 5.0
 """Seconds between two meter reads."""
 BACKLOG: Final = 10_000
-"""Events that may wait for slow callbacks; further ones are dropped."""
+"""Events that may wait for slow callbacks. Further ones are dropped."""
 _LOGGER: Final = "transporter"
 
 
 @dataclass(frozen=True, slots=True)
 class Booted:
-    """The log is open and everything was started."""
+    """The event when the log is open and everything was started."""
 
     log_id: str
     epoch: int
@@ -56,14 +56,14 @@ class Booted:
 
 @dataclass(frozen=True, slots=True)
 class MeterRead:
-    """Where everything stands: told every few seconds, and last before the exit."""
+    """The status of the engine, reported every few seconds and once before the exit."""
 
     status: EngineStatus
 
 
 @dataclass(frozen=True, slots=True)
 class RouteChanged:
-    """A route is in another state; ``problem`` says why, where that is to be said."""
+    """A change of a route's state, with the reason as ``problem`` if there is one."""
 
     route: str
     state: str
@@ -72,7 +72,7 @@ class RouteChanged:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The engine has told of a warning or an error; ``about`` is the event's stable name."""
+    """A warning or an error of the engine. ``about`` is the event's stable name."""
 
     about: str
     details: Mapping[str, Any]
@@ -80,7 +80,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """Everything has ended. ``error`` is why, if it failed; ``halted`` waits for an operator."""
+    """The end of the engine. ``error`` is its failure, and ``halted`` waits for an operator."""
 
     halted: tuple[str, ...]
     error: BaseException | None
@@ -97,15 +97,15 @@ def assembled(
     *,
     fail_fast: bool = False,
 ) -> Iterator[Engine]:
-    """Put an engine together with all that belongs to it; the caller starts and stops it.
+    """Assemble an engine with all its parts. The caller starts and stops it.
 
-    Variables of a file that an operator has read again come from *environ*, by
+    When an operator reloads the pipeline file, variables come from *environ*, by
     default the environment. *fail_fast* is for :class:`Engine`.
 
     Raises:
         LogLocked: another engine runs on this log.
-        EnvironmentFault: something that it needs is not there, or taken.
-        Corrupt: the log is damaged; nothing was changed.
+        EnvironmentFault: a resource that it needs is missing or in use.
+        Corrupt: the log is damaged. Nothing was changed.
 
     """
     _refuse_second_engine(settings.log.dir)
@@ -131,15 +131,15 @@ def assembled(
 def _refuse_second_engine(directory: Path) -> None:
     """Raise ``LogLocked`` if another engine has the log in *directory*.
 
-    Its ports are taken, too, but its pid is what helps. The lock is not kept: until the ports
-    are taken no log may be begun there.
+    Its ports are in use, too, but its pid is more helpful. The lock is not kept, because no log
+    may be created there before the ports are taken.
     """
     if os.path.isdir(directory):  # noqa: PTH112 - Path.is_dir() may raise
         DirectoryLock(directory).release()
 
 
 def cache_directory() -> Path:
-    """Return where generated files of this user are kept.
+    """Return the folder for generated files of this user.
 
     Raises:
         EnvironmentFault: this user has no home, and the folder for such users is not theirs.
@@ -155,7 +155,7 @@ def cache_directory() -> Path:
 
 
 def _homeless_directory() -> Path:
-    """Return a folder for the generated files of a user without a home: nobody else's."""
+    """Return a private folder for the generated files of a user without a home."""
     path = Path(tempfile.gettempdir()) / f"transporter-{os.getuid()}"
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -170,10 +170,10 @@ def _homeless_directory() -> Path:
 class Pipeline:
     """One pipeline that runs in threads of this program. Thread-safe.
 
-    Used once: made, started, stopped. As a context manager it starts, and stops
+    It is used once: made, started, stopped. As a context manager it starts, and stops
     at the end. It also stops, draining as at any stop, when the program's main
     thread ends without having stopped it. Events of the engine go to the logger
-    ``transporter``, which is left as the host has set it up.
+    ``transporter``, which keeps the host's configuration.
     """
 
     def __init__(
@@ -183,13 +183,13 @@ class Pipeline:
         *,
         meter: float = METER,
     ) -> None:
-        """Validate a pipeline made in Python: what a pipeline file in *folder* would hold.
+        """Validate a pipeline made in Python: the content of a pipeline file in *folder*.
 
-        Variables are not replaced: a program has its own ways to them. *meter* is
-        the time between two meter reads, in seconds.
+        Variables are not replaced, because a program has its own ways to read them. *meter*
+        is the time between two meter reads, in seconds.
 
         Raises:
-            ConfigError: what is wrong with *values*.
+            ConfigError: *values* are not valid.
 
         """
         settings = values if isinstance(values, Settings) else build(values, Path(folder))
@@ -216,10 +216,10 @@ class Pipeline:
         *,
         meter: float = METER,
     ) -> Self:
-        """Validate the pipeline file at *path*; variables come from *env*, or the environment.
+        """Validate the pipeline file at *path*, with variables from *env* or the environment.
 
         Raises:
-            ConfigError: the file cannot be read, or what is wrong with it.
+            ConfigError: the file cannot be read, or is not valid.
 
         """
         environ = os.environ if env is None else env
@@ -234,28 +234,28 @@ class Pipeline:
 
     @property
     def url(self) -> str | None:
-        """Where its metrics and health are served, once it has started and if they are."""
+        """The address of its metrics and health, if they are served and it has started."""
         return self._url
 
     @property
     def error(self) -> BaseException | None:
-        """Why it has failed, once it has."""
+        """The failure that ended it, if any."""
         return self._error
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
-        """Have *callback* called with every event from now on, in order, on a thread of ours.
+        """Have *callback* called with every event from now on, in order, on our own thread.
 
-        What it raises is logged and goes no further. It may be slow: the engine
+        Its exceptions are logged and not propagated. It may be slow: the engine
         does not wait for it, but events beyond :data:`BACKLOG` are dropped.
         """
         self._callbacks.append(callback)
 
     def start(self) -> None:
-        """Start everything; return once the log is open and readers and routes run.
+        """Start everything, and return once the log is open and readers and routes run.
 
         Raises:
             RuntimeError: it was started before.
-            TransporterError: why it could not start.
+            TransporterError: it could not start.
 
         """
         with self._lock:
@@ -269,22 +269,22 @@ class Pipeline:
             raise self._error
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until everything has ended, at most *timeout* seconds; return whether it has.
+        """Wait until everything has ended, at most *timeout* seconds, and return whether it has.
 
-        That is when :meth:`stop` was called, the sources have ended and all is
-        delivered, or it has failed.
+        It ends after :meth:`stop`, after a failure, or when the sources have ended and all
+        entries are delivered.
         """
         return self._ended.wait(timeout)
 
     def stop(self, timeout: float | None = None) -> None:
         """Drain for up to *timeout* seconds (default: ``shutdown_timeout``), and end.
 
-        Returns when everything has ended and the callbacks have heard of it; called from a
-        callback it only asks for that.
+        It returns when everything has ended and the callbacks were notified. Called from a
+        callback, it only requests the stop.
         Calling it again changes nothing.
 
         Raises:
-            TransporterError: why the engine had failed, if it had.
+            TransporterError: the engine had failed.
 
         """
         if self._supervisor.ident is None:
@@ -300,7 +300,7 @@ class Pipeline:
             raise self._error
 
     def status(self) -> EngineStatus:
-        """Return what everything is doing now.
+        """Return the current status of the engine.
 
         Raises:
             RuntimeError: it has not started.
@@ -323,7 +323,7 @@ class Pipeline:
         try:
             self.stop()
         except BaseException:
-            # What the host was doing when it failed says more.
+            # The host's own error says more.
             if error is None:
                 raise
 
@@ -345,12 +345,12 @@ class Pipeline:
                     engine.stop(self._timeout)
                     halted = tuple(engine.halted)
                     self._read(engine)
-        except BaseException as error:  # noqa: BLE001 - it is whoever waits that wants it
+        except BaseException as error:  # noqa: BLE001 - it is raised to the caller of start() or stop()
             self._error = error
         finally:
             self._ended.set()
             self._booted.set()
-            # Whoever listens hears of the end, however slow it is.
+            # Callbacks are always notified of the end, even slow ones.
             self._waiting.put(Exited(halted, self._error))
             self._waiting.put(None)
 
@@ -377,7 +377,7 @@ class Pipeline:
                 self._put(RouteChanged(route.name, *now))
 
     def _hear(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
-        """Be the engine's observer."""
+        """Observe the engine: log the event, and queue it for the callbacks."""
         level = level_of(event)
         shown = " ".join(f"{name}={value!r}" for name, value in details.items())
         self._logger.log(

@@ -1,4 +1,4 @@
-"""Every error transporter raises on purpose, in one tree.
+"""All errors that transporter raises on purpose, in one tree.
 
 ::
 
@@ -10,30 +10,30 @@
     │   ├── HostFailed                        Java or Spark did not start
     │   └── EngineUnreachable                 the running engine does not answer (retriable)
     ├── LogError                     exit 1   the commit log or an offset log
-    │   ├── UnknownFormat                     written by a version this one cannot read
+    │   ├── UnknownFormat                     a format version this one cannot read
     │   ├── Corrupt                           bytes that were proved durable have changed
     │   ├── EntriesLost                       a repair could not save these; a route waits here
-    │   ├── LogPoisoned                       an fsync failed; nothing more may be appended
-    │   │   └── LockLost                      the lock file is gone; another engine may run
+    │   ├── LogPoisoned                       an fsync failed, so appends are refused
+    │   │   └── LockLost                      the lock file is gone, and another engine may run
     │   ├── LogFull                           no space left (retriable: readers wait)
-    │   │   └── BudgetSpent                   the log has all the bytes that it may take
-    │   ├── MessageTooLarge                   one message exceeds what a frame may hold
-    │   └── OffsetRefused                     an offset outside what may be acked or replayed
+    │   │   └── BudgetSpent                   the log has reached its limit in bytes
+    │   ├── MessageTooLarge                   one message is larger than a frame may be
+    │   └── OffsetRefused                     an offset outside the range for acks or replays
     ├── SourceError                  exit 1   a reader
     │   └── SourceUnavailable        exit 3   the source cannot be reached now (retriable)
-    ├── ActionRefused                exit 1   an operator's action does not fit what there is
-    │   └── UnknownName              exit 2   there is no route or reader of this name
-    ├── StepFailed                   exit 1   a step cannot turn this entry
+    ├── ActionRefused                exit 1   an operator's action does not fit the state
+    │   └── UnknownName              exit 2   no route or reader has this name
+    ├── StepFailed                   exit 1   a step cannot transform this entry
     └── SinkError                    exit 1   a writer
         ├── SinkUnavailable                   the sink cannot be reached now (retriable)
         ├── SinkTimeout                       the sink did not answer in time (retriable)
         ├── RouteFault                        every entry would fail: rights, topic, settings
         └── Rejected                          the sink refuses this entry
 
-The message queue has a branch of its own, in ``queue.failures``.
+The message queue has its own branch, in ``queue.failures``.
 
-Each message says what happened, where, and what to do next. Constructors take
-positional arguments only and hand all of them to ``Exception``, so that every
+Each message names the problem, its place and the next action. Constructors take
+positional arguments only and pass all of them to ``Exception``, so that every
 error survives pickling between processes. Drivers' exceptions are translated
 at the adaptor, with the cause kept.
 """
@@ -44,7 +44,7 @@ from typing import ClassVar
 
 
 class TransporterError(Exception):
-    """Anything transporter reports to its user without a traceback."""
+    """An error that transporter reports to its user without a traceback."""
 
     exit_code: ClassVar[int] = 1
     retriable: ClassVar[bool] = False
@@ -54,12 +54,12 @@ class TransporterError(Exception):
 
 
 class ConfigError(TransporterError):
-    """The configuration cannot be used as it is written."""
+    """The configuration is not valid."""
 
     exit_code = 2
 
     def __init__(self, problem: str, file: str = "", line: int = 0, /) -> None:
-        """Name the *problem* and, where known, the *file* and its 1-based *line*."""
+        """Name the *problem* and, if known, the *file* and its 1-based *line*."""
         super().__init__(problem, file, line)
         self.problem, self.file, self.line = problem, file, line
 
@@ -69,7 +69,7 @@ class ConfigError(TransporterError):
 
 
 class EnvironmentFault(TransporterError):
-    """The machine, or a service the pipeline needs, is not as it must be."""
+    """The machine, or a service that the pipeline needs, does not meet a requirement."""
 
     exit_code = 3
 
@@ -79,7 +79,7 @@ class LogLocked(EnvironmentFault):
 
 
 class DiskUnavailable(EnvironmentFault):
-    """A transient disk error or a full descriptor table; the same call may succeed later."""
+    """A transient disk error or a full descriptor table. The same call may succeed later."""
 
     retriable = True
 
@@ -89,13 +89,13 @@ class HostFailed(EnvironmentFault):
 
 
 class EngineUnreachable(EnvironmentFault):
-    """An engine runs, but does not do what it is asked now: it starts, stops or is busy."""
+    """An engine runs, but cannot serve a request now: it starts, stops or is busy."""
 
     retriable = True
 
 
 class LogError(TransporterError):
-    """The commit log, or an offset log beside it, cannot do what was asked."""
+    """The commit log, or an offset log beside it, cannot complete an operation."""
 
 
 class UnknownFormat(LogError):
@@ -103,7 +103,7 @@ class UnknownFormat(LogError):
 
 
 class Corrupt(LogError):
-    """Bytes that were proved durable are damaged."""
+    """Damage to bytes that were proved durable."""
 
     def __init__(self, problem: str, file: str = "", byte: int = -1, offset: int = -1, /) -> None:
         """Name the *file*, the *byte* in it and the first *offset* that is missing."""
@@ -119,11 +119,11 @@ class Corrupt(LogError):
 
 
 class EntriesLost(LogError):
-    """A route has come to entries that a repair could not save."""
+    """A route has reached entries that a repair could not save."""
 
 
 class LogPoisoned(LogError):
-    """A sync failed, so what the disk holds is unknown; only a restart helps."""
+    """A sync failed, so the content of the disk is unknown. Only a restart helps."""
 
 
 class LockLost(LogPoisoned):
@@ -131,13 +131,13 @@ class LockLost(LogPoisoned):
 
 
 class LogFull(LogError):
-    """The disk has no room for this append; nothing was written."""
+    """The disk has no room for this append. Nothing was written."""
 
     retriable = True
 
 
 class BudgetSpent(LogFull):
-    """The log may not grow before routes are done with what it holds; nothing was written."""
+    """The log may not grow before routes are done with its entries. Nothing was written."""
 
 
 class MessageTooLarge(LogError):
@@ -145,7 +145,7 @@ class MessageTooLarge(LogError):
 
 
 class OffsetRefused(LogError):
-    """The offset is beyond what is durable, or before what the log still holds."""
+    """The offset is beyond the durable entries, or before the oldest entry of the log."""
 
 
 class SourceError(TransporterError):
@@ -160,20 +160,20 @@ class SourceUnavailable(SourceError):
 
 
 class ActionRefused(TransporterError):
-    """What an operator asks for cannot be done as things are."""
+    """An operator's request does not fit the current state."""
 
 
 class UnknownName(ActionRefused):
-    """There is no route or reader of the name that was given."""
+    """A given name that no route or reader has."""
 
     exit_code = 2
 
 
 class StepFailed(TransporterError):
-    """A step of a route cannot turn one entry."""
+    """A step of a route cannot transform one entry."""
 
     def __init__(self, problem: str, offset: int, /) -> None:
-        """Name the *problem*, with the step that has it, and the entry's *offset*."""
+        """Name the *problem* with its step, and the entry's *offset*."""
         super().__init__(problem, offset)
         self.problem, self.offset = problem, offset
 
@@ -183,12 +183,12 @@ class SinkError(TransporterError):
 
 
 class SinkUnavailable(SinkError):
-    """The sink cannot be reached now; the slice is retried for as long as it takes."""
+    """The sink cannot be reached now. The slice is retried for as long as it takes."""
 
     retriable = True
 
     def __init__(self, problem: str = "", wait: float = 0.0, /) -> None:
-        """Name the *problem*, and the seconds for which the sink is not to be asked again."""
+        """Name the *problem*, and the seconds to wait before the next attempt."""
         super().__init__(problem, wait)
         self.wait = wait
 
@@ -200,13 +200,13 @@ class SinkTimeout(SinkError):
 
 
 class RouteFault(SinkError):
-    """Nothing of this route can be delivered until an operator changes something."""
+    """A fault of the whole route, which delivers nothing until an operator changes something."""
 
 
 class Rejected(SinkError):
     """The sink refuses one entry."""
 
     def __init__(self, problem: str, offset: int | None = None, /) -> None:
-        """Name the *offset* of the entry, when the sink tells which one it was."""
+        """Name the *problem*, and the *offset* of the entry if the sink reports one."""
         super().__init__(problem, offset)
         self.problem, self.offset = problem, offset

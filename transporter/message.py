@@ -1,7 +1,7 @@
-"""Messages and entries: what flows through a pipeline, as objects and as Arrow.
+"""Messages and entries: the content of a pipeline, as objects and as Arrow.
 
-In memory the unit is an Arrow record batch; :class:`Message` objects exist
-only at the edges that want them. ``data`` stays the bytes that arrived, so a
+In memory the unit is an Arrow record batch. :class:`Message` objects exist
+only at the edges that need them. ``data`` stays the bytes that arrived, so a
 pass-through never re-encodes: big integers, decimals and key order survive.
 """
 
@@ -20,7 +20,7 @@ OPS: Final = ("insert", "update", "delete", "command", "noop", "skip")
 PHASES: Final = ("copy", "sync", "complete")
 JSON: Final = "application/json"
 ERROR_HEADER: Final = "transporter-error"
-"""A reader marks a record that it could not turn into a message with this header."""
+"""The header by which a reader marks a record that it could not turn into a message."""
 
 HEADERS_TYPE: Final = pa.list_(
     pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -38,7 +38,7 @@ MESSAGE_SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS_TYPE, nullable=False),
     ]
 )
-"""Columns of messages. Plain, never dictionary-encoded: every batch reads on its own."""
+"""Columns of messages. Plain, never dictionary-encoded: every batch can be read alone."""
 
 ENTRY_SCHEMA: Final = pa.schema(
     [
@@ -56,8 +56,8 @@ Headers = tuple[tuple[str, bytes | None], ...]
 class Message:
     """One change or event from a source.
 
-    ``timestamp`` is in microseconds since the epoch, UTC, as the source tells
-    it. ``data`` of ``None`` is a tombstone. ``headers`` keep their order and may
+    ``timestamp`` is in microseconds since the epoch, UTC, as given by the
+    source. ``data`` of ``None`` is a tombstone. ``headers`` keep their order and may
     repeat a name.
     """
 
@@ -82,7 +82,7 @@ class Entry(NamedTuple):
 
 def messages_to_batch(messages: Sequence[Message]) -> pa.RecordBatch:
     """Turn *messages* into one record batch of :data:`MESSAGE_SCHEMA`."""
-    # Each column spelled out: an attribute by name costs twice as much, at every cell.
+    # Each column is spelled out, because an attribute by name costs twice as much, at every cell.
     cells: tuple[list[Any], ...] = (
         [message.namespace for message in messages],
         [message.op for message in messages],
@@ -112,7 +112,7 @@ def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
 
 
 def _headers(cells: list[Headers]) -> pa.Array:
-    """Return a headers column by its parts: a dictionary for each header costs ten times that."""
+    """Return a headers column from its parts. A dictionary per header costs ten times as much."""
     pairs = list(chain.from_iterable(cells))
     names = pa.array([name for name, _ in pairs], type=pa.string())
     values = pa.array([value for _, value in pairs], type=pa.binary())
@@ -134,21 +134,21 @@ def with_offsets(messages: pa.RecordBatch, first: int, logged_at: int) -> pa.Rec
 
 
 def size_of(batch: pa.RecordBatch) -> int:
-    """Return the bytes that *batch* takes, its description included; ten times faster than nbytes.
+    """Return the size of *batch* in bytes with its description, ten times faster than nbytes.
 
-    Of a slice only the rows that it shows count.
+    Of a slice only the visible rows count.
     """
     return int(pa.ipc.get_record_batch_size(batch))
 
 
 def microseconds(column: pa.Array) -> list[int]:
     """Return a timestamp column as integers, microseconds since the epoch."""
-    # A view: the cast would look for pandas at every call (0.1 ms where there is none).
+    # A view, because the cast would look for pandas at every call (0.1 ms without pandas).
     return column.view(pa.int64()).to_pylist()  # type: ignore[no-any-return]
 
 
 def headers_of(column: pa.Array) -> list[Headers]:
-    """Return a headers column as tuples of pairs, one tuple a row; four times faster than rows."""
+    """Return a headers column as one tuple of pairs per row, four times faster than by rows."""
     flat = column.flatten()
     pairs = zip(flat.field("name").to_pylist(), flat.field("value").to_pylist(), strict=True)
     known = tuple(pairs)
@@ -160,9 +160,9 @@ def headers_of(column: pa.Array) -> list[Headers]:
 class Entries:
     """A batch of entries on its way to a writer.
 
-    ``batch`` has :data:`ENTRY_SCHEMA` and ascending offsets; ``generation``
-    counts the replays of the route, so a sink that stores its offset can tell
-    a replay from the first delivery. Immutable: no route sees another's change.
+    ``batch`` has :data:`ENTRY_SCHEMA` and ascending offsets. ``generation``
+    counts the replays of the route, so a sink that stores its offset can
+    distinguish a replay from the first delivery. Immutable: no route sees another's change.
     """
 
     batch: pa.RecordBatch
@@ -197,25 +197,25 @@ class Entries:
         return self.batch.column("offset").to_pylist()  # type: ignore[no-any-return]
 
     def whole(self, rows: int) -> int:
-        """Return how many of the first *rows* belong to entries of which no row comes later.
+        """Return how many of the first *rows* belong to entries without later rows.
 
         A step may make several rows of one entry, which is delivered when all of them are.
         """
-        # Single cells: a writer asks this at every request, and a batch may have many.
+        # Single cells are read: a writer calls this at every request, and a batch may have many.
         offsets = self.batch.column("offset")
         while 0 < rows < len(offsets) and offsets[rows - 1] == offsets[rows]:
             rows -= 1
         return rows
 
     def entry_id(self, offset: int) -> str:
-        """Return the id that every redelivery of this entry carries."""
+        """Return the id of this entry, which every redelivery carries."""
         return f"{self.log_id}/{offset}"
 
     def row_ids(self) -> list[str]:
-        """Return an id for each row, unique here, which redeliveries of its entry repeat.
+        """Return an id for each row, unique in this batch and the same at each redelivery.
 
-        It is the entry's id. Of several rows that a step made of one entry, the second has
-        ``/1`` behind it, and so on: a receiver that drops ids it knows would lose them.
+        It is the entry's id. If a step made several rows of one entry, the second has
+        ``/1`` behind it, and so on. A receiver that drops known ids would otherwise lose them.
         """
         ids: list[str] = []
         last, copy = -1, 0

@@ -1,4 +1,4 @@
-"""Parser of PostgreSQL connection strings that refuses those which libpq would misread."""
+"""A parser of PostgreSQL connection strings that refuses those which libpq would misread."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 MOST_DESCRIPTORS: Final = 1 << 16
-"""More than any pipeline needs; some systems allow a billion, and programs count them all."""
+"""More than any pipeline needs. Some systems allow a billion, and programs count them all."""
 
 
 def raise_descriptor_limit() -> None:
@@ -21,20 +21,20 @@ def raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # A system may allow less than its hard limit says; what there is must do then.
+        # A system may allow less than its hard limit. The present limit must then suffice.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def limit_memory(size: int | None) -> None:
-    """Let this process allocate *size* bytes more than it has, and no others."""
+    """Limit this process to *size* bytes more than it has now."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = resource.RLIM_INFINITY if size is None else _data_bytes() + size
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _data_bytes() -> int:
-    """Return what counts against the limit already: allocators reserve ahead, a GiB at a time."""
+    """Return the bytes that already count, because allocators reserve ahead, a GiB at a time."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[5]
     except OSError:
@@ -44,7 +44,7 @@ def _data_bytes() -> int:
 
 @contextmanager
 def limited(seconds: float, memory: int | None) -> Iterator[None]:
-    """End this process when the block takes longer than *seconds*, whatever holds it up."""
+    """End this process when the block takes longer than *seconds*, for any reason."""
     limit_memory(memory)
     faulthandler.dump_traceback_later(seconds, exit=True)
     try:

@@ -1,4 +1,4 @@
-"""The W3C trace context that a message carries: its headers ``traceparent`` and ``tracestate``."""
+"""The W3C trace context of a message: its headers ``traceparent`` and ``tracestate``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 PARENT: Final = "traceparent"
 STATE: Final = "tracestate"
 
-# Version 00 has four fields; later ones may append more. Version ff and ids of zeros are invalid.
+# Version 00 has four fields. Later ones may append more. Version ff and ids of zeros are invalid.
 _PARENT: Final = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?",
     re.DOTALL,
@@ -22,7 +22,7 @@ _SAMPLED: Final = 1
 
 
 class TraceContext(NamedTuple):
-    """A valid ``traceparent``, and the ``tracestate`` beside it if there is one that is valid."""
+    """A valid ``traceparent``, and the ``tracestate`` beside it if that is valid."""
 
     parent: str
     state: str | None
@@ -39,14 +39,14 @@ class TraceContext(NamedTuple):
 
     @property
     def sampled(self) -> bool:
-        """Whether the producer records the trace."""
+        """True if the producer records the trace."""
         return bool(int(self.parent.split("-")[3], 16) & _SAMPLED)
 
 
 def trace_context(headers: Iterable[tuple[str, bytes | None]]) -> TraceContext | None:
-    """Return the context in *headers*; ``None`` without a valid one.
+    """Return the context in *headers*, or ``None`` without a valid one.
 
-    Names are compared without case, as HTTP has them. Of a name that repeats the last counts.
+    Names are compared without case, as in HTTP. If a name repeats, the last header counts.
     """
     found = {name.lower(): value for name, value in headers}
     parent = found.get(PARENT)

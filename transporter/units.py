@@ -1,9 +1,9 @@
-"""Durations, sizes and paths as a pipeline file writes them; types for any adaptor's settings.
+"""Durations, sizes and paths as in a pipeline file: types for any adaptor's settings.
 
-Each is an annotated type for a pydantic model: :data:`Duration` reads ``5s`` as
-seconds, :data:`Size` reads ``64MiB`` as bytes, :data:`Rate` reads ``30/m`` as so many a
+Each is an annotated type for a pydantic model. :data:`Duration` reads ``5s`` as
+seconds, :data:`Size` reads ``64MiB`` as bytes, :data:`Rate` reads ``30/m`` as a number per
 second, :data:`LocalPath` reads a path relative to the pipeline file. Error texts never repeat
-the value: it may hold a secret, and whoever reports the error knows whether it may be shown.
+the value, because it may hold a secret. The caller that reports the error decides about that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo, WithJsonSchema
 
 FOLDER: Final = "folder"
-"""Key of the validation context under which the pipeline file's folder is given."""
+"""Key of the pipeline file's folder in the validation context."""
 
 DURATION: Final = "duration"
 SIZE: Final = "size"
@@ -35,7 +35,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 def duration(value: object) -> float:
-    """Return the seconds that a text such as ``200ms``, ``1.5s`` or ``7d`` stands for.
+    """Return a text such as ``200ms``, ``1.5s`` or ``7d`` in seconds.
 
     Raise :class:`ValueError` for anything else.
     """
@@ -46,7 +46,7 @@ def duration(value: object) -> float:
 
 
 def size(value: object) -> int:
-    """Return the bytes that ``64MiB``, ``10MB``, ``512`` or a whole number stand for.
+    """Return a size such as ``64MiB``, ``10MB``, ``512`` or a whole number in bytes.
 
     Raise :class:`ValueError` for anything else.
     """
@@ -61,9 +61,9 @@ def size(value: object) -> int:
 
 
 def rate(value: object) -> float:
-    """Return how many a second a text such as ``500/s``, ``30/m`` or ``0.5/s`` stands for.
+    """Return a text such as ``500/s``, ``30/m`` or ``0.5/s`` as a number per second.
 
-    Raise :class:`ValueError` for anything else, and for none at all.
+    Raise :class:`ValueError` for anything else, and for a rate of 0.
     """
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
     if found is None or not float(found[1]):
@@ -72,7 +72,7 @@ def rate(value: object) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """Write *seconds*, to the microsecond, the way a pipeline file would."""
+    """Write *seconds*, to the microsecond, in the notation of a pipeline file."""
     microseconds = round(seconds * 1e6)
     for unit in ("d", "h", "m", "s", "ms", "us"):
         width = round(_SECONDS[unit] * 1e6)
@@ -82,7 +82,7 @@ def duration_text(seconds: float) -> str:
 
 
 def size_text(count: int) -> str:
-    """Write *count* bytes the way a pipeline file would, in the largest whole unit."""
+    """Write *count* bytes in the notation of a pipeline file, in the largest whole unit."""
     for unit, width in sorted(_BYTES.items(), key=lambda item: -item[1]):
         if unit not in ("", "B") and count and count % width == 0:
             return f"{count // width}{unit}"
@@ -90,7 +90,7 @@ def size_text(count: int) -> str:
 
 
 def _duration_setting(value: object, info: ValidationInfo) -> float:
-    """Take seconds as a number from code, but only with a unit from a pipeline file."""
+    """Accept seconds as a number from code, but only with a unit from a pipeline file."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and info.context is None and value >= 0:  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]
@@ -98,13 +98,13 @@ def _duration_setting(value: object, info: ValidationInfo) -> float:
 
 
 def beside_the_pipeline(value: Path, info: ValidationInfo) -> Path:
-    """Return *value* as an absolute path, taken from the folder of the pipeline in *info*.
+    """Return *value* as an absolute path, relative to the pipeline's folder in *info*.
 
-    Raise :class:`ValueError` for what no file system can hold.
+    Raise :class:`ValueError` for a path that no file system can hold.
     """
     folder = (info.context or {}).get(FOLDER, ".")
     try:
-        # Not resolve(): a symlinked folder that moves must not make a second log.
+        # Not resolve(), because a symlinked folder that moves must not make a second log.
         path = os.path.abspath(Path(folder, value.expanduser()))  # noqa: PTH100 - see above
     except (RuntimeError, ValueError) as error:
         raise ValueError("is not a path; `~` needs a user that exists") from error
@@ -123,21 +123,21 @@ def _schema(title: str, *types: str) -> WithJsonSchema:
 
 
 Duration = Annotated[float, BeforeValidator(_duration_setting), _schema(DURATION, "string")]
-"""Seconds; ``200ms``, ``5s``, ``1m``, ``24h`` or ``7d`` in a pipeline file.
+"""Seconds, written as ``200ms``, ``5s``, ``1m``, ``24h`` or ``7d`` in a pipeline file.
 
-A bare number is refused there, for nobody knows its unit; code may pass seconds.
+A bare number is refused there, because its unit is unclear. Code may pass seconds.
 """
 
 Size = Annotated[int, BeforeValidator(size), _schema(SIZE, "string", "integer")]
-"""Bytes; ``512``, ``64KiB``, ``10MB`` or ``1GiB`` in a pipeline file."""
+"""Bytes, written as ``512``, ``64KiB``, ``10MB`` or ``1GiB`` in a pipeline file."""
 
 Rate = Annotated[float, BeforeValidator(rate), _schema("rate", "string")]
-"""So many a second; ``500/s``, ``30/m`` or ``10/h`` in a pipeline file."""
+"""A number per second, written as ``500/s``, ``30/m`` or ``10/h`` in a pipeline file."""
 
 LocalPath = Annotated[Path, AfterValidator(beside_the_pipeline), _schema("path", "string")]
-"""An absolute path; a relative one is taken from the pipeline file's folder.
+"""An absolute path. A relative one is taken from the pipeline file's folder.
 
-So a pipeline means the same files wherever it is started from. Symbolic links
+So a pipeline means the same files from any working directory. Symbolic links
 are kept as they are written. In code, without a pipeline file, relative paths
 start at the working directory.
 """

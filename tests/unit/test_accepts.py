@@ -1,4 +1,4 @@
-"""A writer that says for a single message whether it takes it."""
+"""Tests of a writer that accepts or refuses single messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Choosy(ListWriter):
-    """Takes no data ``no``; of ``why`` it gives a reason, and ``odd`` it cannot judge."""
+    """A writer that refuses the data ``no``, ``why`` with a reason, and fails on ``odd``."""
 
     def accepts(self, message: Message) -> bool:
         if message.data == b"why":
@@ -40,25 +40,25 @@ def batch(*data: str) -> Entries:
 
 
 def write(writer: ListWriter, given: Entries) -> RecordingAck:
-    """Write *given* as the engine would; return what was said of it."""
+    """Write *given* like the engine, and return its ack."""
     ack = RecordingAck(given)
     apply_accepts(writer).write(given, ack)
     return ack
 
 
 def written(writer: ListWriter) -> list[int]:
-    """Return the offsets that *writer* was given."""
+    """Return the offsets that *writer* received."""
     return [entry.offset for entry in writer.entries]
 
 
 def test_a_writer_without_the_hook_is_left_alone() -> None:
-    """Nothing stands between such a writer and the engine."""
+    """A writer without the hook is not wrapped."""
     writer = ListWriter(ListWriter.Config())
     assert apply_accepts(writer) is writer
 
 
 def test_what_is_accepted_is_written_as_one_batch() -> None:
-    """A batch of which all is accepted reaches the writer whole."""
+    """A batch of accepted entries reaches the writer whole."""
     writer = Choosy(ListWriter.Config())
     assert write(writer, batch("a", "b", "c")).complete
     assert written(writer) == [1, 2, 3]
@@ -75,7 +75,7 @@ def test_what_is_accepted_is_written_as_one_batch() -> None:
 def test_the_first_that_is_not_accepted_is_named(
     data: str, kind: type[Exception], text: str
 ) -> None:
-    """What is before it is written and acked, it fails, and nothing behind it is written."""
+    """Entries before the refused one are written and acked, and none behind it is written."""
     writer = Choosy(ListWriter.Config())
     ack = write(writer, batch("a", "b", data, "c", "no"))
     assert written(writer) == ack.prefix == [1, 2]
@@ -84,14 +84,14 @@ def test_the_first_that_is_not_accepted_is_named(
 
 
 def test_the_first_of_a_batch_reaches_no_writer() -> None:
-    """A writer is not called for a batch that begins with an entry that it refuses."""
+    """A writer is not called for a batch that begins with a refused entry."""
     writer = Choosy(ListWriter.Config())
     ack = write(writer, batch("no", "a"))
     assert (written(writer), ack.prefix, len(ack.failures)) == ([], [], 1)
 
 
 def test_rows_of_one_entry_are_refused_together() -> None:
-    """Of an entry that a step made into two rows none is written if the second is refused."""
+    """No row of an entry with two rows is written if the second is refused."""
     given = batch("a", "b", "no")
     column = pa.array([1, 2, 2], given.batch.schema.field("offset").type)
     given = replace(given, batch=given.batch.set_column(0, given.batch.schema.field(0), column))
@@ -103,7 +103,7 @@ def test_rows_of_one_entry_are_refused_together() -> None:
 
 
 def test_a_failure_before_it_is_the_one_that_counts() -> None:
-    """A sink that fails, or raises, before the refused entry is what the engine hears of."""
+    """A sink's failure before the refused entry is the one reported to the engine."""
     failing = Choosy(ListWriter.Config(failures={2: ("unavailable",)}))
     ack = write(failing, batch("a", "b", "no"))
     assert [(type(error), offset) for error, offset in ack.failures] == [(SinkUnavailable, None)]
@@ -118,7 +118,7 @@ def test_a_failure_before_it_is_the_one_that_counts() -> None:
 
 
 def test_it_is_opened_and_closed_as_it_would_be_alone() -> None:
-    """The writer hears of the context, and its stored offset and its close go through."""
+    """The context, the stored offset and the close are passed through the wrapper."""
     closed: list[bool] = []
 
     class Storing(Choosy):
@@ -137,7 +137,7 @@ def test_it_is_opened_and_closed_as_it_would_be_alone() -> None:
 
 
 def test_a_route_parks_what_its_writer_does_not_accept(tmp_path: Path) -> None:
-    """Each refused entry is dealt with by on_error, with its reason, and all others arrive."""
+    """Each refused entry is parked by on_error with its reason, and all others arrive."""
     lines = ["a ok", "b no", "c ok", "d why", "e ok"]
     sink = {"adaptor": "choosy_sink:ChoosyWriter"}
     pipeline = make_pipeline(tmp_path, lines, out={"on_error": "park", "writer": sink})

@@ -1,4 +1,4 @@
-"""The audit file: what it holds, when it is written, and who is in it."""
+"""Tests of the audit file: its content, its order of writes, and its operators."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ELSEWHERE = {
     *("outbox init", "outbox pump", "outbox reset", "outbox drop"),
     *("queue init", "queue send", "queue tracker"),
 }
-"""They run an engine, write new files, or change a database or a broker: no log."""
+"""Commands that run an engine, write new files, or change a database or a broker, but no log."""
 ONLINE = {
     "reload": ("reload",),
     "route step": ("route", "step", "out"),
@@ -75,7 +75,7 @@ AUDITED_AS = {"replay --cancel": "replay cancel"}
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Path:
-    """Return a pipeline file with a log that every command of :data:`OFFLINE` would change."""
+    """Return a pipeline file with a log that every command of :data:`OFFLINE` changes."""
     make_pipeline(tmp_path, [], out={})
     path, log = tmp_path / "pipeline.yaml", tmp_path / "log"
     document = json.loads(path.read_text())
@@ -94,7 +94,7 @@ def pipeline(tmp_path: Path) -> Path:
 
 
 def prepared(command: str, pipeline: Path) -> list[str]:
-    """Bring the log to where *command* has something to do; return its words."""
+    """Prepare the log for *command* to have an effect, and return its words."""
     log = pipeline.parent / "log"
     if command == "replay --cancel":
         with OffsetLog(log, "out") as route:
@@ -108,18 +108,18 @@ def prepared(command: str, pipeline: Path) -> list[str]:
 
 
 def changes(log: Path) -> list[dict[str, Any]]:
-    """Return what the audit file of *log* holds."""
+    """Return the changes in the audit file of *log*."""
     with (log / AUDIT).open("rb") as lines:
         return list(read_audit(lines))
 
 
 def segments(log: Path) -> dict[str, bytes]:
-    """Return the entries of *log*, segment by segment, up to what an open adds."""
+    """Return the content of each segment of *log*."""
     return {path.name: path.read_bytes() for path in sorted(log.glob("*.log"))}
 
 
 def progress(log: Path) -> dict[str, object]:
-    """Return what the offset logs of *log* say, what is parked, and which readers are paused."""
+    """Return the states of the offset logs of *log*, parked offsets and paused readers."""
     routes = {
         name: (read_state(log, name), ParkedStore(route_folder(log, name)).offsets())
         for name in declared_routes(log)
@@ -128,7 +128,7 @@ def progress(log: Path) -> dict[str, object]:
 
 
 def names(group: typer.Typer, before: str = "") -> Iterator[str]:
-    """Yield the commands of *group* by all of their words."""
+    """Yield the full names of the commands of *group*."""
     for each in group.registered_commands:
         yield f"{before}{each.name}"
     for below in group.registered_groups:
@@ -137,14 +137,14 @@ def names(group: typer.Typer, before: str = "") -> Iterator[str]:
 
 
 def test_every_command_is_known_to_change_the_log_or_not() -> None:
-    """A new command belongs into one of the lists above; what changes a log is audited."""
+    """Every command is in one of the lists above, and those that change a log are audited."""
     audited = {each for each in (*OFFLINE, *ONLINE) if " --" not in each}
     assert set(names(commands.build())) == READ_ONLY | ELSEWHERE | audited
 
 
 @pytest.mark.parametrize("command", OFFLINE)
 def test_every_command_is_audited(command: str, pipeline: Path) -> None:
-    """With its reason, who gave it, its arguments and its outcome; nothing goes missing again."""
+    """A command's line has its reason, its operator, its arguments and its outcome."""
     log = pipeline.parent / "log"
     assert app.execute([*prepared(command, pipeline), "--reason", "ticket 7"]) == 0
     (line,) = changes(log)
@@ -159,7 +159,7 @@ def test_every_command_is_audited(command: str, pipeline: Path) -> None:
 
 
 def test_no_command_erases_a_line(pipeline: Path) -> None:
-    """What was done to a route stays in the file when the route is gone."""
+    """The changes to a route stay in the file after the route is removed."""
     file = str(pipeline)
     app.execute(["ack", file, "out", "4"])
     app.execute(["route", "forget", file, "old", "--yes"])
@@ -172,7 +172,7 @@ def test_no_command_erases_a_line(pipeline: Path) -> None:
 def test_nothing_is_changed_before_it_is_audited(
     command: str, pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the audit file cannot be written, every command fails and leaves all as it was."""
+    """A command that cannot write the audit file fails and changes nothing."""
     words = prepared(command, pipeline)
     log = pipeline.parent / "log"
     before, known = segments(log), progress(log)
@@ -183,7 +183,7 @@ def test_nothing_is_changed_before_it_is_audited(
 
 
 def test_a_refused_command_leaves_no_line(pipeline: Path) -> None:
-    """What changes nothing is not audited."""
+    """A command that changes nothing is not audited."""
     file = str(pipeline)
     for words in (
         ("ack", file, "out", "99"),
@@ -200,7 +200,7 @@ def test_a_refused_command_leaves_no_line(pipeline: Path) -> None:
 
 
 def test_an_outcome_has_no_text_of_an_error(tmp_path: Path) -> None:
-    """A failure is recorded by its class; its text may hold a secret."""
+    """A failure is recorded by its class, because its text may hold a secret."""
     audit = AuditFile(tmp_path)
     with pytest.raises(ActionRefused), audit.change("ack", ME, first=3):
         raise ActionRefused("the password is hunter2")
@@ -232,7 +232,7 @@ def test_threads_do_not_overwrite_one_another(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_moved_aside_is_begun_anew(tmp_path: Path) -> None:
-    """So that an operator can rotate it at any time."""
+    """An audit file that was moved aside is created again, so that it can be rotated."""
     audit = AuditFile(tmp_path)
     audit.record("ack", ME)
     (tmp_path / AUDIT).rename(tmp_path / "old.jsonl")
@@ -241,14 +241,14 @@ def test_a_file_that_was_moved_aside_is_begun_anew(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_refuses_the_action(tmp_path: Path) -> None:
-    """The block is not run when its line cannot be written."""
+    """A block is not run if its line cannot be written."""
     (tmp_path / AUDIT).mkdir()
     with pytest.raises(EnvironmentFault), AuditFile(tmp_path).change("ack", ME):
         pytest.fail("it was done without a line")
 
 
 def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
-    """Whatever stands in the file, the lines that are whole are shown."""
+    """Torn and foreign lines are skipped, and whole lines are shown."""
     audit = AuditFile(tmp_path)
     audit.record("ack", ME)
     with (tmp_path / AUDIT).open("ab") as file:
@@ -264,7 +264,7 @@ def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
 def test_the_login_user_counts_where_it_is_set(
     tmp_path: Path, content: str | None, login: int | None
 ) -> None:
-    """Without a login uid it is the process's user, and the line says which of them it is."""
+    """The login uid counts if it is set, else the process's user, and the line records which."""
     (tmp_path / "42").mkdir()
     if content is not None:
         (tmp_path / "42" / "loginuid").write_text(content)
@@ -275,7 +275,7 @@ def test_the_login_user_counts_where_it_is_set(
 
 
 def test_a_user_who_became_root_is_named(pipeline: Path) -> None:
-    """The login uid of a process outlives sudo and su: it is in the line beside the uid."""
+    """The login uid, which outlives sudo and su, is in the line beside the uid."""
     script = (
         "import pathlib, sys; from transporter.cli import app;"
         f"pathlib.Path('/proc/self/loginuid').write_text('{LOGIN}');"
@@ -290,7 +290,7 @@ def test_a_user_who_became_root_is_named(pipeline: Path) -> None:
 
 
 def test_the_command_shows_the_newest(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``transporter audit`` shows who, what and why; --last bounds it, --json has all fields."""
+    """``transporter audit`` shows the newest changes, bounded by --last, in full with --json."""
     file = str(pipeline)
     assert app.execute(["audit", file]) == 0
     assert "no changes were made" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Defaults in a settings class stand for what the same text in a pipeline file would."""
+"""Tests of defaults in a settings class, which mean the same as in a pipeline file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIPELINE = {FOLDER: Path("/pipelines")}
 
 
 class Config(AdaptorConfig):
-    """Settings whose defaults are written as in a file."""
+    """Settings with defaults written as in a file."""
 
     timeout: Duration = "5s"
     """How long to wait."""
@@ -32,14 +32,14 @@ class Config(AdaptorConfig):
 
 
 class Longer(Config):
-    """Inherits all but one."""
+    """Settings that inherit all defaults but one."""
 
     timeout: Duration = "7d"
 
 
 @pytest.mark.parametrize("context", [None, PIPELINE])
 def test_a_text_becomes_what_it_stands_for(context: dict[str, Any] | None) -> None:
-    """In code as for a pipeline file, the instance has numbers, a secret and a path."""
+    """An instance has numbers, a secret and a path, in code and for a pipeline file."""
     found = Config.model_validate({}, context=context)
     assert (found.timeout, found.longest, found.pause, found.wait) == (5.0, 60.0, 2.0, 0.25)
     assert isinstance(found.pause, float)
@@ -49,7 +49,7 @@ def test_a_text_becomes_what_it_stands_for(context: dict[str, Any] | None) -> No
 
 
 def test_a_subclass_has_its_own_and_the_inherited() -> None:
-    """What a class inherits stays valid beside what it declares anew."""
+    """Inherited defaults stay valid beside new ones."""
     found = Longer.model_validate({}, context=PIPELINE)
     assert (found.timeout, found.longest, found.path) == (604800.0, 60.0, Path("/pipelines/out.db"))
 
@@ -77,14 +77,14 @@ def test_they_are_shown_as_a_file_writes_them() -> None:
     ],
 )
 def test_a_wrong_one_names_class_and_field(kind: Any, default: object, reason: str) -> None:
-    """The class cannot be made; the error says of what, and repeats no value."""
+    """A wrong default fails its class, and the error names both but repeats no value."""
     with pytest.raises(ConfigError) as failed:
         type("Wrong", (AdaptorConfig,), {"__annotations__": {"wait": kind}, "wait": default})
     assert str(failed.value) == f"Wrong.wait: its default {reason}"
 
 
 def test_a_class_that_is_completed_later_is_validated_then() -> None:
-    """Where a type is not known yet, the defaults are validated as soon as it is."""
+    """The defaults of an incomplete class are validated as soon as its types are known."""
 
     class Late(AdaptorConfig):
         wait: Duration = "often"

@@ -1,4 +1,4 @@
-"""Pipelines inside another program: their life, their events, and what they leave alone."""
+"""Tests of pipelines inside another program: their life, their events, and their isolation."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ROOT = Path(transporter.__file__).parents[1]
 
 @pytest.fixture(autouse=True)
 def sparkless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let hosts be forked without Spark."""
+    """Fork hosts without Spark."""
     monkeypatch.setattr(embed, "SparkLauncher", lambda *_, **__: SparklessHost())
 
 
 def values(folder: Path, *, end: bool = False, **route: Any) -> dict[str, Any]:
-    """Return a pipeline of three entries, its files in *folder*."""
+    """Return a pipeline of three entries with files in *folder*."""
     (folder / "source.txt").write_text("a x\na y\na z\n")
     reader = {"name": "in", "adaptor": "engine_tools:LinesReader", "path": "source.txt", "end": end}
     writer = {"adaptor": "engine_tools:LinesWriter", "path": "out.jsonl", **route.pop("writer", {})}
@@ -46,7 +46,7 @@ def values(folder: Path, *, end: bool = False, **route: Any) -> dict[str, Any]:
 
 
 class Heard:
-    """Keeps what a callback hears."""
+    """A callback that keeps its events."""
 
     def __init__(self) -> None:
         self.all: list[embed.Event] = []
@@ -62,7 +62,7 @@ class Heard:
 
 
 def test_sources_that_end(tmp_path: Path) -> None:
-    """A pipeline of finite sources ends by itself, with every event in its place."""
+    """A pipeline of finite sources ends by itself, with its events in order."""
     heard = Heard()
     pipeline = Pipeline(values(tmp_path, end=True), tmp_path, meter=0.05)
     pipeline.on_event(heard)
@@ -83,7 +83,7 @@ def test_sources_that_end(tmp_path: Path) -> None:
 
 
 def test_a_context_manager_starts_and_drains(tmp_path: Path) -> None:
-    """It runs for the length of a block; what was logged is delivered before it ends."""
+    """A pipeline runs for the length of a block, and delivers all logged entries before its end."""
     with Pipeline(values(tmp_path), tmp_path) as pipeline:
         until(lambda: pipeline.status().readers[0].logged == 3)
         assert not pipeline.wait(0.01)
@@ -93,7 +93,7 @@ def test_a_context_manager_starts_and_drains(tmp_path: Path) -> None:
 
 
 def test_a_file_with_variables_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """from_file takes variables from the mapping it is given, or else from the environment."""
+    """``from_file`` takes variables from its mapping, or else from the environment."""
     file = tmp_path / "p.yaml"
     file.write_text(
         "log: {dir: log}\nobserve: {listen: off}\n"
@@ -126,7 +126,7 @@ WRONG: list[tuple[Callable[[dict[str, Any]], object], str]] = [
 def test_what_is_wrong_with_a_mapping(
     tmp_path: Path, spoil: Callable[[dict[str, Any]], object], problem: str
 ) -> None:
-    """A mapping is checked as a file would be; an error names the key, and no line."""
+    """A mapping is checked like a file, but an error names only the key, and no line."""
     made = values(tmp_path)
     spoil(made)
     with pytest.raises(ConfigError, match=problem):
@@ -134,7 +134,7 @@ def test_what_is_wrong_with_a_mapping(
 
 
 def test_a_mapping_is_taken_as_it_is(tmp_path: Path) -> None:
-    """No variable is replaced in it, and what the caller does to it later changes nothing."""
+    """Variables in a mapping are not replaced, and later changes to it have no effect."""
     made = values(tmp_path, writer={"path": "${HOME}.jsonl"})
     pipeline = Pipeline(made, tmp_path)
     made["routes"].clear()
@@ -144,7 +144,7 @@ def test_a_mapping_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_a_callback_that_raises_hurts_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its error is logged by name, other callbacks hear everything, entries flow."""
+    """A callback's error is logged, and other callbacks and the delivery are unaffected."""
     heard = Heard()
 
     def broken(event: embed.Event) -> None:
@@ -164,7 +164,7 @@ def test_a_callback_that_raises_hurts_nobody(
 
 
 def test_a_callback_may_stop_the_pipeline(tmp_path: Path) -> None:
-    """stop() from a callback only asks, so that nobody waits for himself."""
+    """``stop()`` from a callback only requests the stop, so that no thread waits for itself."""
     pipeline = Pipeline(values(tmp_path), tmp_path)
     pipeline.on_event(lambda event: pipeline.stop() if isinstance(event, Booted) else None)
     pipeline.start()
@@ -173,7 +173,7 @@ def test_a_callback_may_stop_the_pipeline(tmp_path: Path) -> None:
 
 
 def test_a_callback_that_hangs_does_not_hold_the_engine(tmp_path: Path) -> None:
-    """Entries are delivered and the end is reached while a callback is at its first event."""
+    """Entries are delivered and the end is reached while a callback hangs at its first event."""
     go = threading.Event()
     pipeline = Pipeline(values(tmp_path, end=True), tmp_path, meter=0.01)
     pipeline.on_event(lambda _: go.wait(PATIENCE))
@@ -185,7 +185,7 @@ def test_a_callback_that_hangs_does_not_hold_the_engine(tmp_path: Path) -> None:
 
 
 def test_problems_are_told(tmp_path: Path) -> None:
-    """A halted route comes as a problem and as a change of state, and the exit names it."""
+    """A halted route is reported as a problem and as a change of state, and named at the exit."""
     heard = Heard()
     pipeline = Pipeline(values(tmp_path, end=True, writer={"reject": [1]}), tmp_path)
     pipeline.on_event(heard)
@@ -199,7 +199,7 @@ def test_problems_are_told(tmp_path: Path) -> None:
 
 
 def test_a_start_that_fails(tmp_path: Path) -> None:
-    """What keeps it from starting is raised by start(), and nothing is left running."""
+    """``start()`` raises the reason of a failed start, and nothing is left running."""
     first = Pipeline(values(tmp_path), tmp_path)
     second = Pipeline(values(tmp_path), tmp_path)
     with first:
@@ -211,7 +211,7 @@ def test_a_start_that_fails(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_fails(tmp_path: Path) -> None:
-    """A failure on the way ends it; wait() returns, and stop() raises the reason."""
+    """After a failure while running, ``wait()`` returns, and ``stop()`` raises the reason."""
     made = values(tmp_path)
     made["readers"][0]["adaptor"] = "broken_parts:Broken"
     (tmp_path / "broken_parts.py").write_text(BROKEN)
@@ -237,7 +237,7 @@ class Broken(LinesReader):
 
 
 def test_it_is_used_once(tmp_path: Path) -> None:
-    """A second start is refused; a stop before the start, or a second one, changes nothing."""
+    """A second start is refused, and a stop before the start, or a second one, has no effect."""
     pipeline = Pipeline(values(tmp_path, end=True), tmp_path)
     pipeline.stop()
     with pytest.raises(RuntimeError, match="has not started"):
@@ -250,7 +250,7 @@ def test_it_is_used_once(tmp_path: Path) -> None:
 
 
 def test_two_pipelines_in_one_process(tmp_path: Path) -> None:
-    """Each has its own log and endpoint, and stops alone."""
+    """Each of two pipelines has its own log and endpoint, and stops alone."""
     folders = [tmp_path / "one", tmp_path / "two"]
     made = []
     for folder in folders:
@@ -270,7 +270,7 @@ def test_two_pipelines_in_one_process(tmp_path: Path) -> None:
 
 
 def test_what_belongs_to_the_host_is_left_alone(tmp_path: Path) -> None:
-    """Signal handlers, logging handlers and levels, and the streams are what they were."""
+    """Signal handlers, logging handlers and levels, and the streams stay unchanged."""
 
     def belongings() -> list[object]:
         root, ours = logging.getLogger(), logging.getLogger("transporter")
@@ -307,7 +307,7 @@ def test_events_go_to_the_hosts_logging(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_importing_the_package_is_cheap() -> None:
-    """``import transporter`` imports nothing of it; the names are there when they are asked for."""
+    """``import transporter`` imports no submodule, and its names are imported on first use."""
     code = (
         "import sys, transporter\n"
         "heavy = {'pyarrow', 'pydantic', 'prometheus_client', 'transporter.embed'}\n"
@@ -330,7 +330,7 @@ def test_importing_the_package_is_cheap() -> None:
 
 
 def test_an_endpoint_that_cannot_be_had(tmp_path: Path) -> None:
-    """A taken port is raised by start(), before the log is touched."""
+    """An unusable address is raised by ``start()``, before the log is touched."""
     made = values(tmp_path) | {"observe": {"listen": "192.0.2.1:0", "insecure": True}}
     with pytest.raises(EnvironmentFault, match="cannot be listened at"):
         Pipeline(made, tmp_path).start()

@@ -16,7 +16,7 @@ REASON = "another user's id needs root"
 def test_without_root_a_test_is_skipped_but_fails_in_ci(
     setting: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test that needs another user is skipped with its reason, and fails where CI is set."""
+    """A test that needs another user is skipped with its reason, and fails in CI."""
     monkeypatch.setenv("CI", setting)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(outcome, match=REASON):
@@ -24,7 +24,7 @@ def test_without_root_a_test_is_skipped_but_fails_in_ci(
 
 
 def test_a_missing_tool_counts_as_missing_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root alone is not enough where the test names a tool that is not installed."""
+    """Root alone is not enough for a test that names a missing tool."""
     monkeypatch.setenv("CI", "true")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     need_root(REASON, sys.executable)

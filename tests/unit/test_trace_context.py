@@ -1,4 +1,4 @@
-"""The trace context of a message: which headers are one."""
+"""Tests of the trace context in the headers of a message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def test_a_valid_context_is_found() -> None:
-    """Ids and the flag are those of the header, and the state stands beside them."""
+    """Ids and the flag come from the header, with the state beside them."""
     found = trace_context((("a", b"b"), ("traceparent", PARENT), ("tracestate", b"v=1,w=2")))
     assert found is not None
     assert (found.parent, found.state) == (PARENT.decode(), "v=1,w=2")
@@ -20,7 +20,7 @@ def test_a_valid_context_is_found() -> None:
 
 
 def test_the_flag_is_one_bit() -> None:
-    """Only the last bit of the flags tells whether the trace is recorded."""
+    """Only the last bit of the flags marks a recorded trace."""
     for flags, sampled in ((b"00", False), (b"02", False), (b"03", True), (b"ff", True)):
         found = trace_context([("traceparent", PARENT[:-2] + flags)])
         assert found is not None
@@ -28,7 +28,7 @@ def test_the_flag_is_one_bit() -> None:
 
 
 def test_names_have_no_case_and_the_last_one_counts() -> None:
-    """A bridge may write Traceparent, and a relay may have appended its own."""
+    """Names are compared without case, and the last of several headers counts."""
     later = PARENT.replace(b"b7-01", b"b8-01")
     found = trace_context([("Traceparent", PARENT), ("TRACEPARENT", later)])
     assert found is not None
@@ -53,12 +53,12 @@ def test_names_have_no_case_and_the_last_one_counts() -> None:
     ],
 )
 def test_what_is_no_parent_is_no_context(parent: bytes | None) -> None:
-    """A header that W3C calls invalid is not passed on, and neither is the state beside it."""
+    """A header that is invalid for W3C is dropped, and so is the state beside it."""
     assert trace_context([("traceparent", parent), ("tracestate", b"v=1")]) is None
 
 
 def test_a_later_version_may_have_more() -> None:
-    """Versions after 00 append fields, which are passed on as they are."""
+    """Fields that versions after 00 append are passed on unchanged."""
     parent = PARENT.replace(b"00-4", b"cc-4") + b"-what-comes"
     found = trace_context([("traceparent", parent)])
     assert found is not None
@@ -67,7 +67,7 @@ def test_a_later_version_may_have_more() -> None:
 
 @pytest.mark.parametrize("state", [None, b"", b"a\r\nb", b"\xff", b"v" * 513])
 def test_a_state_that_is_invalid_is_left_out(state: bytes | None) -> None:
-    """The parent stands without it, as W3C has it."""
+    """An invalid state is dropped, but the parent is kept, as in W3C's standard."""
     found = trace_context([("tracestate", state), ("traceparent", PARENT)])
     assert found is not None
     assert found.state is None

@@ -1,1 +1,1 @@
-"""The only package that imports pyspark: the Spark host and its pumps."""
+"""The Spark host and its pumps: the only package that imports pyspark."""

@@ -1,8 +1,8 @@
-"""Our own code for the executors of a cluster, so that nobody installs it there.
+"""Our own code for the executors of a cluster, so that it need not be installed there.
 
-An archive that Spark distributes and unpacks beside each executor, where
-``PYTHONPATH`` finds it: as files, for some of them are data, and early enough for
-Spark's Python daemon. Executors need Python and our dependencies, nothing of ours.
+Spark distributes an archive and unpacks it beside each executor, on ``PYTHONPATH``. It is
+unpacked because some of the files are data, and early enough for Spark's Python daemon.
+Executors need Python and our dependencies, but not this package.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transporter.protocol.network import Network
 
 FOLDER: Final = "transporter-code"
-"""Where the archive is unpacked, below an executor's working directory."""
+"""The folder of the unpacked archive, below an executor's working directory."""
 _ARCHIVE: Final = f"{FOLDER}.zip"
 _METADATA: Final = ("METADATA", "entry_points.txt")
 _NEVER: Final = ("__pycache__", "quickstart", "scaffold")
@@ -39,12 +39,12 @@ _ARCHIVES: Final = "spark.archives"
 def on_a_cluster(
     network: Network, config: dict[str, str], scratch: Path, *, frames: bool = False
 ) -> dict[str, str]:
-    """Return Spark's settings for a cluster that reaches us by *network*; *config* wins.
+    """Return Spark's settings for a cluster that reaches us by *network*.
 
-    With *frames* the driver does more than schedule: slices pass through it. Unless *network* is
-    insecure, Spark authenticates and encrypts its connections. Writes the archive into
-    *scratch*. What is a list, archives and ``PYTHONPATH``, begins with ours and goes on with
-    the user's.
+    *config* takes precedence. With *frames* the driver does more than schedule: slices pass
+    through it. Unless *network* is insecure, Spark authenticates and encrypts its connections.
+    The archive is written into *scratch*. The lists, archives and ``PYTHONPATH``, hold our
+    values first and then the user's.
 
     Raises:
         HostFailed: the archive cannot be written.
@@ -56,7 +56,7 @@ def on_a_cluster(
         "spark.driver.bindAddress": network.host,
         **(_WORKING if frames else _SCHEDULING),
         **({} if network.insecure else PROTECTED),
-        # A worker that dies is the engine's business: it alone knows when the next may begin.
+        # The engine handles a worker that dies: only it can decide when the next may begin.
         "spark.task.maxFailures": "1",
         **config,
         _ARCHIVES: ",".join(filter(None, (archive, config.get(_ARCHIVES)))),
@@ -88,7 +88,7 @@ def _files() -> Iterator[tuple[Path, str]]:
 
 
 def _metadata() -> Iterator[tuple[str, str]]:
-    """Yield what makes the short names of adaptors known there: our entry points."""
+    """Yield our entry points, which define the short names of adaptors on the executors."""
     try:
         ours = distribution("transporter")
     except PackageNotFoundError as error:

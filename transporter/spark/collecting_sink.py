@@ -1,4 +1,4 @@
-"""The sink of a DataFrame route that is tried: keeps its rows as values of JSON.
+"""The sink of a DataFrame route in a dry run: keeps its rows as JSON values.
 
 Each slice becomes a file of JSON lines, ``[offset, {column: value}]``, named by its first offset
 so that files sort by it. ``transporter.dry_run.collecting_writer`` reads them.
@@ -43,7 +43,7 @@ class RowCollector:
         """Do nothing."""
 
     def save(self, frame: DataFrame, part: FrameSlice) -> None:
-        """Keep the rows of *frame*; what is delivered again takes the place of the first."""
+        """Keep the rows of *frame*. Redelivered rows replace the first ones."""
         kinds = frame.schema
         rows = [(row.offset, json_value(row, kinds)) for row in frame.collect()]
         lines = (f"{json.dumps(row)}\n" for row in sorted(rows, key=itemgetter(0)))
@@ -54,7 +54,7 @@ class RowCollector:
 
 
 def json_value(value: Any, kind: DataType) -> Any:  # noqa: ANN401 - any type of column
-    """Return *value*, which is of the type *kind*, as a value that JSON has."""
+    """Return *value*, which is of the type *kind*, as a JSON value."""
     if value is None:
         return None
     match kind:
@@ -73,7 +73,7 @@ def json_value(value: Any, kind: DataType) -> Any:  # noqa: ANN401 - any type of
 
 def _scalar(value: Any, kind: DataType) -> Any:  # noqa: ANN401 - as above
     if isinstance(kind, TimestampType):
-        # Python gets it in the time zone of this host, whatever that is.
+        # Python gets it in the time zone of this host.
         return value.astimezone(UTC).isoformat()
     if isinstance(kind, VariantType):
         return json.loads(value.toJson())

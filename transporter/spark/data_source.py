@@ -1,8 +1,8 @@
 """The log as a table of Spark: ``spark.read.format("transporter").load(DIRECTORY)``.
 
 Spark finds :class:`TransporterSource` by itself, through the package
-``pyspark_transporter``, wherever transporter is installed. Needs no lock and no
-engine: a query reads what is confirmed when it is planned (Invariant 12).
+``pyspark_transporter``, if transporter is installed. No lock and no engine are
+needed. A query reads the entries that are confirmed when it is planned (Invariant 12).
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ class TransporterSource(DataSource):  # type: ignore[misc] # pyspark is untyped
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` calls it."""
+        """Return the name for ``format``."""
         return NAME
 
     def schema(self) -> StructType:
-        """Return the table's columns; raise when there is no log, at ``load``."""
+        """Return the table's columns. Without a log this raises, at ``load``."""
         options = self._options()
         look(options.directory)
         return schema_of(options)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return what reads a batch query."""
+        """Return the reader of a batch query."""
         refuse(self.options, streaming=False)
         options = self._options()
         kind = PushingReader if options.push_down else BatchReader
         return kind(options, shape_of(schema, options))
 
     def streamReader(self, schema: StructType) -> StreamReader | Refused:  # noqa: N802 - Spark's name
-        """Return what reads a stream."""
+        """Return the reader of a stream."""
         try:
             refuse(self.options, streaming=True)
             options = self._options()
             return StreamReader(options, shape_of(schema, options))
         except TransporterError as error:
-            # Raised here, it would be told below an error of Spark's own that follows from it.
+            # Raised here, it would appear below a consequential error of Spark's own.
             return Refused(error)
 
     def _options(self) -> Options:
@@ -69,10 +69,10 @@ class TransporterSource(DataSource):  # type: ignore[misc] # pyspark is untyped
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped
-    """Plans one query and, in its tasks, reads it. Pickled in between, so it holds values only."""
+    """A reader that plans a query and reads it in tasks. It is pickled, so it holds values only."""
 
     def __init__(self, options: Options, shape: Shape) -> None:
-        """Read all that *options* leave, in *shape*."""
+        """Read the entries that *options* select, in *shape*."""
         self._options, self._shape = options, shape
         self._selection: Selection = selection_of(options)
 
@@ -82,21 +82,21 @@ class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a partition."""
-        if partition.value is None:  # what Spark makes of no partitions
+        if partition.value is None:  # Spark's substitute for an empty list of partitions
             return iter(())
         return rows(self._options, Part(*partition.value), self._selection, self._shape)
 
 
 class PushingReader(BatchReader):
-    """One that takes filters from Spark, for a DataFrame that is read once and by one query.
+    """A reader that accepts filters from Spark, for a DataFrame read once and by one query.
 
-    Spark 4.2 keeps in a loaded DataFrame what was pushed last: whatever reads it a
-    second time, in the same query or a later one, gets those rows only. So nobody has
-    this who did not ask for it; ``from``, ``to`` and ``namespace`` have no such trap.
+    Spark 4.2 keeps the filters pushed last in a loaded DataFrame. A second read, in the
+    same query or a later one, gets those rows only. So users must request it.
+    ``from``, ``to`` and ``namespace`` have no such trap.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take the filters that can be judged here, and return the others."""
+        """Accept the filters that can be evaluated exactly, and return the others."""
         taken = tuple(each for each in filters if accepts(each, self._shape.converted_columns))
         bounds = self._selection.bounds.meet(bounds_of_filters(taken))
         self._selection = Filtered(self._selection.wanted, bounds, taken)

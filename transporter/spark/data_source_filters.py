@@ -1,7 +1,7 @@
-"""Filters that Spark pushes down: the range of the log they leave, and which rows. Pure.
+"""Filters that Spark pushes down: the range of the log they leave, and its rows. Pure functions.
 
-A filter is taken only when Arrow can judge it exactly as Spark would; all others
-are Spark's to apply.
+A filter is accepted only when Arrow evaluates it exactly as Spark would. Spark applies all
+others.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TYPES: Final = {
     **dict.fromkeys(("namespace", "op", "phase", "source_id", "content_type"), str),
     "key": bytes,
 }
-"""Columns whose values can be compared, and as what Spark gives a value."""
+"""Columns whose values can be compared, with the Python types of Spark's values."""
 _NULLS: Final = (IsNull, IsNotNull)
 _EQUALS: Final = (EqualTo, EqualNullSafe)
 _ORDER: Final = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
@@ -51,7 +51,7 @@ _TEXT: Final = (StringStartsWith, StringEndsWith, StringContains)
 
 
 def accepts(wanted: Filter, changed: frozenset[str]) -> bool:
-    """Tell whether *wanted* can be judged here exactly; the columns *changed* are not the log's."""
+    """Return whether Arrow evaluates *wanted* exactly. Columns *changed* differ from the log's."""
     negated = isinstance(wanted, Not)
     inner = wanted.child if negated else wanted
     name, *inside = getattr(inner, "attribute", None) or ("",)
@@ -64,7 +64,7 @@ def accepts(wanted: Filter, changed: frozenset[str]) -> bool:
 
 def _comparable(wanted: Any, kind: type, *, negated: bool) -> bool:  # noqa: ANN401 - pyspark is untyped
     if isinstance(wanted, In):
-        # `x NOT IN (…, NULL)` is never true; let Spark find that out.
+        # `x NOT IN (…, NULL)` is never true. Spark handles that case.
         return all(_is(value, kind) or (value is None and not negated) for value in wanted.value)
     ordered = isinstance(wanted, _ORDER) and kind in (int, datetime)
     textual = isinstance(wanted, _TEXT) and kind is str
@@ -80,7 +80,7 @@ def _is(value: object, kind: type) -> bool:
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """Return the part of the log outside which no row passes *filters*."""
+    """Return the part of the log that holds every row that passes *filters*."""
     return reduce(Bounds.meet, map(_bounds, filters), Bounds())
 
 
@@ -119,8 +119,8 @@ def _range(wanted: Any, value: int) -> tuple[int, int]:  # noqa: ANN401 - pyspar
 
 
 def passing(entries: pa.RecordBatch, filters: Iterable[Filter]) -> pa.RecordBatch:
-    """Return those of *entries* that pass all of *filters*, which were accepted."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that planning does without
+    """Return those of *entries* that pass all of *filters*, each of which was accepted."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - takes 60 ms, and planning does not need it
 
     masks = [_mask(entries, wanted) for wanted in filters]
     return entries.filter(reduce(pc.and_, masks)) if masks and entries.num_rows else entries
@@ -135,7 +135,7 @@ def _mask(entries: pa.RecordBatch, wanted: Any) -> pa.BooleanArray:  # noqa: ANN
     fails = pc.invert(_test(column, wanted.child))
     if isinstance(wanted.child, (*_NULLS, EqualNullSafe)):
         return fails
-    # In SQL nothing is unequal to null, either.
+    # In SQL no value is unequal to null, either.
     return pc.and_(fails, column.is_valid())
 
 

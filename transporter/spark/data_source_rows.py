@@ -57,10 +57,10 @@ def _check(field: StructField) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Filtered(Selection):
-    """A selection of which only those entries are wanted that pass the ``filters``, too."""
+    """A selection limited to the entries that also pass the ``filters``."""
 
     filters: tuple[Filter, ...] = ()
 
     def of(self, found: Located, part: Part) -> pa.RecordBatch:
-        """Return what is wanted of a frame, in so far as it lies in *part*."""
+        """Return the wanted entries of a frame that lie in *part*."""
         return passing(Selection.of(self, found, part), self.filters)

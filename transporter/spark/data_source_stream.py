@@ -1,7 +1,7 @@
 """The log as a stream of Spark: ``spark.readStream.format("transporter").load(DIRECTORY)``.
 
 Spark's checkpoint holds ``{"log": id, "offset": the next one to read}``. A stream
-is no route: retention and compaction do not wait for it.
+is not a route: retention and compaction do not wait for it.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ Progress = dict[str, Any]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc] # pyspark is untyped
-    """Plans the micro-batches of one stream and, in their tasks, reads them."""
+    """A reader that plans the micro-batches of one stream and reads them in their tasks."""
 
     def __init__(self, options: Options, shape: Shape) -> None:
-        """Open nothing yet: Spark pickles one of these for its tasks."""
+        """Keep values only, because Spark pickles the reader for its tasks."""
         self._options, self._shape = options, shape
         self._follower: Follower | None = None
         self._target: int | None = None
 
     def initialOffset(self) -> Progress:  # noqa: N802 - Spark's name
-        """Return where a stream without a checkpoint begins."""
+        """Return the start of a stream without a checkpoint."""
         return self._at(_beginning(self._options, self._end()))
 
     def latestOffset(self, start: Progress, limit: ReadLimit) -> Progress:  # noqa: N802 - Spark's name
-        """Return up to where the micro-batch from *start* is to read, *limit* respected."""
+        """Return the end of the micro-batch from *start*, within *limit*."""
         self._check(start)
         end = self._end() if self._target is None else self._target
         if end <= start[_OFFSET]:
@@ -63,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._at(max(first, _limited(self._options, first, end, limit)))
 
     def reportLatestOffset(self) -> Progress:  # noqa: N802 - Spark's name
-        """Return the end of the log, for the query's progress."""
+        """Return the end of the log for the progress of the query."""
         return self._at(self._end())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -75,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Let the stream end at what is there now."""
+        """Have the stream end at the current end of the log."""
         self._target = self._end()
 
     def partitions(self, start: Progress, end: Progress) -> list[InputPartition]:
@@ -96,12 +96,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return rows(self._options, Part(*partition.value), selection, self._shape)
 
     def stop(self) -> None:
-        """Close what is open of the log."""
+        """Close the open files of the log."""
         if self._follower is not None:
             self._follower.close()
 
     def _end(self) -> int:
-        """Return the offset behind the last one that is known to be durable (Invariant 12)."""
+        """Return the offset behind the last one confirmed as durable (Invariant 12)."""
         if self._follower is None:
             confirmed = look(self._options.directory).confirmed
             self._follower = Follower(self._options.directory, 0, confirmed)
@@ -120,10 +120,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
 
 class Refused(DataSourceStreamReader):  # type: ignore[misc] # pyspark is untyped
-    """Stands for a stream that cannot be: whatever is asked of it raises why."""
+    """A stand-in for a stream that cannot start. Every method raises the reason."""
 
     def __init__(self, error: TransporterError) -> None:
-        """Raise *error* when it is used."""
+        """Keep *error* for every method to raise."""
         self._error = error
 
     def initialOffset(self) -> Progress:  # noqa: N802 - Spark's name
@@ -165,12 +165,12 @@ def _beginning(options: Options, end: int) -> int:
             try:
                 return first_since(reader, options.starting.time, end - 1)
             except OffsetRefused:
-                return end  # nothing is that new: it begins with what comes
+                return end  # no entry is that new, so it begins with the next one
     return first_present(options, int(options.starting))
 
 
 def _limited(options: Options, first: int, end: int, limit: ReadLimit) -> int:
-    """Return the offset behind what *limit* lets be read of the range from *first* to *end*."""
+    """Return the end of the part that *limit* allows of the range from *first* to *end*."""
     most, size = END, END
     if isinstance(limit, ReadMaxRows):
         most = limit.max_rows

@@ -1,8 +1,8 @@
-"""A route whose slices are Spark DataFrames: with ``sql`` steps, or into a sink of Spark's.
+"""A route whose slices are Spark DataFrames: with ``sql`` steps, or into a Spark sink.
 
 It answers the engine like a worker, ``Slice`` to ``Outcome``, from a thread of the Spark driver.
-Each slice is a job. Where one fails and no entry is named, the slice is halved until one entry is
-left: what comes before it is delivered by then, and the rest follows it.
+Each slice is a job. If one fails and no entry is named, the slice is halved until one entry is
+left. The entries before it are then delivered, and the rest follow it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import Observation
-from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from transporter.adaptor import AdaptorConfig, FrameSlice
 from transporter.errors import Rejected, SinkError, SinkTimeout
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from transporter.worker.entry_source import EntrySource
 
 _GRACE: Final = 5.0
-"""Seconds after ``slice_timeout`` in which a task may end its own process, and name its reason."""
+"""Seconds after ``slice_timeout`` in which a task may end its own process and report why."""
 
 _ABANDONED: Final = 15.0
 """Seconds after that in which a sink whose jobs were cancelled must return."""
 
 _PATIENCE: Final = 2
-"""Seconds until Spark's own listeners have told what they have counted."""
+"""Seconds that Spark's own listeners have to report their counts."""
 
 
 def serve(
@@ -64,8 +64,8 @@ def serve(
 ) -> None:
     """Serve the route that *invitation* is for until the engine closes the connection.
 
-    *session* is the route's own, so that no view is another one's. *abandon* ends this process,
-    for the reason it is given: nothing else ends a thread whose sink does not return.
+    *session* belongs to this route alone, so routes share no views. *abandon* ends this process
+    and reports its reason. Nothing else ends a thread whose sink does not return.
     """
     with (
         suppress(EOFError, ConnectionError, TimeoutError),
@@ -82,7 +82,7 @@ def serve(
                 )
                 _open_and_serve(spec, engine, delivery)
         except BaseException as error:
-            # The host tells the engine what we raise (Invariant 20).
+            # The host reports our exceptions to the engine (Invariant 20).
             spec.secrets.hide_in(error)
             raise
 
@@ -102,62 +102,63 @@ def _open_and_serve(spec: WorkerSpec, engine: _Engine, delivery: FrameDelivery) 
 
 
 class _Engine:
-    """What a route in the driver says to its engine, which ends it by hanging up.
+    """The connection of a route in the driver to its engine, which ends the route by closing it.
 
-    Its jobs are cancelled when they take too long, and its process ends when that does not help.
+    The route's jobs are cancelled when they take too long. If that does not help, its process
+    ends.
     """
 
     def __init__(self, connection: WorkerChannel) -> None:
         self._connection = connection
 
-    def ask(self, message: object) -> Any:  # noqa: ANN401 - what answers the message
+    def ask(self, message: object) -> Any:  # noqa: ANN401 - the answer to the message
         """Return the engine's answer to *message*."""
         self._connection.send(message)
         return self._connection.recv()
 
     def next(self) -> Slice | Retry | None:
-        """Return what is to be delivered next."""
+        """Return the next slice or retry to deliver."""
         return received(self._connection)
 
     def tell(self, message: object) -> None:
-        """Say *message*."""
+        """Send *message*."""
         self._connection.send(message)
 
 
 class FrameWorker(Worker):
-    """Answers slices; of what was delivered it counts what the queries dropped as skipped."""
+    """A worker for DataFrames. It counts delivered entries that the queries dropped as skipped."""
 
     def __init__(
         self, spec: WorkerSpec, engine: _Engine, delivery: FrameDelivery, source: EntrySource
     ) -> None:
-        """Deliver by *delivery* what comes from *source*; its plan has the steps."""
+        """Deliver the entries of *source* by *delivery*, whose plan has the steps."""
         super().__init__(replace(spec, steps=()), engine, delivery, source, Path(spec.folder))
         self._delivery = delivery
 
     def answer(self, asked: Slice | Retry) -> Outcome:
-        """Return what became of *asked*."""
+        """Return the outcome of *asked*."""
         outcome = super().answer(asked)
         gone = min(self._delivery.vanished, outcome.delivered)
         self._delivery.vanished = 0
         return replace(outcome, delivered=outcome.delivered - gone, skipped=outcome.skipped + gone)
 
     def _reporter(self) -> None:
-        """Report no parts: only at a slice's end is it known how many entries were dropped."""
+        """Report no parts, because the number of dropped entries is known only at a slice's end."""
 
 
 class Stopped(Exception):
-    """A slice went out up to an offset, and no further."""
+    """A slice that was delivered only up to an offset."""
 
     def __init__(self, offset: int, error: SinkError, /) -> None:
-        """Keep the first *offset* that did not go, and why."""
+        """Keep the first *offset* that was not delivered, and its *error*."""
         super().__init__(offset, error)
         self.offset, self.error = offset, error
 
 
 class FrameDelivery:
-    """Delivers the slices of one route as DataFrames; an ``adaptor.Writer``.
+    """An ``adaptor.Writer`` that delivers the slices of one route as DataFrames.
 
-    ``vanished`` counts the entries that the queries have dropped; whoever reads it sets it to 0.
+    ``vanished`` counts the entries that the queries have dropped. Its reader sets it to 0.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = AdaptorConfig
@@ -170,7 +171,7 @@ class FrameDelivery:
         show: Callable[[str], None],
         abandon: Callable[[str], None],
     ) -> None:
-        """Prepare the route that *begin* is of; *show* is given what a writer prints."""
+        """Prepare the route of *begin*. *show* receives the text that a writer prints."""
         assert begin.tasks is not None  # noqa: S101 - a route on DataFrames has tasks
         self._spec, self._ticket = begin.spec, begin.tasks
         self._session, self._show = session, show
@@ -187,7 +188,7 @@ class FrameDelivery:
         frames = takes_frames(find_writer(self._spec.writer, Path(self._spec.folder)))
         self._sink = make_writer(self._spec, Path(self._spec.folder)) if frames else None
         with _understood():
-            # What is wrong with a query shows when it is planned.
+            # Planning reveals the mistakes in a query.
             nothing = ENTRY_SCHEMA.empty_table().to_batches()
             empty = nothing[0] if nothing else pa.RecordBatch.from_pylist([], ENTRY_SCHEMA)
             self._frame(empty, FrameSlice(0, -1, context.generation))
@@ -198,7 +199,7 @@ class FrameDelivery:
             return stored_offset(one, self._spec, self._ticket)
 
     def write(self, batch: Entries, ack: Ack) -> None:
-        """Deliver *batch*; halve what fails without a name."""
+        """Deliver *batch*, and halve a part that fails without naming an entry."""
         todo = [batch.batch]
         while todo:
             part = todo.pop(0)
@@ -265,9 +266,9 @@ class FrameDelivery:
 
     @contextmanager
     def _watched(self, late: threading.Event) -> Iterator[None]:
-        """Cancel the job when it takes too long; *late* then says so.
+        """Cancel the job and set *late* when it takes too long.
 
-        A sink that does not return even then is left with this process.
+        If the sink does not return even then, this process ends.
         """
         context = self._session.sparkContext
         returned = threading.Event()
@@ -292,9 +293,9 @@ class FrameDelivery:
 
 
 def _without_checksum_files(session: SparkSession) -> None:
-    """Have no file ``.name.crc`` beside each one written here: nobody reads it, all would sync it.
+    """Turn off the files ``.name.crc``, which are synced with each file written but never read.
 
-    Without Hadoop's native library each file costs a process besides, which runs chmod.
+    Without Hadoop's native library each file also costs a process that runs chmod.
     """
     context: Any = session.sparkContext
     jvm, conf = context._jvm, context._jsc.hadoopConfiguration()  # noqa: SLF001 - Spark has no other way
@@ -303,14 +304,14 @@ def _without_checksum_files(session: SparkSession) -> None:
 
 
 def _is_told(error: SinkError, offsets: list[int]) -> bool:
-    """Tell whether halving would not help: the entry is known, or none is guilty."""
+    """Return whether halving is useless: the failed entry is known, or no entry is the cause."""
     return not isinstance(error, Rejected) or error.offset in offsets
 
 
 def _counted(seen: Observation) -> int | None:
-    """Return how many rows Spark has counted; ``None`` when the sink took them without an action.
+    """Return Spark's count of rows, or ``None`` when the sink took them without an action.
 
-    ``Observation.get`` would wait for one for ever.
+    ``Observation.get`` would wait forever for an action.
     """
     jvm: Any = seen._jvm  # noqa: SLF001 - Observation has no limit of its own
     patience = jvm.scala.concurrent.duration.Duration.create(_PATIENCE, "s")
@@ -323,7 +324,7 @@ def _counted(seen: Observation) -> int | None:
 
 @contextmanager
 def _understood() -> Iterator[None]:
-    """Turn whatever Spark raises into what it means for the route."""
+    """Turn Spark's exceptions into errors of the sink."""
     try:
         yield
     except (Stopped, MemoryError):

@@ -1,8 +1,8 @@
 """The Spark host: holds the SparkContext and submits one job for each worker.
 
-A child of the engine, ``python -m transporter.spark.host``. It ends when the
-engine does, when its JVM ends or hangs, and when Spark has stopped in it: nothing of
-it is left running, and the engine starts another one.
+A child of the engine, ``python -m transporter.spark.host``. It ends when the engine ends, when
+its JVM ends or hangs, and when Spark has stopped in it. No part of it is left running, and the
+engine starts another one.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
     from transporter.protocol.channel import WorkerChannel
 
 TICK: Final = 1.0
-"""Seconds between two looks at Spark, and at the length of its log."""
+"""Seconds between two checks of Spark, and of the length of its log."""
 _HUNG: Final = 60
-"""Looks in a row that the JVM leaves unanswered before it is taken to hang."""
+"""Consecutive unanswered checks after which the JVM counts as hung."""
 _LONGEST_FOLDER: Final = 107 - len("/.00000000-0000-0000-0000-000000000000.sock")
-"""Bytes of the name of a folder in which Spark can make its sockets."""
+"""Maximum length in bytes of a folder's name in which Spark can make its sockets."""
 _PARTING: Final = 4.0
-"""Seconds that Spark has to stop in order, and then its JVM to end."""
+"""Seconds for Spark to stop in order, and then for its JVM to end."""
 SLOTS: Final = 128
-"""Task slots of a local master. Each worker holds one for as long as it lives; one is a thread."""
+"""Task slots of a local master. Each is a thread, and a worker holds one while it lives."""
 _LOCAL: Final = {
     **LOOPBACK,
-    "spark.driver.memory": "1g",  # used where data passes through the JVM, as a reload may want it
+    "spark.driver.memory": "1g",  # used where data passes through the JVM, as after a reload
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # the JVM only schedules
 }
 _ALWAYS: Final = {
@@ -74,25 +74,25 @@ _SQL: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is read as no instant
-    "spark.sql.ui.retainedExecutions": "10",  # one a slice, and nobody looks at them
+    "spark.sql.ui.retainedExecutions": "10",  # one per slice, never viewed
     "spark.ui.retainedJobs": "10",
     "spark.ui.retainedStages": "10",
     "spark.ui.retainedTasks": "100",
-    "spark.task.maxFailures": "1",  # the engine decides what is delivered again
+    "spark.task.maxFailures": "1",  # the engine decides about redelivery
 }
 _SQL_LOCAL: Final = {
-    "spark.driver.extraJavaOptions": "",  # what Spark itself compiles is worth optimising
+    "spark.driver.extraJavaOptions": "",  # code that Spark compiles is worth optimising
 }
 
 
 def configuration(
     master: str, config: dict[str, str], scratch: str, sockets: str, *, frames: bool = False
 ) -> dict[str, str]:
-    """Return Spark's settings for *master*; *config* is the user's and wins.
+    """Return Spark's settings for *master*. The user's *config* takes precedence.
 
-    Whoever reaches a socket in the folder *sockets* runs code in a worker.
-    With *frames* data passes through the JVM: some route's slices are DataFrames. Without, the
-    first such route may come by a reload: it is slower then, and gives the same.
+    A process that reaches a socket in the folder *sockets* can run code in a worker.
+    With *frames* data passes through the JVM, because some route's slices are DataFrames.
+    Without it, a reload may add the first such route, which is slower but gives the same result.
     """
     local = master == "local"
     cores = str(os.cpu_count() or 1)
@@ -121,7 +121,7 @@ class Host:
     def __init__(
         self, connection: WorkerChannel, settings: dict[str, str], scratch: Path, log: Path
     ) -> None:
-        """Start the JVM and Spark, whose files go into *scratch*, and which writes to *log*."""
+        """Start the JVM and Spark, with files in *scratch* and output to *log*."""
         self._connection, self._scratch, self._log = connection, scratch, log
         self._sending = threading.Lock()
         self._stopping = False
@@ -137,7 +137,7 @@ class Host:
         self._opening = threading.Lock()
 
     def serve(self) -> None:
-        """Start workers as asked, until told to stop. EOFError: the engine is gone."""
+        """Start workers on request, until the request to stop. EOFError: the engine is gone."""
         self._say(HostReady(self._context.version, self._context.master))
         threading.Thread(target=self._watch_spark, name="watch", daemon=True).start()
         due = time.monotonic() + TICK
@@ -153,7 +153,7 @@ class Host:
                 self._look()
 
     def stop(self) -> None:
-        """Stop Spark in order, or by force when it takes too long; its JVM has ended then."""
+        """Stop Spark in order, or by force when it takes too long. Afterwards its JVM has ended."""
         self._stopping = True
         stopping = threading.Thread(target=self._context.stop, name="stop", daemon=True)
         stopping.start()
@@ -179,10 +179,10 @@ class Host:
 
                 serve(asked, self._new_session(), self._scratch, self.end)
             else:
-                # Counted in the JVM: nothing that an executor answers is unpickled here.
+                # Counted in the JVM, so no executor's result is unpickled here.
                 job = self._context.parallelize([0], 1).mapPartitions(partial(pump, asked))
                 job._jrdd.count()  # noqa: SLF001 - as above
-        except Exception as error:  # noqa: BLE001 - whatever it is, the engine must hear of it
+        except Exception as error:  # noqa: BLE001 - every failure is reported to the engine
             problem, gone = _last_line(str(error)), has_ended(str(error))
         except BaseException as error:  # noqa: BLE001 - a writer's own may end a driver's thread
             problem = f"{type(error).__name__}: {error}"
@@ -192,7 +192,7 @@ class Host:
         self._say(WorkerEnded(asked.route, asked.shard, problem, asked.attempt, gone))
 
     def _new_session(self) -> SparkSession:
-        """Return a session of one route's own; the first one takes a second."""
+        """Return a session for one route. The first one takes a second."""
         from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
         with self._opening:
@@ -201,20 +201,20 @@ class Host:
             return self._session.newSession()
 
     def _say(self, message: object) -> None:
-        # A connection that is gone ends serve(); nobody is left to be told.
+        # A connection that is gone ends serve(), and no receiver is left.
         with self._sending, suppress(OSError):
             self._connection.send(message)
 
     def _look(self) -> None:
         """Keep Spark's log short, and end when the JVM hangs."""
         rotate(self._log)
-        # Counted and not timed: a machine that has slept has not given the JVM its chance.
+        # Counted and not timed, because the JVM cannot answer while the machine sleeps.
         self._unanswered += 1
         if self._unanswered > _HUNG:
             self.end(f"Spark's JVM has not answered for {_HUNG * TICK:.0f} s")
 
     def _watch_spark(self) -> None:
-        # Without a JVM there is no answer, and _await_jvm() ends this process.
+        # If the JVM is gone, no answer comes, and _await_jvm() ends this process.
         with suppress(Py4JError, OSError):
             while True:
                 self._end_if_stopped()
@@ -222,10 +222,10 @@ class Host:
                 time.sleep(TICK)
 
     def _end_if_stopped(self) -> None:
-        """End if Spark has stopped by itself: its master has removed the application, say."""
+        """End if Spark has stopped by itself, as when its master has removed the application."""
         with suppress(Py4JError, OSError):
             if self._scala.isStopped():
-                # Jobs fail because Spark has stopped; why it has, only its log says for certain.
+                # Jobs fail because Spark has stopped. Only its log has the certain reason.
                 cause = last_error(self._log) or self._problem or "spark.log may say why"
                 self.end(f"Spark has stopped: {cause}")
 
@@ -234,7 +234,7 @@ class Host:
         self.end(f"Spark's JVM has ended with code {code}")
 
     def end(self, problem: str) -> None:
-        """End this process and its JVM at once, unless it is being stopped; say why."""
+        """Report *problem*, and end this process and its JVM at once, unless it is stopping."""
         if self._stopping:
             return
         self._say(HostEnding(problem))
@@ -268,7 +268,7 @@ def main() -> None:
         try:
             host.serve()
         except (EOFError, OSError):
-            # With the JVM every worker ends.
+            # Every worker ends with the JVM.
             host.end("the engine is gone")
         host.stop()
     os._exit(0)
@@ -276,7 +276,7 @@ def main() -> None:
 
 @contextmanager
 def socket_folder(scratch: str) -> Iterator[str]:
-    """Give a folder that only this user enters: *scratch*, or where sockets have shorter names."""
+    """Yield a folder private to this user: *scratch*, or one with a shorter name for sockets."""
     if len(os.fsencode(scratch)) <= _LONGEST_FOLDER:
         yield scratch
         return

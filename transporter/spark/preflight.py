@@ -1,4 +1,4 @@
-"""Checks that Spark can be started, without starting it."""
+"""Checks of the conditions for starting Spark, without starting it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SECONDS: Final = 5.0
 
 
 def probe_spark(master: str, cache: Path, *, local: bool) -> Iterator[Finding]:
-    """Yield whether there is a Java for Spark, and whether the *master* of a cluster answers.
+    """Yield findings about the Java for Spark and, for a cluster, about its *master*.
 
-    *cache* is where a launcher is made for the Java of a wheel.
+    A launcher for the Java of a wheel is written below *cache*.
     """
     try:
         yield Finding(f"Java at {find_java(os.environ, cache)}")

@@ -1,10 +1,10 @@
-"""Spark's Python daemon, with what every worker needs imported before it forks.
+"""Spark's Python daemon, which imports every worker's libraries before it forks.
 
 Named by ``spark.python.daemon.module``. A worker then starts in milliseconds
 and shares the memory of its libraries, and it ends with the daemon even when it hangs.
 
 The daemon itself ends when its standard input is closed, as it is when its JVM ends. It
-cannot be bound to the JVM: what has forked it is a thread there that ends after a minute.
+cannot be bound to the JVM, because the JVM thread that forked it ends after a minute.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _PRELOADED: Final = ("pyspark.worker", "pyarrow.compute", "transporter.worker.wo
 
 
 def main() -> None:
-    """Import, freeze, and fork workers as Spark asks."""
+    """Import the libraries, freeze them, and fork workers on Spark's request."""
     for module in _PRELOADED:
         importlib.import_module(module)
-    # What is frozen is never touched by a collection, so its pages stay shared.
+    # A collection never touches frozen objects, so their pages stay shared.
     gc.collect()
     gc.freeze()
     _bind_workers()
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _bind_workers() -> None:
-    """Have every process that this one forks end with it, but none that those fork."""
+    """Bind every process that this one forks to it, but not the processes that those fork."""
     daemon = os.getpid()
     bound = False
 

@@ -1,8 +1,8 @@
-"""Spark with a log as table ``log``: what ``transporter shell`` starts, in a process of its own.
+"""Spark with a log as table ``log``: the process that ``transporter shell`` starts.
 
-``python -m transporter.spark.shell``. What it is to do comes as JSON in the
-environment variable :data:`REQUEST`, for standard input is the user's; with a
-statement to run, it answers in JSON, an object a line.
+``python -m transporter.spark.shell``. The request comes as JSON in the environment variable
+:data:`REQUEST`, because standard input belongs to the user. The result of a statement is
+written as JSON, one object per line.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ REQUEST: Final = "TRANSPORTER_SHELL"
 _EXAMPLE: Final = "SELECT namespace, count(*) FROM log GROUP BY namespace"
 _OURS: Final = re.compile(r"transporter\.errors\.\w+: (.+)")
 _PLAN: Final = re.compile(r"\n\n|;\n|\n\tat ")
-"""Where in the text of an error Spark's plan begins, or the code that failed."""
+"""The beginning of Spark's plan, or of the code that failed, in an error's text."""
 _SHOWN: Final = 100
 """Rows of a result that the SQL prompt shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to do with which log: ``kind`` is python, sql, or execute with a ``statement``."""
+    """A request for one log: ``kind`` is python, sql, or execute with a ``statement``."""
 
     directory: str
     kind: str
@@ -58,9 +58,9 @@ class Request:
 
 
 def main() -> int:
-    """Do what the environment asks for."""
+    """Serve the request in the environment."""
     request = Request(**json.loads(os.environ.pop(REQUEST)))
-    # A failed statement is told once, by us; Spark's Python side would log it as well.
+    # We report a failed statement once. Spark's Python side would log it as well.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     session = _session(request)
     try:
@@ -83,12 +83,12 @@ def _session(request: Request) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(request.kind != "execute").lower(),
         "spark.sql.shuffle.partitions": count,
-        # The text of an error is ours; where in our code it was raised is no user's concern.
+        # Users need the text of our error, but not the traceback through our code.
         "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
         **request.conf,
     }
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    # The JVM before Spark: a user may need a name in it first.
+    # The JVM starts before Spark, because its user may need a name first.
     gateway = start_jvm(settings)
     name_login_user(gateway.jvm)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - pyspark has no other way
@@ -96,14 +96,14 @@ def _session(request: Request) -> SparkSession:
 
 
 def _table(session: SparkSession, request: Request) -> DataFrame:
-    """Make the table anew: one that was read keeps to the entries that it saw then."""
+    """Return a new table, because a table that was read shows only the entries of that time."""
     log = session.read.format("transporter").options(**request.options).load(request.directory)
     log.createOrReplaceTempView(TABLE)
     return log
 
 
 def answer(session: SparkSession, request: Request) -> int:
-    """Run the statement of *request*, and write what it finds; return the exit code."""
+    """Run the statement of *request*, write its result, and return the exit code."""
     try:
         _table(session, request)
         found = session.sql(request.statement)
@@ -133,7 +133,7 @@ def _(cell: VariantVal) -> Any:  # noqa: ANN401 - as above
 
 
 def brief(error: Exception) -> str:
-    """Return what *error* says, without Spark's plan and the code that leads nowhere."""
+    """Return the text of *error*, without Spark's plan and without code."""
     text = _innermost(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     if ours := _OURS.findall(text):
         return str(ours[-1])
@@ -141,7 +141,7 @@ def brief(error: Exception) -> str:
 
 
 def _innermost(error: Any) -> str:  # noqa: ANN401 - an exception of Java's
-    """Return what a task said that failed while its rows were fetched."""
+    """Return the text of the deepest cause: that of a task that failed while rows were fetched."""
     while error.getCause() is not None:
         error = error.getCause()
     return str(error.getMessage())
@@ -157,7 +157,7 @@ def _greet(request: Request) -> None:
 
 def _sql(session: SparkSession, request: Request) -> None:
     with suppress(ImportError):
-        import readline  # noqa: F401, PLC0415 - what gives input() its editing
+        import readline  # noqa: F401, PLC0415 - gives input() its editing
     with suppress(EOFError):
         for statement in _statements():
             try:
@@ -169,7 +169,7 @@ def _sql(session: SparkSession, request: Request) -> None:
 
 
 def _statements() -> Iterator[str]:
-    """Yield what the user types, up to each semicolon; Ctrl-C drops what was begun."""
+    """Yield the user's statements, each up to a semicolon. Ctrl-C drops an unfinished one."""
     held: list[str] = []
     while True:
         try:
@@ -186,7 +186,7 @@ def _statements() -> Iterator[str]:
 
 
 class _Console(code.InteractiveConsole):
-    """Python that finds the table as it is now whenever something is typed."""
+    """A Python console that refreshes the table before each input that uses it."""
 
     def __init__(self, session: SparkSession, request: Request) -> None:
         super().__init__({"spark": session, "F": functions, TABLE: _table(session, request)})
@@ -204,7 +204,7 @@ def python(session: SparkSession, request: Request) -> None:
         _ipython(session, request)
         return
     with suppress(ImportError):
-        import readline  # noqa: F401, PLC0415 - what gives the console its editing
+        import readline  # noqa: F401, PLC0415 - gives the console its editing
     _Console(session, request).interact(banner="", exitmsg="")
 
 

@@ -1,10 +1,10 @@
 """Slices as DataFrames, and Arrow batches through Python steps.
 
-A plan is made once and run for slice after slice: what changes, the entries, lies in a file that
-a property of the job names. Making a DataFrame anew for each slice cost 30 ms more. It is made
-anew all the same where a query reads tables of its own, which change, or has ``uuid()`` or such,
-whose seed belongs to the plan. Tasks of a cluster cannot see that file; there the entries are
-broadcast, and the plan is made anew.
+A plan is made once and run for each slice. The entries, which change, lie in a file that a
+property of the job names. A new DataFrame for each slice cost 30 ms more. The plan is still made
+again where a query reads other tables, which change, or has a function like ``uuid()``, whose
+seed belongs to the plan. Tasks of a cluster cannot see that file. There the entries are
+broadcast, and the plan is made again.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ ENTRIES: Final = (
     "timestamp TIMESTAMP, source_id STRING, data BINARY, content_type STRING, "
     "headers ARRAY<STRUCT<name: STRING, value: BINARY>>"
 )
-"""``message.ENTRY_SCHEMA`` in Spark's words."""
+"""``message.ENTRY_SCHEMA`` in Spark's notation."""
 _FILE: Final = "transporter.slice.file"
 _BOUNDS: Final = "transporter.slice.bounds"
 _ROWS_A_TASK: Final = 20_000
 _OTHER_TABLES: Final = re.compile(r"(?<!Local)(?<!OneRow)Relation")
-"""In the text of a plan: it reads something else than the slice."""
+"""Matches the text of a plan that reads another table besides the slice."""
 
 
 def map_in_arrow(
     frame: DataFrame, function: Callable[[Batches], Batches], schema: str
 ) -> DataFrame:
-    """Do as ``DataFrame.mapInArrow`` does, which asks for pandas although it needs none.
+    """Do the same as ``DataFrame.mapInArrow``, which requires pandas without using it.
 
-    With pandas installed every first use of pyarrow imports it: a second at each command, and
-    tens of MiB in each process.
+    With pandas installed, the first use of pyarrow imports it. That costs a second at each
+    command, and tens of MiB in each process.
     """
     made = _create_udf(function, schema, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     columns = made(*[frame[name] for name in frame.columns])
-    return DataFrame(frame._jdf.mapInArrow(columns._jc, False, None), frame.sparkSession)  # noqa: FBT003, SLF001 - what mapInArrow itself does
+    return DataFrame(frame._jdf.mapInArrow(columns._jc, False, None), frame.sparkSession)  # noqa: FBT003, SLF001 - as mapInArrow itself does
 
 
 class Slices:
-    """Puts one slice after the other before the plan of one route. Belongs to one thread."""
+    """The slices of one route, run one after the other by its plan. Belongs to one thread."""
 
     def __init__(self, session: SparkSession, scratch: Path, route: str) -> None:
-        """Keep the file of the slice at hand in *scratch*."""
+        """Keep the file of the current slice in *scratch*."""
         self._session, self._context = session, session.sparkContext
         self._local = self._context.master.startswith("local")
         self._scratch, self._name, self._count = scratch, f"slice-{route}", 0
@@ -74,14 +74,14 @@ class Slices:
         bounds: tuple[int, int, int],
         plan: Callable[[Callable[[Callable[[Batches], Batches], str], DataFrame]], DataFrame],
     ) -> DataFrame:
-        """Return what *plan* makes of *entries*.
+        """Return the DataFrame that *plan* makes of *entries*.
 
         Args:
-            entries: what the slice holds, of ENTRY_SCHEMA.
-            bounds: its first and last offset and its generation; tasks ask :func:`bounds`.
-            plan: makes a DataFrame from what it is given, a function that makes the DataFrame
-                of the entries, led through the function of Arrow batches that it takes, and
-                of the schema that comes out there.
+            entries: the slice's entries, of ENTRY_SCHEMA.
+            bounds: its first and last offset and its generation. Tasks call :func:`bounds`.
+            plan: makes a DataFrame. Its argument is a function that returns the DataFrame of
+                the entries. That function takes a function of Arrow batches, through which the
+                entries are run, and the schema of its output.
 
         """
         self._context.setLocalProperty(_BOUNDS, json.dumps(bounds))
@@ -93,16 +93,16 @@ class Slices:
         made = plan(partial(self._made, tasks, None)) if known is None else known
         if known is None and _is_always_the_same(made):
             self._plans[tasks] = made
-        # A DataFrame of its own for each slice: one that is run again gives what it once shuffled.
+        # Each slice gets its own DataFrame, because a second run would reuse the first's shuffle.
         return made.select("*")
 
     def close(self) -> None:
-        """Remove what the last slice has left."""
+        """Remove the files and the broadcast of the last slice."""
         self._remove()
         self._forget()
 
     def _put(self, entries: pa.RecordBatch, tasks: int) -> Path:
-        """Write *entries* to a file of their own: a task that was given up may read the last."""
+        """Write *entries* to a new file, because a cancelled task may still read the last one."""
         self._remove()
         self._count += 1
         self._file = self._scratch / f"{self._name}-{self._count}.arrow"
@@ -138,19 +138,19 @@ class Slices:
 
 
 def _is_always_the_same(frame: DataFrame) -> bool:
-    """Tell whether nothing but the slice makes one run of *frame* differ from another."""
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no other way to ask
+    """Return whether runs of *frame* differ only by the slice."""
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no other way
     return plan.deterministic() and not _OTHER_TABLES.search(plan.treeString())
 
 
 def bounds() -> tuple[int, int, int]:
-    """Return the first and last offset and the generation of the slice; in a task only."""
+    """Return the first and last offset and the generation of the slice. Call it in a task only."""
     first, last, generation = json.loads(_property(_BOUNDS))
     return first, last, generation
 
 
 def _write(sink: Any, entries: pa.RecordBatch, parts: int) -> None:  # noqa: ANN401 - file or stream
-    """Write *entries* in as many batches as there are tasks, each to be read alone."""
+    """Write *entries* in one batch per task, so that each can be read alone."""
     size = -(-entries.num_rows // parts)
     with pa.ipc.new_file(sink, entries.schema) as writer:
         for number in range(parts):
@@ -160,8 +160,8 @@ def _write(sink: Any, entries: pa.RecordBatch, parts: int) -> None:  # noqa: ANN
 def _entries(
     sent: Broadcast[bytes] | None, through: Callable[[Batches], Batches], numbers: Batches
 ) -> Batches:
-    """Yield the part of the slice that is this task's, led through *through*."""
-    # Read to the end: a task that leaves input behind costs its Python process.
+    """Yield this task's part of the slice, run through *through*."""
+    # The input is read to its end: a task that leaves input behind costs its Python process.
     mine = [number for batch in numbers for number in batch.column(0).to_pylist()]
     source = pa.BufferReader(sent.value) if sent else pa.OSFile(_property(_FILE), "rb")
     with source, pa.ipc.open_file(source) as file:

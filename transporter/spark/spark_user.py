@@ -1,7 +1,7 @@
 """The user that Spark runs as, where the system has no name for it.
 
-Containers often run with an arbitrary user id that no passwd entry describes. Java then
-knows neither the user's name nor their home, and Hadoop refuses to start.
+Containers often run with an arbitrary user id without a passwd entry. Java then has neither
+the user's name nor their home, and Hadoop refuses to start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""What Spark's launcher puts on the command line of the JVM."""
+"""The variable that Spark's launcher puts on the command line of the JVM."""
 _HADOOP: Final = "HADOOP_USER_NAME"
 
 
@@ -29,9 +29,9 @@ def is_nameless() -> bool:
 
 
 def nameless_environment(environ: Mapping[str, str], home: str) -> dict[str, str]:
-    """Return what a JVM needs besides *environ* to run for this process's user.
+    """Return the variables that a JVM needs besides *environ* to run as this process's user.
 
-    Empty for a user with a passwd entry. *home* is used where ``HOME`` is not set.
+    Empty for a user with a passwd entry. *home* is used if ``HOME`` is not set.
     """
     if not is_nameless():
         return {}
@@ -43,9 +43,9 @@ def nameless_environment(environ: Mapping[str, str], home: str) -> dict[str, str
 
 
 def name_login_user(jvm: Any) -> None:  # noqa: ANN401 - a view of py4j's
-    """Give Hadoop in *jvm* a login user if the system has none; call it before Spark starts."""
+    """Give Hadoop in *jvm* a login user if the system has none. Call it before Spark starts."""
     if is_nameless():
-        # Hadoop's own login asks the system for a name and fails, whatever the environment says.
+        # Hadoop's own login takes the name from the system and fails, despite the environment.
         users = jvm.org.apache.hadoop.security.UserGroupInformation
         users.setLoginUser(users.createRemoteUser(_name(os.environ)))
 

@@ -1,8 +1,8 @@
-"""Spark's own parser, without Spark: what is wrong with the text of queries and of schemas.
+"""Spark's own parser, run without Spark to check the text of queries and schemas.
 
 ``python -m transporter.spark.sql_parser``. Standard input holds the texts and the settings that
-a pipeline gives to Spark, standard output gets what is wrong, both as JSON. Only the JVM is
-started, because the parser needs no context of Spark's.
+a pipeline gives to Spark. The problems go to standard output. Both are JSON. Only the JVM is
+started, because the parser needs no Spark context.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _EXTENSIONS: Final = "spark.sql.extensions"
 _SETTINGS: Final = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
 """A JVM that lives for a second is not worth optimising."""
 _BEHIND: Final = "\n\n"
-"""What comes before the text again, in an error of the parser's."""
+"""The separator before the repeated text in a parser error."""
 
 
 def main() -> int:
-    """Answer what standard input asks."""
+    """Answer the request on standard input."""
     request = json.load(sys.stdin)
     gateway = start_jvm(_SETTINGS | request["config"])
     try:
@@ -38,14 +38,14 @@ def main() -> int:
 
 
 def _answer(jvm: Any, texts: list[dict[str, str]]) -> dict[str, Any]:  # noqa: ANN401 - a view of py4j's
-    # As Spark starts: with the defaults of the user's installation, too.
+    # As in a starting Spark, this includes the defaults of the user's installation.
     settings = {each._1(): each._2() for each in jvm.org.apache.spark.SparkConf().getAll()}  # noqa: SLF001 - Scala's names
     if settings.get(_EXTENSIONS):
         return {"unknown": f"{_EXTENSIONS} may add to Spark's grammar"}
     conf = jvm.org.apache.spark.sql.internal.SQLConf.get()
     for name, value in settings.items():
         if name.startswith(_SQL):
-            # A value that makes no sense is no mistake of a query.
+            # An invalid value is not a mistake in the query.
             with suppress(Py4JError):
                 conf.setConfString(name, value)
     parser = jvm.org.apache.spark.sql.execution.SparkSqlParser()
@@ -55,7 +55,7 @@ def _answer(jvm: Any, texts: list[dict[str, str]]) -> dict[str, Any]:  # noqa: A
 
 
 def _problem(parse: Any, text: str) -> dict[str, Any] | None:  # noqa: ANN401 - a method of Java's
-    """Return what is wrong with *text*, and in which line of it; ``None`` when it is right."""
+    """Return the problem with *text* and its line, or ``None`` if *text* is valid."""
     try:
         parse(text)
     except Py4JJavaError as error:

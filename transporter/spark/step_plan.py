@@ -1,4 +1,4 @@
-"""The steps of a route as one Spark plan: runs of Python steps, and queries between them."""
+"""The steps of a route as one Spark plan: runs of Python steps with queries between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from transporter.errors import RouteFault
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 VIEW: Final = "entries"
 _TEXT: Final = ("key", "data")
 _IS_TEXT: Final = "__transporter_is_text"
-"""A column that no query sees: whether key and data of the whole batch are UTF-8.
+"""A column hidden from queries: whether key and data of the whole batch are UTF-8.
 
-Arrow finds that out many times faster than Spark, which checks the text of a row only where
-Arrow has found something else, and only if the query comes to that row.
+Arrow checks this many times faster than Spark. Spark checks a row's text only if Arrow has found
+other bytes in its batch, and only if the query reaches that row.
 """
 _MARKED: Final = f"{ENTRIES}, {_IS_TEXT} BOOLEAN"
 
 
 def planned(spec: WorkerSpec, ticket: Ticket, source: Source) -> DataFrame:
-    """Return what the steps of *spec* make of what *source* gives; tasks ask for it by *ticket*.
+    """Return the frame of *source* after the steps of *spec*, which tasks request by *ticket*.
 
     Raises:
-        RouteFault: a query drops ``offset``, or what Python needs after it.
+        RouteFault: a query drops ``offset``, or a column that Python needs after it.
 
     """
     numbers = groupby(range(len(spec.steps)), lambda number: _is_query(spec.steps[number]))
@@ -71,7 +71,7 @@ def as_entries(frame: DataFrame) -> DataFrame:
     """Return *frame* with the columns of ENTRY_SCHEMA and no others, ready for Python.
 
     Raises:
-        RouteFault: a column is missing, too many, or of a type that no message has.
+        RouteFault: a column is missing, unknown, or of a type that no message has.
 
     """
     wanted, found = ENTRY_SCHEMA.names, frame.columns
@@ -105,19 +105,19 @@ def _queried(frame: DataFrame, step: StepConfig) -> DataFrame:
 
 
 def _shown(frame: DataFrame, settings: SqlSettings) -> DataFrame:
-    """Return *frame* as the query of *settings* sees it."""
+    """Return *frame* prepared for the query of *settings*."""
     for name in _TEXT:
         if name in frame.columns and not settings.bytes_ and _is(frame, name, BinaryType):
             frame = frame.withColumn(name, _text(frame, name))
     if settings.schema_ is not None:
-        # Whatever does not fit fails, and is found and treated as its route says (Invariant 5).
+        # Data that does not fit fails, and its route's policy applies to it (Invariant 5).
         read = F.from_json(F.col("data"), settings.schema_, {"mode": "FAILFAST"})
         frame = frame.withColumn("data", read)
     return frame.drop(_IS_TEXT)
 
 
 def _text(frame: DataFrame, name: str) -> Column:
-    """Return the bytes of *name* as text; a row that is none fails, if it is looked at."""
+    """Return the bytes of *name* as text. A row that is not text fails when it is read."""
     text = F.col(name).cast("string")
     checked = F.validate_utf8(text)
     if _IS_TEXT not in frame.columns:
@@ -143,21 +143,21 @@ def _is(frame: DataFrame, name: str, kind: type) -> bool:
 
 
 def _through(ticket: Ticket, numbers: tuple[int, ...], batches: Batches) -> Batches:
-    """Lead *batches* through the steps of these *numbers*.
+    """Run *batches* through the steps with these *numbers*.
 
-    The first entry that fails fails the job, by its name.
+    The first entry that fails is named and fails the job.
     """
     spec = spec_of(ticket)
     try:
         yield from _stepped(spec, [spec.steps[number] for number in numbers], batches)
     except BaseException as error:
-        # Spark writes what we raise into its own log (Invariant 20).
+        # Spark writes our exceptions into its own log (Invariant 20).
         spec.secrets.hide_in(error)
         raise
 
 
 def _marked(through: Callable[[Batches], Batches], batches: Batches) -> Batches:
-    """Lead *batches* through *through*, and say of each that comes out whether it is text."""
+    """Run *batches* through *through*, and mark in each result whether it is text."""
     for batch in through(batches):
         marks = pa.repeat(is_text(batch), batch.num_rows)
         yield pa.RecordBatch.from_arrays(
@@ -166,7 +166,7 @@ def _marked(through: Callable[[Batches], Batches], batches: Batches) -> Batches:
 
 
 def is_text(batch: pa.RecordBatch) -> bool:
-    """Tell whether every key and all data of *batch* are UTF-8."""
+    """Return whether every key and all data of *batch* are UTF-8."""
     try:
         for name in _TEXT:
             batch.column(name).cast(pa.string())
@@ -178,7 +178,7 @@ def is_text(batch: pa.RecordBatch) -> bool:
 def _stepped(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) -> Batches:
     with (
         limited(spec.slice_timeout, spec.memory),
-        # Without steps nothing of the user's is imported, and no folder is looked through.
+        # Without steps, no user code is imported and no folder is searched.
         at_hand(Path(spec.folder), spec.modules) if steps else nullcontext(Path()) as folder,
     ):
         chain = compile_steps(steps, folder)
@@ -192,7 +192,7 @@ def _stepped(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) ->
 
 
 def entries_of(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return what Spark gives, in ENTRY_SCHEMA."""
+    """Return *batch*, which comes from Spark, in ENTRY_SCHEMA."""
     if batch.schema.equals(ENTRY_SCHEMA):
         return batch
     table = pa.Table.from_batches([batch]).cast(ENTRY_SCHEMA).combine_chunks()

@@ -1,6 +1,6 @@
 """The spec of a DataFrame route in its tasks: requested from the engine, not held by the job.
 
-Spark keeps jobs, spills them and sends them from host to host. A job of ours holds a ticket only.
+Spark keeps jobs, spills them and sends them between hosts. Our job holds a ticket only.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from transporter.protocol.messages import Ticket, WorkerSpec
 
 _KEPT: Final = 4
-"""Routes whose specs a process keeps: Spark uses it for task after task."""
+"""Routes whose specs a process keeps, because Spark reuses it for many tasks."""
 
 
 @lru_cache(_KEPT)
 def spec_of(ticket: Ticket) -> WorkerSpec:
-    """Return the spec of the route whose tasks *ticket* is for; asks once in each process.
+    """Return the spec of the route of *ticket*, requested once in each process.
 
     Raises:
         EOFError: the route has another worker by now, or none.
         OSError: the engine cannot be reached.
-        HostFailed: who answers is not the engine.
+        HostFailed: the peer is not the engine.
 
     """
     _, route, epoch, attempt = json.loads(ticket.claim)

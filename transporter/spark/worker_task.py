@@ -1,7 +1,7 @@
-"""The body of a worker's Spark task: one long-running task a shard.
+"""The body of a worker's Spark task: one long-running task per shard.
 
-The idea of Spark's continuous processing: the task stays, and slices come to
-it over a socket, so a slice costs no job. DESIGN.md, "Alternatives rejected", has the figures.
+The idea is that of Spark's continuous processing. The task stays, and slices come to it over a
+socket, so a slice costs no job. DESIGN.md, "Alternatives rejected", has the figures.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 _AGAIN: Final = "Spark runs this worker a second time"
 _ENDED: Final = ("PythonException", "Python worker exited unexpectedly")
-"""What Spark says when the Python process of a task has failed, or is gone."""
+"""Texts in Spark's errors when the Python process of a task has failed, or is gone."""
 _LOST: Final = ("ExecutorLost", "ExecutorDead", _AGAIN)
 
 
 def pump(invitation: Invitation, partition: Iterator[int]) -> Iterator[int]:
-    """Serve as *invitation* says until the engine closes the connection.
+    """Serve *invitation* until the engine closes the connection.
 
-    Once only: what Spark repeats by itself, for it has lost an executor, is not the
-    worker that the engine knows of, and its end would say nothing of that one's.
+    A task that Spark repeats by itself, because it has lost an executor, is refused. It is not
+    the engine's worker, and its end would prove nothing about that worker's end.
     """
     # A task that leaves input behind costs its Python process.
     for _ in partition:
@@ -41,9 +41,9 @@ def pump(invitation: Invitation, partition: Iterator[int]) -> Iterator[int]:
 
 
 def has_ended(problem: str) -> bool:
-    """Tell whether the job's failure for *problem* proves that its Python process has ended.
+    """Return whether *problem*, the job's failure, proves that its Python process has ended.
 
-    It does not when Spark has lost sight of the executor: the worker may run on there.
+    It does not when Spark has lost the executor, where the worker may still run.
     """
     lost = any(each in problem for each in _LOST)
     return not lost and any(each in problem for each in _ENDED)

@@ -1,4 +1,4 @@
-"""A DataFrame on its way to a writer in Python: one task a shard, in the order of the log."""
+"""Delivery of a DataFrame by a writer in Python: one task per shard, in log order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ANSWER: Final = "said STRING"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of the rows: how many entries went out, and before which offset it stopped."""
+    """The outcome of a task: the number of entries delivered, and the offset where it stopped."""
 
     delivered: int = 0
     stopped: int | None = None
@@ -58,14 +58,14 @@ class Written:
 
     @classmethod
     def from_json(cls, text: str) -> Written:
-        """Return what :meth:`to_json` wrote."""
+        """Return the outcome that :meth:`to_json` wrote."""
         delivered, stopped, told, printed = json.loads(text)
         failure = Failure(FailureKind(told[0]), *told[1:]) if told else None
         return cls(delivered, stopped, failure, printed)
 
 
 def writing(frame: DataFrame, spec: WorkerSpec, ticket: Ticket) -> DataFrame:
-    """Return the DataFrame whose rows tell what became of those of *frame*, once it is collected.
+    """Return the DataFrame that delivers *frame* when collected, with one outcome per task.
 
     A key's entries go to one task, in the order of their offsets (Invariant 9).
     """
@@ -75,7 +75,7 @@ def writing(frame: DataFrame, spec: WorkerSpec, ticket: Ticket) -> DataFrame:
 
 
 def written(frame: DataFrame) -> Written:
-    """Run *frame*, made by :func:`writing`, and return what became of the whole slice."""
+    """Run *frame*, made by :func:`writing`, and return the outcome of the whole slice."""
     found = [Written.from_json(row.said) for row in frame.collect()]
     stopped = min((each for each in found if each.failure), key=_place, default=Written())
     return Written(
@@ -87,7 +87,7 @@ def written(frame: DataFrame) -> Written:
 
 
 def stored_offset(numbers: DataFrame, spec: WorkerSpec, ticket: Ticket) -> StoredOffset | None:
-    """Open the writer of *spec* in a task, and return what its sink remembers.
+    """Open the writer of *spec* in a task, and return the offset that its sink stores.
 
     Raises:
         SinkError: it cannot be opened.
@@ -96,7 +96,7 @@ def stored_offset(numbers: DataFrame, spec: WorkerSpec, ticket: Ticket) -> Store
     answer = json.loads(map_in_arrow(numbers, partial(_open, ticket), _ANSWER).collect()[0].said)
     if answer[0] == "failed":
         raise Failure(FailureKind(answer[1]), answer[2]).error()
-    # One shard's offset says nothing of what the others have.
+    # One shard's offset proves nothing about the other shards.
     return StoredOffset(**answer[1]) if answer[1] and spec.shards == 1 else None
 
 
@@ -131,12 +131,12 @@ def _deliver(ticket: Ticket, batches: Batches) -> Batches:
     spec = spec_of(ticket)
     task = TaskContext.get()
     if spec.shards > 1 and task is not None:
-        # A key's entries come to the task of one number, and each task has a sink of its own.
+        # A key's entries go to the task of one number, and each task has its own sink.
         spec = replace(spec, shard=task.partitionId())
     whole = concat([entries_of(batch) for batch in batches])
     if not whole.num_rows:
         return
-    # A query makes of data what it likes, and of its content type mostly nothing else.
+    # A query may change data without changing its content type.
     whole = clear_false_json(whole, Namespace())
     # A writer may print text, or bytes by way of the buffer.
     printed = io.BytesIO()
@@ -178,9 +178,9 @@ def _delivered(spec: WorkerSpec, whole: pa.RecordBatch, folder: Path) -> Written
 def _rows_done(
     offsets: list[int], stored: StoredOffset | None, spec: WorkerSpec, generation: int
 ) -> int:
-    """Return how many rows the sink has: a task may end between its commit and its answer.
+    """Return how many rows the sink has, because a task may end between commit and answer.
 
-    Of several shards nobody knows: a query that was changed may have given an entry another key.
+    With several shards it is unknown: a changed query may have given an entry another key.
     """
     known = reached(spec, stored, generation, offsets[-1]) if spec.shards == 1 else -1
     return bisect_right(offsets, known)
@@ -188,9 +188,9 @@ def _rows_done(
 
 @contextmanager
 def _alone(spec: WorkerSpec) -> Iterator[None]:
-    """Wait for a task of a JVM that is gone, or of a job that was given up, to end its slice."""
+    """Wait for a task of a JVM that is gone, or of a cancelled job, to end its slice."""
     path = lock_path(spec, Path(spec.log_directory)).with_suffix(".task.lock")
-    # Tasks of a cluster may not see the log, and then no file can tell.
+    # Tasks of a cluster may not see the log, and then there is no file to lock.
     with locked(path) if path.parent.is_dir() else nullcontext():
         yield
 

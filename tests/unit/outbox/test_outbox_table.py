@@ -1,4 +1,4 @@
-"""Names of outbox tables, and the SQL that creates one."""
+"""Tests of the names of outbox tables, and of the SQL that creates one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from transporter.outbox.table import quote_table
     ],
 )
 def test_names_are_read_as_sql_reads_them(name: str, expected: str) -> None:
-    """Unquoted parts fold, quoted ones stay; the reader's setting understands the same."""
+    """Unquoted parts fold and quoted ones stay, also in the reader's setting."""
     assert quote_table(name) == expected == TableName.parse(name).identifier.as_string()
 
 
 @pytest.mark.parametrize("name", ["", "a.b.c", "outbox; drop table x", '"open', "a b", "1st", '"'])
 def test_what_is_no_name_is_refused(name: str) -> None:
-    """Nothing but a name gets near a statement, here and in the reader's setting."""
+    """A text that is not a name is refused, here and in the reader's setting."""
     with pytest.raises(ValueError, match="not a table name"):
         quote_table(name)
     with pytest.raises(ValueError, match="not a table name"):
@@ -35,7 +35,7 @@ def test_what_is_no_name_is_refused(name: str) -> None:
 
 
 def test_every_name_is_quoted() -> None:
-    """The SQL can be pasted, whatever table and channel are called."""
+    """The SQL is valid for any names of table and channel."""
     text = outbox_sql('Shop."o""x{table}%"', channel="it's")
     assert 'CREATE TABLE IF NOT EXISTS "shop"."o""x{table}%" (' in text
     assert 'FUNCTION "shop"."o""x{table}%_notify"()' in text
@@ -46,6 +46,6 @@ def test_every_name_is_quoted() -> None:
 
 @pytest.mark.parametrize("channel", ["", "x" * 64, "é" * 32, "a\0b"])
 def test_what_is_no_channel_is_refused(channel: str) -> None:
-    """A channel that NOTIFY would refuse would make every insert fail."""
+    """A channel that NOTIFY would refuse at every insert is refused."""
     with pytest.raises(ValueError, match="is not a channel"):
         outbox_sql(channel=channel)

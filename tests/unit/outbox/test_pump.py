@@ -1,4 +1,4 @@
-"""The load generator: what it makes, and when."""
+"""Tests of the load generator: its records, and its timing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_key_is_counted_from_one() -> None:
 
 @pytest.mark.parametrize(("value_bytes", "expected"), [(200, 200), (1000, 1000), (0, 32)])
 def test_values_are_json_of_the_size_asked_for(value_bytes: int, expected: int) -> None:
-    """A value is a document, padded; what it must say is its least size."""
+    """A value is a padded document, at least as large as its required fields."""
     load = Load("r", keys=1, records=1, value_bytes=value_bytes)
     ((record,),) = load.transactions(Random(1))
     assert record.value is not None
@@ -36,7 +36,7 @@ def test_values_are_json_of_the_size_asked_for(value_bytes: int, expected: int) 
 
 
 def test_the_meter_tells_the_rate_since_the_last_reading() -> None:
-    """Now is the rate of the last interval, in all that of the whole time."""
+    """The meter has the rate of the last interval and the mean of the whole time."""
     meter = Meter(100.0, interval=5.0)
     assert meter.seconds_left(102.0) == 3.0
     first = meter.take_reading(50, 105.0)

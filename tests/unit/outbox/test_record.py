@@ -1,4 +1,4 @@
-"""What a record of the outbox may be, and what an application is told of one that may not."""
+"""Tests of valid outbox records, and of the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transporter.outbox import LONGEST_TOPIC, MOST_BYTES, Record
 
 
 def test_headers_keep_their_order_and_may_repeat() -> None:
-    """Pairs stay as they are, a mapping becomes pairs, and a generator is read once."""
+    """Pairs stay unchanged, a mapping becomes pairs, and a generator is read once."""
     pairs = [("a", "1"), ("b", "2"), ("a", "3")]
     assert Record("t", "k", "v", pairs).pairs == tuple(pairs)
     assert Record("t", "k", "v", (pair for pair in pairs)).pairs == tuple(pairs)
@@ -22,7 +22,7 @@ def test_headers_keep_their_order_and_may_repeat() -> None:
 
 
 def test_a_document_becomes_json() -> None:
-    """Big integers and letters of any language survive; nothing is escaped that need not be."""
+    """Big integers and letters of any language survive, without needless escapes."""
     document = {"n": 12345678901234567890, "who": "Björn 鍵 🐎", "none": None}
     record = Record.json("orders", "7", document, {"trace": "1"})
     assert record.value is not None
@@ -56,20 +56,20 @@ def test_a_document_becomes_json() -> None:
 def test_what_is_no_record_is_refused(
     arguments: tuple[Any, ...], error: type[Exception], told: str
 ) -> None:
-    """Each mistake is found where it is made, and the error says what to write instead."""
+    """Each mistake is raised where it is made, and the error names the correct form."""
     with pytest.raises(error, match=told):
         Record(*arguments)
 
 
 @pytest.mark.parametrize("document", [{"x": float("nan")}, {"x": float("inf")}, {"x": {1}}])
 def test_what_json_cannot_say_is_refused(document: dict[str, Any]) -> None:
-    """No value gets into the outbox that only Python could read."""
+    """A value that only Python could read is refused."""
     with pytest.raises((TypeError, ValueError)):
         Record.json("t", "k", document)
 
 
 def test_a_record_is_immutable() -> None:
-    """What was checked stays as it was."""
+    """A checked record cannot be changed."""
     record = Record("t", "k", "v")
     with pytest.raises(AttributeError):
         record.key = "other"  # type: ignore[misc] # the point of it
@@ -86,7 +86,7 @@ def test_a_record_is_immutable() -> None:
 def test_the_largest_record_fits_into_the_log(
     key: str, value: str, headers: tuple[tuple[str, str], ...]
 ) -> None:
-    """Whatever a record may hold, the engine can append it; one that it could not is refused."""
+    """The engine can append the largest valid record, and a larger one is refused."""
     topic = "t" * LONGEST_TOPIC
     record = Record(topic, key, value, headers)
     message = Message(

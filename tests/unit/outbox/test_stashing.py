@@ -1,4 +1,4 @@
-"""How records reach a driver, and what happens with a cursor of the other kind."""
+"""Tests of passing records to a driver, and of cursors of the other kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECORD = Record("orders", "7", "{}", [("a", "1")])
 
 
 class Statements:
-    """A DB-API cursor that keeps what it was given."""
+    """A DB-API cursor that keeps its statements."""
 
     def __init__(self) -> None:
         self.given: list[tuple[str, Any]] = []
@@ -28,7 +28,7 @@ class Statements:
 
 
 class AsyncStatements:
-    """The same for code that awaits."""
+    """The same cursor for async code."""
 
     def __init__(self) -> None:
         self.given: list[tuple[str, Any]] = []
@@ -41,7 +41,7 @@ class AsyncStatements:
 
 
 def test_a_record_is_one_statement_with_parameters() -> None:
-    """Nothing of a record is ever a part of the SQL."""
+    """A record's values are parameters, and never part of the SQL."""
     cursor = Statements()
     stash(cursor, RECORD, table='Shop."Out%box"')
     ((query, parameters),) = cursor.given
@@ -51,7 +51,7 @@ def test_a_record_is_one_statement_with_parameters() -> None:
 
 
 def test_columns_of_other_names_are_quoted() -> None:
-    """Whatever a column is called, a parameter stays a parameter; usual names stay as they are."""
+    """Parameters stay parameters for any column names, and usual names stay unchanged."""
     cursor = Statements()
     columns = Columns(key='"%s"', value='"a""b; --"', header_keys="SELECT")
     stash(cursor, RECORD, columns=columns)
@@ -65,7 +65,7 @@ def test_columns_of_other_names_are_quoted() -> None:
 
 
 def test_sync_and_async_say_the_same() -> None:
-    """Both pairs hand the driver the same statements."""
+    """The sync and async functions pass the same statements to the driver."""
     cursor, awaited = Statements(), AsyncStatements()
 
     async def both() -> int:
@@ -78,7 +78,7 @@ def test_sync_and_async_say_the_same() -> None:
 
 
 def test_no_records_are_no_statement() -> None:
-    """Drivers differ in what they do with nothing, so they are not asked."""
+    """An empty list of records is not passed to the driver, because drivers differ there."""
     cursor, awaited = Statements(), AsyncStatements()
     assert stash_many(cursor, []) == 0
     assert asyncio.run(stash_many_async(awaited, iter([]))) == 0
@@ -86,7 +86,7 @@ def test_no_records_are_no_statement() -> None:
 
 
 def test_an_async_cursor_is_not_mistaken() -> None:
-    """Without await nothing would be inserted: that is an error, not a warning."""
+    """An async cursor in a sync function, which would insert nothing, is an error."""
     with pytest.raises(TypeError, match="await stash_async"):
         stash(AsyncStatements(), RECORD)
     with pytest.raises(TypeError, match="await stash_many_async"):
@@ -94,7 +94,7 @@ def test_an_async_cursor_is_not_mistaken() -> None:
 
 
 def test_only_records_are_taken() -> None:
-    """One wrong item among many is told before any is inserted."""
+    """One wrong item among many is refused before any is inserted."""
     cursor = Statements()
     with pytest.raises(TypeError, match=r"takes a transporter\.outbox\.Record, not dict"):
         stash_many(cursor, [RECORD, {"topic": "t"}])  # type: ignore[list-item] # the point
@@ -103,7 +103,7 @@ def test_only_records_are_taken() -> None:
 
 @pytest.mark.parametrize("table", ["", "a b", "outbox; drop table x", "a.b.c", "x" * 64])
 def test_what_is_no_table_name_is_refused(table: str) -> None:
-    """Nothing but a name gets near a statement."""
+    """A text that is not a table name never reaches a statement."""
     cursor = Statements()
     with pytest.raises(ValueError, match=r"table name|longer than"):
         stash(cursor, RECORD, table=table)
@@ -111,7 +111,7 @@ def test_what_is_no_table_name_is_refused(table: str) -> None:
 
 
 def test_an_application_gets_nothing_of_the_engine() -> None:
-    """The import brings in neither the engine nor what the engine needs."""
+    """The import loads neither the engine nor its dependencies."""
     script = (
         "import sys, transporter.outbox\n"
         "heavy = {'pyarrow', 'pyspark', 'pydantic', 'confluent_kafka', 'lmdb', 'rich', 'typer'}\n"

@@ -1,4 +1,4 @@
-"""The engine's connections: messages that run no code, with and without TLS."""
+"""Tests of the engine's connections: messages that run no code, with and without TLS."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ MESSAGES = [
 
 @contextmanager
 def pair(*, tls: bool = False, tcp: bool = False) -> Iterator[tuple[EngineChannel, WorkerChannel]]:
-    """Have both ends of one connection."""
+    """Yield both ends of one connection."""
     ours, theirs = _over_tcp() if tcp else socket.socketpair()
     with ExitStack() as stack:
         if tls:
@@ -98,7 +98,7 @@ TLS = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 
 @TLS
 def test_all_that_is_said_arrives_as_it_was(tls: bool) -> None:
-    """Every kind of message that an engine hears; what it says may be of any kind."""
+    """Every kind of message to the engine arrives unchanged, and so do messages from it."""
     assert {type(each) for each in MESSAGES} == set(HEARD)
     with pair(tls=tls) as (engine, worker):
         for each in MESSAGES:
@@ -109,12 +109,12 @@ def test_all_that_is_said_arrives_as_it_was(tls: bool) -> None:
 
 
 def test_text_that_is_no_unicode_arrives_without_what_is_none() -> None:
-    """An error may quote a file name with bytes that no encoding has: it must not be lost."""
+    """A text with bytes that are not Unicode arrives, with those bytes replaced."""
     assert decoded(encoded(Output("a\udcffb"))) == Output("a?b")
 
 
 class Trap:
-    """Leaves a trace where it is unpickled."""
+    """An object that leaves a trace when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (os.mkdir, ("sprung",))
@@ -138,7 +138,7 @@ class Trap:
 def test_an_engine_takes_nothing_for_a_message_that_is_none(
     said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a worker sends, no code runs, and its connection counts as broken."""
+    """An invalid message runs no code, and its connection counts as broken."""
     monkeypatch.chdir(tmp_path)
     with pair() as (engine, worker):
         worker.send_bytes(said)
@@ -149,7 +149,7 @@ def test_an_engine_takes_nothing_for_a_message_that_is_none(
 
 @TLS
 def test_an_end_is_told_from_a_break(tls: bool) -> None:
-    """Between two messages it is an end, in the middle of one it is not."""
+    """A close between two messages is an end, but in the middle of one it is a break."""
     with pair(tls=tls) as (engine, worker):
         worker.send(Need())
         worker.close()
@@ -165,9 +165,9 @@ def test_an_end_is_told_from_a_break(tls: bool) -> None:
 
 @TLS
 def test_a_reset_over_tcp_is_no_end(tls: bool) -> None:
-    """A connection that broke says nothing of the worker, which may go on delivering.
+    """A reset connection is not an end, because its worker may continue to deliver.
 
-    Until a system has told of its process's end, nobody else may begin (``Fence.wait``).
+    No other worker may begin before the end of its process is reported (``Fence.wait``).
     """
     with pair(tls=tls, tcp=True) as (engine, worker):
         worker.close()
@@ -185,7 +185,7 @@ def test_a_reset_over_tcp_is_no_end(tls: bool) -> None:
 
 @TLS
 def test_what_came_before_the_end_is_heard(tls: bool) -> None:
-    """A worker that says its last and ends has said it."""
+    """The last message of a worker is received before its end."""
     with pair(tls=tls, tcp=True) as (engine, worker):
         worker.send(Progress(7))
         worker.close()
@@ -195,7 +195,7 @@ def test_what_came_before_the_end_is_heard(tls: bool) -> None:
 
 
 def test_a_length_is_checked_before_it_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody allocates what a message only claims to be (Invariant 17)."""
+    """The claimed length of a message is checked before memory is allocated (Invariant 17)."""
     with pair() as (engine, worker):
         worker.send_raw(struct.pack(">Q", 1 << 50))
         with pytest.raises(ConnectionError, match="at most"):
@@ -207,7 +207,7 @@ def test_a_length_is_checked_before_it_is_believed(monkeypatch: pytest.MonkeyPat
 
 @TLS
 def test_polling_finds_what_has_been_received_already(tls: bool) -> None:
-    """Several messages in one packet are several answers to a poll; then there is nothing."""
+    """Each of several messages in one packet is an answer to a poll, and then none is left."""
     with pair(tls=tls) as (engine, worker):
         first, second = (encoded(each) for each in (Progress(1), Progress(2)))
         lengths = [struct.pack(">Q", len(each)) for each in (first, second)]
@@ -223,7 +223,7 @@ def test_polling_finds_what_has_been_received_already(tls: bool) -> None:
 
 @TLS
 def test_bytes_arrive_as_they_are(tls: bool) -> None:
-    """Megabytes go beside the messages, into Arrow's memory."""
+    """Megabytes of raw bytes arrive unchanged, beside the messages, in Arrow's memory."""
     data = os.urandom(3 << 20)
     with pair(tls=tls) as (engine, worker):
         sending = threading.Thread(target=engine.send_raw, args=(data,))
@@ -233,7 +233,7 @@ def test_bytes_arrive_as_they_are(tls: bool) -> None:
 
 
 def test_a_closed_channel_is_not_polled() -> None:
-    """Its descriptor may be somebody else's by then."""
+    """A closed channel is not polled, because its descriptor may have another owner by then."""
     with pair() as (engine, _):
         engine.close()
         with pytest.raises(OSError, match="closed"):

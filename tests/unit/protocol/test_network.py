@@ -1,4 +1,4 @@
-"""How an engine is reached: its addresses, and what is the same directory."""
+"""Tests of the addresses of an engine, and of the identity of a directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MASTER = "spark://127.0.0.1:7077"
 
 @pytest.mark.parametrize("master", ["local", "local[4]"])
 def test_a_local_master_needs_no_network(master: str) -> None:
-    """Its workers are on this host, and nobody else is listened to."""
+    """A local master has its workers on this host, so the engine listens on no network."""
     assert network_of(SparkConfig(master=master)) is None
 
 
@@ -45,7 +45,7 @@ def test_a_local_master_needs_no_network(master: str) -> None:
 def test_workers_call_the_address_by_which_the_master_is_reached(
     settings: dict[str, Any], expected: Network
 ) -> None:
-    """Unless the pipeline file, or else Spark's own settings, name another one."""
+    """Workers call the address towards the master, unless the settings name another one."""
     found = network_of(SparkConfig(master=MASTER, insecure=True, **settings))
     assert found == replace(expected, insecure=True)
 
@@ -55,14 +55,14 @@ def test_workers_call_the_address_by_which_the_master_is_reached(
     ["spark://127.0.0.1:1,127.0.0.2:1", "k8s://https://127.0.0.1:6443", "spark://127.0.0.1"],
 )
 def test_the_master_s_address_is_understood(master: str) -> None:
-    """Of several masters the first one tells the way; a Kubernetes one has two schemes."""
+    """The first of several masters decides the address, and a Kubernetes URL has two schemes."""
     found = network_of(SparkConfig(master=master, insecure=True))
     assert found == Network("127.0.0.1", 0, "127.0.0.1", insecure=True)
 
 
 @pytest.mark.parametrize("key", ["listen", "advertise"])
 def test_a_local_master_takes_no_address(key: str) -> None:
-    """An option that would do nothing is refused."""
+    """An option without effect is refused."""
     with pytest.raises(ValidationError, match="is for a cluster"):
         SparkConfig(**{"master": "local", key: "127.0.0.1"})
 
@@ -81,14 +81,14 @@ def test_only_the_directory_itself_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_path_is_no_network_address() -> None:
-    """What is sent as JSON comes back as a list, and stays one of TCP."""
+    """A TCP address is recognised as a tuple and as a list from JSON, and a path is not."""
     assert not networked("/run/x/engine.sock")
     assert networked(("127.0.0.1", 7))
     assert networked(["127.0.0.1", 7])
 
 
 def test_a_socket_of_ours_notices_that_the_other_host_is_gone() -> None:
-    """Small messages go at once, and a silent peer is asked."""
+    """Small messages are sent at once, and a silent peer is probed."""
     from transporter.protocol.network import watch_over  # noqa: PLC0415
 
     with socket.socket() as one:

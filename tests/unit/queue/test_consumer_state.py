@@ -1,4 +1,4 @@
-"""Where a program and a consumer's threads meet."""
+"""Tests of the exchange between a program and a consumer's threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def exchange(*offsets: int, limit: int = 4, hold: float = 60.0) -> Exchange:
 
 
 def test_acks_are_collected_into_one_piece_of_work() -> None:
-    """What several acks say is written together."""
+    """Several acks are written together."""
     found = exchange(1, 2, 3)
     for message in found.take(3, 0):
         found.ack([message.id])
@@ -32,7 +32,7 @@ def test_acks_are_collected_into_one_piece_of_work() -> None:
 
 
 def test_a_flush_waits_for_what_is_being_written() -> None:
-    """Acks count as written when the thread that writes says so, not when it takes them."""
+    """Acks count as written when the writing thread confirms them, not when it takes them."""
     found = exchange(1)
     found.ack([(0, 1)])
     assert not found.flush(0)
@@ -43,7 +43,7 @@ def test_a_flush_waits_for_what_is_being_written() -> None:
 
 
 def test_a_full_exchange_has_no_room_until_something_is_settled() -> None:
-    """Back-pressure: nothing more is begun than the limit allows."""
+    """No more messages are begun than the limit allows."""
     found = exchange(1, 2, 3, 4)
     assert found.await_room(0) == 0
     found.ack([(0, 1)])
@@ -51,7 +51,7 @@ def test_a_full_exchange_has_no_room_until_something_is_settled() -> None:
 
 
 def test_an_ack_wakes_who_waits_for_room() -> None:
-    """The thread that fetches goes on as soon as there is room."""
+    """The fetching thread continues as soon as there is room."""
     found = exchange(1, 2, 3, 4)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(found.await_room, 60)
@@ -61,7 +61,7 @@ def test_an_ack_wakes_who_waits_for_room() -> None:
 
 
 def test_who_waits_for_a_message_is_woken_by_it() -> None:
-    """A receiver does not sleep through an arrival."""
+    """The arrival of a message wakes a waiting receiver."""
     found = exchange()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(found.take, 1, 60)
@@ -70,7 +70,7 @@ def test_who_waits_for_a_message_is_woken_by_it() -> None:
 
 
 def test_the_death_of_the_fetching_thread_is_told_after_the_last_message() -> None:
-    """What was begun is received and can be acked; then the reason is raised."""
+    """Begun messages are received and can be acked before the reason is raised."""
     found = exchange(1)
     found.fetching_failed(QueueFault("no such topic"))
     assert len(found.take(1, 0)) == 1
@@ -80,7 +80,7 @@ def test_the_death_of_the_fetching_thread_is_told_after_the_last_message() -> No
 
 
 def test_the_death_of_the_writing_thread_is_told_by_everything() -> None:
-    """Nobody believes in an ack that can be written no more."""
+    """Every call raises the writing thread's failure, so no unwritable ack is accepted."""
     found = exchange(1)
     found.writing_failed(QueueFault("no rights"))
     for act in (
@@ -94,7 +94,7 @@ def test_the_death_of_the_writing_thread_is_told_by_everything() -> None:
 
 
 def test_closing_gives_back_what_is_unsettled() -> None:
-    """What nobody received is not counted as a delivery, what was received is."""
+    """A message returned at the close counts as a delivery only if it was received."""
     found = exchange(1, 2)
     found.take(1, 0)
     found.close()
@@ -110,7 +110,7 @@ def test_closing_gives_back_what_is_unsettled() -> None:
 
 
 def test_a_closed_exchange_says_so() -> None:
-    """Receiving and settling after the end are errors that name the reason."""
+    """Receiving and settling after the close are errors that name the reason."""
     found = exchange(1)
     found.close()
     found.give_back("closed")
@@ -121,7 +121,7 @@ def test_a_closed_exchange_says_so() -> None:
 
 
 def test_keeping_alive_is_due_at_its_time_only() -> None:
-    """Work that comes earlier does not bring KeepAlives with it."""
+    """Earlier work does not include KeepAlives."""
     found = exchange(1)
     found.ack([(0, 9)])
     early = found.next_work(FAR, 0)
@@ -133,7 +133,7 @@ def test_keeping_alive_is_due_at_its_time_only() -> None:
 
 
 def test_an_extended_message_is_kept_alive_at_once() -> None:
-    """The tracker hears of it now and not at the next turn."""
+    """The tracker gets the KeepAlive now, and not at the next turn."""
     found = exchange(1)
     found.extend([(0, 1)])
     work = found.next_work(FAR, 0)
@@ -142,7 +142,7 @@ def test_an_extended_message_is_kept_alive_at_once() -> None:
 
 
 def test_what_lapsed_is_counted_and_makes_room() -> None:
-    """A message that was given up holds up nobody."""
+    """A lapsed message is counted and makes room."""
     found = Exchange(InFlight(1, 0.0, 0.0))
     found.add([QueueMessage((0, 1), "q", b"")], time.monotonic())
     assert found.await_room(0) == 0
@@ -151,7 +151,7 @@ def test_what_lapsed_is_counted_and_makes_room() -> None:
 
 
 def test_everything_is_counted() -> None:
-    """The metrics tell what happened to each message."""
+    """The metrics count the outcome of each message."""
     found = Exchange(InFlight(10, 60.0, 10.0))
     messages = [QueueMessage((0, offset), "q", b"", redeliveries=offset) for offset in range(4)]
     found.add(messages, time.monotonic())
@@ -166,7 +166,7 @@ def test_everything_is_counted() -> None:
 
 
 def test_a_program_that_asks_is_not_idle() -> None:
-    """Only one that has not asked for a while loses its partitions."""
+    """Only a program without a recent call for messages is idle."""
     found = exchange()
     assert found.has_demand(60)
     assert not found.has_demand(0)
@@ -180,7 +180,7 @@ def test_a_program_that_asks_is_not_idle() -> None:
 
 
 def test_what_was_received_can_be_given_back_uncounted() -> None:
-    """For a consumer whose program says that nobody has worked on it."""
+    """Received messages that the program has not worked on can be returned without a count."""
     found = exchange(1, 2)
     found.take(1, 0)
     found.close()
@@ -191,7 +191,7 @@ def test_what_was_received_can_be_given_back_uncounted() -> None:
 
 
 def test_a_check_raises_what_a_thread_has_died_of() -> None:
-    """Also while messages wait: who does not ask for any more learns of it so."""
+    """A check raises a thread's failure even while messages wait."""
     fetching, writing = exchange(1), exchange(1)
     assert fetching.check(60)
     fetching.fetching_failed(QueueFault("no such topic"))
@@ -202,7 +202,7 @@ def test_a_check_raises_what_a_thread_has_died_of() -> None:
 
 
 def test_brokers_are_heard_of_by_what_they_confirm() -> None:
-    """Work that is written counts, work that is empty does not, and an answer does."""
+    """Written work and answers count as contact with the brokers, but empty work does not."""
     found = exchange()
     found.ack([(0, 1)])
     found.next_work(FAR, 0)
@@ -220,7 +220,7 @@ def test_brokers_are_heard_of_by_what_they_confirm() -> None:
 
 
 def test_room_ahead_is_made_by_who_receives() -> None:
-    """The thread that fetches is woken when waiting messages are taken."""
+    """The fetching thread is woken when waiting messages are taken."""
     found = Exchange(InFlight(100, 60.0, 10.0, ahead=2))
     found.add([QueueMessage((0, offset), "q", b"") for offset in range(2)], time.monotonic())
     assert found.await_room(0) == 0

@@ -1,4 +1,4 @@
-"""What a consumer has begun and not settled."""
+"""Tests of the messages that a consumer has begun and not settled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_begun_takes_room_until_it_is_settled() -> None:
 
 
 def test_messages_are_received_in_order_and_once() -> None:
-    """Nobody gets a message that somebody else has."""
+    """Each message is received once, in order."""
     found = holding(1, 2, 3)
     assert [each.id[1] for each in found.take(2)] == [1, 2]
     assert [each.id[1] for each in found.take(2)] == [3]
@@ -42,7 +42,7 @@ def test_messages_are_received_in_order_and_once() -> None:
 
 
 def test_all_that_is_held_is_kept_alive_but_the_young() -> None:
-    """What was begun just now needs no KeepAlive yet, what was held too long gets none."""
+    """A message begun just now needs no KeepAlive yet, and one held too long gets none."""
     found = holding(1, hold=60.0)
     found.add([message(2)], 58.0)
     assert found.ids_to_keep_alive(59.0, young=5.0) == [(0, 1)]
@@ -50,19 +50,19 @@ def test_all_that_is_held_is_kept_alive_but_the_young() -> None:
 
 
 def test_without_hold_nothing_is_kept_alive() -> None:
-    """A hold of 0 leaves each message the time that its Start gave it."""
+    """A hold of 0 leaves each message the time of its Start."""
     assert holding(1, hold=0.0).ids_to_keep_alive(5.0, young=0.0) == []
 
 
 def test_extending_begins_the_hold_anew() -> None:
-    """A message that was extended is kept alive as if it were begun now."""
+    """An extended message is kept alive as if it were begun now."""
     found = holding(1)
     found.extend((0, 1), 59.0)
     assert found.ids_to_keep_alive(118.0, young=5.0) == [(0, 1)]
 
 
 def test_what_is_neither_settled_nor_kept_alive_is_given_up() -> None:
-    """It makes room when the tracker has redelivered it, and is not received any more."""
+    """A lapsed message makes room when the tracker has redelivered it, and is not received."""
     found = holding(1, hold=60.0)
     assert found.take_lapsed(69.9) == []
     assert found.take_lapsed(70.0) == [(0, 1)]
@@ -70,7 +70,7 @@ def test_what_is_neither_settled_nor_kept_alive_is_given_up() -> None:
 
 
 def test_only_what_nobody_received_is_released() -> None:
-    """A program's own messages stay its own."""
+    """Messages that a program has received are not released."""
     found = holding(1, 2, 3)
     found.take(1)
     assert found.release() == [(0, 2), (0, 3)]
@@ -78,7 +78,7 @@ def test_only_what_nobody_received_is_released() -> None:
 
 
 def test_the_age_is_that_of_the_oldest() -> None:
-    """Settled messages have no age."""
+    """The age is that of the oldest unsettled message."""
     found = holding(1)
     found.add([message(2)], 5.0)
     assert found.age(8.0) == 8.0
@@ -89,7 +89,7 @@ def test_the_age_is_that_of_the_oldest() -> None:
 
 
 def test_the_oldest_that_waits_is_known_by_when_it_was_sent() -> None:
-    """Until it is received; one without a time does not count."""
+    """A waiting message counts until it is received, if it has a time."""
     found = InFlight(10, 60.0, 10.0)
     assert found.oldest_sent is None
     found.add([message(each)._replace(sent=sent) for each, sent in enumerate([5, 3, -1, 9])], 0.0)
@@ -101,7 +101,7 @@ def test_the_oldest_that_waits_is_known_by_when_it_was_sent() -> None:
 
 
 def test_only_so_many_are_begun_ahead() -> None:
-    """What was received takes no room ahead, whatever else is unsettled."""
+    """Received messages take no room ahead, even if they are unsettled."""
     found = InFlight(10, 60.0, 10.0, ahead=3)
     assert (found.room, found.good_room) == (3, 1)
     found.add([message(1), message(2)], 0.0)
@@ -131,7 +131,7 @@ def test_only_so_many_bytes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_so_many_bytes_are_received_at_once() -> None:
-    """The last message may exceed them, and so one always comes."""
+    """The last message may exceed the limit in bytes, so at least one is received."""
     found = InFlight(10, 60.0, 10.0)
     found.add([QueueMessage((0, offset), "q", b"xxxx") for offset in range(5)], 0.0)
     assert [len(found.take(10, most)) for most in (1, 5, 100)] == [1, 2, 2]

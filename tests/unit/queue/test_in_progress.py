@@ -1,4 +1,4 @@
-"""What a tracker makes of markers, case by case."""
+"""Tests of a tracker's state after markers, case by case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def start(*offsets: int, after: int = 10 * SECOND, restated: bool = False) -> St
 
 
 def seeing(*markers: object, now: float = 0.0) -> InProgress:
-    """Return what is in progress after *markers*, one an offset, all seen at *now*."""
+    """Return the state after *markers*, one per offset, all seen at *now*."""
     progress = InProgress()
     for offset, marker in enumerate(markers):
         progress.apply(offset, marker, now)  # type: ignore[arg-type]
@@ -23,25 +23,25 @@ def seeing(*markers: object, now: float = 0.0) -> InProgress:
 
 
 def due(progress: InProgress, now: float) -> list[int]:
-    """Take what is due and return the offsets."""
+    """Take the due messages and return their offsets."""
     return [each.id[1] for each in progress.take_expired(now, 100)]
 
 
 def test_a_message_is_due_when_its_time_is_over_and_not_before() -> None:
-    """The deadline is when the Start was seen and the time that it gives."""
+    """The deadline is the time when the Start was seen plus its duration."""
     progress = seeing(start(7), now=100.0)
     assert due(progress, 109.999) == []
     assert due(progress, 110.0) == [7]
 
 
 def test_what_has_ended_is_never_due() -> None:
-    """Of a Start with many messages, only those without an End are due."""
+    """Only the messages of a Start without an End are due."""
     progress = seeing(start(1, 2, 3), End(0, (2,)))
     assert due(progress, 60.0) == [1, 3]
 
 
 def test_a_keep_alive_postpones_each_of_its_messages() -> None:
-    """The time begins anew when the KeepAlive is seen, with the time that it gives."""
+    """A KeepAlive restarts the time when it is seen, with its own duration."""
     progress = seeing(start(1, 2))
     progress.apply(1, KeepAlive(0, (1,), 10 * SECOND), 9.0)
     assert due(progress, 18.9) == [2]
@@ -49,14 +49,14 @@ def test_a_keep_alive_postpones_each_of_its_messages() -> None:
 
 
 def test_a_keep_alive_of_an_unknown_message_is_nothing() -> None:
-    """What was ended, or never begun, cannot be kept alive."""
+    """A message that has ended, or never began, cannot be kept alive."""
     progress = seeing(KeepAlive(0, (4,), SECOND), start(1), End(0, (1,)), KeepAlive(0, (1,), 1))
     assert len(progress) == 0
     assert due(progress, 60.0) == []
 
 
 def test_a_nack_makes_a_message_due_at_once_or_after_its_delay() -> None:
-    """A nacked message is redelivered, not discarded, and tells why."""
+    """A nacked message is redelivered, not discarded, and keeps the reason."""
     progress = seeing(start(1, 2), Nack(0, (1,), 0, "bad"), Nack(0, (2,), 3 * SECOND))
     (first,) = progress.take_expired(0.0, 9)
     assert (first.id, first.held.nack and first.held.nack.reason) == ((0, 1), "bad")
@@ -64,13 +64,13 @@ def test_a_nack_makes_a_message_due_at_once_or_after_its_delay() -> None:
 
 
 def test_nothing_keeps_a_nacked_message_alive() -> None:
-    """A KeepAlive that was on its way when its message was nacked changes nothing."""
+    """A KeepAlive that comes after its message's nack has no effect."""
     progress = seeing(start(1), Nack(0, (1,)), KeepAlive(0, (1,), 10 * SECOND))
     assert due(progress, 0.0) == [1]
 
 
 def test_a_second_start_after_the_deadline_begins_anew() -> None:
-    """A Start of a message that was taken, and whose redelivery failed, does no harm."""
+    """A Start during a failed redelivery does not delay the retry, and a later one restarts."""
     progress = seeing(start(1))
     taken = progress.take_expired(10.0, 9)
     progress.apply(1, start(1), 11.0)
@@ -82,7 +82,7 @@ def test_a_second_start_after_the_deadline_begins_anew() -> None:
 
 
 def test_what_failed_to_be_redelivered_is_due_again() -> None:
-    """A message that was taken stays in progress until it is dropped."""
+    """A taken message stays in progress until it is dropped."""
     progress = seeing(start(1))
     assert due(progress, 10.0) == [1]
     assert due(progress, 10.0) == []
@@ -91,7 +91,7 @@ def test_what_failed_to_be_redelivered_is_due_again() -> None:
 
 
 def test_the_smallest_start_that_counts_is_committed() -> None:
-    """Behind it nothing is needed, and before it nothing may go."""
+    """The smallest Start that is still needed is committed."""
     progress = seeing(start(1), start(2), End(0, (2,)), start(3))
     assert progress.low == 0
     assert progress.low_without([(0, 1)]) == 3
@@ -102,7 +102,7 @@ def test_the_smallest_start_that_counts_is_committed() -> None:
 
 
 def test_a_restated_start_lets_go_of_the_old_one() -> None:
-    """It moves what is committed, and neither deadline nor age."""
+    """A restated Start moves the committed offset, but neither deadline nor age."""
     progress = seeing(start(1), None, now=0.0)
     progress.caught_up = True
     progress.apply(2, start(1, restated=True), 5.0)
@@ -112,7 +112,7 @@ def test_a_restated_start_lets_go_of_the_old_one() -> None:
 
 
 def test_a_restated_start_does_not_wake_what_has_ended() -> None:
-    """An ack that came in between stays an ack."""
+    """An ack before a restated Start stays valid."""
     progress = seeing(start(1), End(0, (1,)))
     progress.caught_up = True
     progress.apply(2, start(1, restated=True), 5.0)
@@ -120,14 +120,14 @@ def test_a_restated_start_does_not_wake_what_has_ended() -> None:
 
 
 def test_a_tracker_that_begins_anew_takes_a_restated_start_for_a_start() -> None:
-    """The original may be gone by then."""
+    """A new tracker treats a restated Start as a Start, because the original may be gone."""
     progress = InProgress(2)
     progress.apply(2, start(1, restated=True), 0.0)
     assert due(progress, 10.0) == [1]
 
 
 def test_old_starts_are_found_in_order() -> None:
-    """Those seen long ago are told, the newer ones are not."""
+    """Only Starts seen long ago are returned, in order."""
     progress = seeing(start(1), start(2))
     progress.apply(2, start(3), 50.0)
     assert [each.id[1] for each in progress.older_than(60.0, 60.0, 9)] == [1, 2]
@@ -136,7 +136,7 @@ def test_old_starts_are_found_in_order() -> None:
 
 
 def test_memory_does_not_grow_with_what_has_passed() -> None:
-    """One message that stays holds nothing of the many that came and went (Invariant 17)."""
+    """One message that stays keeps no memory of the many that have ended (Invariant 17)."""
     progress = InProgress(slack=100)
     progress.apply(0, start(0), 0.0)
     for number in range(1, 3000):
@@ -147,7 +147,7 @@ def test_memory_does_not_grow_with_what_has_passed() -> None:
 
 
 def test_tidying_up_keeps_starts_in_order() -> None:
-    """A message that was begun twice does not hide an older one that was begun in between."""
+    """A message begun twice does not hide one begun in between."""
     progress = InProgress(slack=-100)
     for offset, marker in enumerate([start(1), start(2), start(1), None]):
         progress.apply(offset, marker, 0.0)

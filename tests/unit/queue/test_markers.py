@@ -1,4 +1,4 @@
-"""Markers as bytes."""
+"""Tests of markers as bytes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ GOLDEN: list[tuple[Marker, str]] = [
 
 @pytest.mark.parametrize(("marker", "encoded"), GOLDEN)
 def test_version_1_stays_readable(marker: Marker, encoded: str) -> None:
-    """Markers that version 1 has written mean the same for ever."""
+    """Markers written by version 1 keep their meaning forever."""
     assert decode(bytes.fromhex(encoded)) == marker
 
 
 def test_another_version_is_refused_by_name() -> None:
-    """A marker of a newer version is told from a damaged one, and what to do is said."""
+    """A marker of a newer version is distinguished from a damaged one, with advice to upgrade."""
     encoded = bytearray(encode(End(0, (1,))))
     encoded[3] = 2
     with pytest.raises(UnknownMarker, match=r"version 2, .* version 1 only; upgrade"):
@@ -47,7 +47,7 @@ def test_another_version_is_refused_by_name() -> None:
 
 
 def test_an_unknown_kind_is_refused_by_name() -> None:
-    """A kind that a newer program may have added is not passed over in silence."""
+    """An unknown kind, which a newer program may have added, is refused."""
     body = bytearray(encode(End(0, (1,)))[8:])
     body[0] = 9
     with pytest.raises(UnknownMarker, match="kind 9"):

@@ -1,4 +1,4 @@
-"""What becomes of messages that are sent together."""
+"""Tests of the outcomes of messages that are sent together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PURGED = KafkaError._PURGE_QUEUE
 
 
 class Client:
-    """Keeps what it is given until the test says what became of it."""
+    """A client that keeps its messages until the test reports their outcomes."""
 
     def __init__(self, *refusals: Exception) -> None:
         self.reports: list[Any] = []
@@ -43,7 +43,7 @@ class Client:
 
 
 def sending(count: int, client: Client, seconds: float = 60.0) -> Sending:
-    """Return *count* messages handed to *client*."""
+    """Return *count* messages passed to *client*."""
     made = Sending(client, "queue", "queue topic queue", time.monotonic() + seconds)
     for _ in range(count):
         made.send(Outgoing("jobs", b"x"), None)
@@ -80,7 +80,7 @@ def test_what_arrived_counts_up_to_the_first_that_did_not(
     kind: type[Exception] | None,
     blamed: int | None,
 ) -> None:
-    """The reason is the first message's that was not just taken back; one alone is blamed."""
+    """The reason is that of the first message that failed by itself, blamed if it is alone."""
     client = Client()
     made = sending(3, client)
     settle(client, outcomes)
@@ -91,7 +91,7 @@ def test_what_arrived_counts_up_to_the_first_that_did_not(
 
 
 def test_after_the_first_failure_nothing_more_is_handed_over() -> None:
-    """Invariant 9: what waits in the client is taken back, once, and what is on its way is not."""
+    """Invariant 9: waiting messages are purged, once, and those in flight are not."""
     client = Client()
     made = sending(3, client)
     settle(client, {1: KafkaError.INVALID_RECORD, 2: PURGED})
@@ -100,7 +100,7 @@ def test_after_the_first_failure_nothing_more_is_handed_over() -> None:
 
 
 def test_a_message_that_the_client_does_not_take_is_blamed() -> None:
-    """It was never sent, and those before it have arrived."""
+    """A message that the client refuses is blamed if those before it have arrived."""
     client = Client()
     made = sending(2, client)
     client.refusals.append(KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)))
@@ -111,7 +111,7 @@ def test_a_message_that_the_client_does_not_take_is_blamed() -> None:
 
 
 def test_a_message_that_was_not_even_handed_over_is_blamed() -> None:
-    """When all before it have arrived; else the earlier failure comes first."""
+    """A refused message is blamed when all before it have arrived, and not earlier."""
     client, refusal = Client(), MessageRefused("too large")
     made = sending(2, client)
     made.refuse(refusal)
@@ -122,7 +122,7 @@ def test_a_message_that_was_not_even_handed_over_is_blamed() -> None:
 
 
 def test_a_client_that_can_never_send_again_is_told() -> None:
-    """A fatal error is an outage that only a new client ends, also from within a callback."""
+    """A fatal error is an outage that needs a new client, even from within a callback."""
     fatal = KafkaError(KafkaError._FATAL, "out of order", fatal=True)
     wrapped = SystemError("a callback")
     wrapped.__cause__ = KafkaException(fatal)
@@ -136,7 +136,7 @@ def test_a_client_that_can_never_send_again_is_told() -> None:
 
 
 def test_rights_that_are_missing_are_no_outage() -> None:
-    """Also where the client gives up for good because of them: a new one has no other rights."""
+    """Missing rights are a fault and not an outage, even if the client fails for good."""
     fatal = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no rights", fatal=True)
     made = sending(0, Client(KafkaException(fatal)))
     made.send(Outgoing("jobs", b"x"), None)
@@ -145,14 +145,14 @@ def test_rights_that_are_missing_are_no_outage() -> None:
 
 
 def test_an_error_of_ours_is_not_hidden() -> None:
-    """What is none of the client's errors is raised."""
+    """An error that is not the client's is raised."""
     made = sending(0, Client(SystemError("odd")))
     with pytest.raises(SystemError, match="odd"):
         made.send(Outgoing("jobs", b"x"), None)
 
 
 def test_a_full_client_is_waited_for_until_the_deadline() -> None:
-    """Nothing is handed over behind it, and nothing is lost sight of."""
+    """A full client is retried until the deadline, and nothing is sent behind the message."""
     client = Client(BufferError("full"), BufferError("full"))
     made = sending(0, client)
     assert made.send(Outgoing("jobs", b"x"), None)

@@ -1,4 +1,4 @@
-"""What an error of the Kafka client means for who uses a queue."""
+"""Tests of the queue's errors for errors of the Kafka client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transporter.queue.failures import QueueFault, QueueUnavailable, translate_e
 from transporter.queue.in_flight import InFlight
 
 AWAY = "sasl_plaintext://x: Failed to acquire SASL OAUTHBEARER token: 503"
-"""What the client says while its provider of tokens is away; it asks again by itself."""
+"""The client's error while its provider of tokens is away. The client retries by itself."""
 
 
 @pytest.mark.parametrize(
@@ -31,14 +31,14 @@ AWAY = "sasl_plaintext://x: Failed to acquire SASL OAUTHBEARER token: 503"
     ],
 )
 def test_a_client_that_is_at_its_end_is_replaced(error: KafkaError, kind: type[Exception]) -> None:
-    """Only a new client helps, not an operator; what an operator has to change stays a fault."""
+    """An error that a new client cures is an outage, and one for an operator stays a fault."""
     found = translate_error(error, "queue topic q")
     assert type(found) is kind
     assert error.str() in str(found)
 
 
 def test_a_reader_is_opened_anew_when_its_producer_has_failed_for_good() -> None:
-    """What the thread that writes acks meets comes to the engine as an outage, with its reason."""
+    """A failure of the ack-writing thread reaches the engine as an outage, with its reason."""
     settings = settings_of(bootstrap_servers="127.0.0.1:9")
     exchange = Exchange(InFlight(10, 1.0, 1.0, None))
     error = KafkaException(KafkaError(KafkaError._FATAL, "out of order", fatal=True))
@@ -48,7 +48,7 @@ def test_a_reader_is_opened_anew_when_its_producer_has_failed_for_good() -> None
 
 
 def test_the_clients_log_has_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    """The client repeats what a provider of tokens has answered."""
+    """Secrets in the client's log, which repeats the token provider's answers, are redacted."""
     secret = "s3cr3t/of ada"  # noqa: S105 - nobody's
     settings = settings_of(
         bootstrap_servers="127.0.0.1:9", client={"sasl.oauthbearer.client.secret": secret}

@@ -1,4 +1,4 @@
-"""The settings of a queue."""
+"""Tests of the settings of a queue."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SERVERS = {"bootstrap_servers": "127.0.0.1:9092"}
     ],
 )
 def test_what_cannot_be_is_refused_by_name(values: dict[str, object], text: str) -> None:
-    """The error names the setting, and what the promises rest on cannot be set."""
+    """An invalid setting, or one that the guarantees rest on, is refused by name."""
     with pytest.raises(ConfigError, match=text):
         settings_of(**values)
 
 
 def test_security_and_compression_can_be_chosen() -> None:
-    """What concerns the connection is the user's, and is kept out of reprs (Invariant 20)."""
+    """Settings of the connection can be chosen, and are kept out of reprs (Invariant 20)."""
     client = {
         "security.protocol": "SASL_SSL",
         "sasl.password": "hunter22",
@@ -51,7 +51,7 @@ def test_a_refused_setting_does_not_tell_its_value() -> None:
 
 
 def test_no_queue_has_the_trackers_group() -> None:
-    """Groups are apart by construction, whatever the topics and queues are called."""
+    """Groups differ by construction, for any names of topics and queues."""
     settings = settings_of(**SERVERS, queue_topic="a", markers_topic="b")
     assert settings.consumer_group("b") == "a/b"
     assert settings.tracker_group == "b//tracker"

@@ -1,4 +1,4 @@
-"""Transactions whose client does not come back."""
+"""Tests of transactions whose client does not return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Hangs while it hands over offsets, as long as it is held."""
+    """A client that hangs while it sends offsets, as long as it is held."""
 
     def __init__(self, held: threading.Event | None) -> None:
         self.held = held
@@ -44,14 +44,14 @@ class Client:
 
 
 class Group:
-    """A consumer, as far as a transaction asks it."""
+    """A consumer, as far as a transaction needs it."""
 
     def consumer_group_metadata(self) -> None:
         return None
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch, made: Sequence[Client]) -> Transactions:
-    """Return transactions that take the clients *made* one by one, and wait for none."""
+    """Return transactions that use the clients *made* one by one, without waiting for them."""
     left = list(made)
     monkeypatch.setattr(transactions, "_GRACE", 0.0)
     monkeypatch.setattr(clients, "transactional", lambda *_: left.pop(0))
@@ -62,7 +62,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, made: Sequence[Client]) -> Transa
 
 
 def test_a_client_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told as an outage within the time-out, and the next transaction has a new client."""
+    """A hanging client is an outage after the time-out, and the next transaction gets a new one."""
     held = threading.Event()
     made = [Client(held), Client(None)]
     found, group = impatient(monkeypatch, made), Group()
@@ -77,7 +77,7 @@ def test_a_client_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Lingering(Client):
-    """Hangs while it disconnects, as long as it is held."""
+    """A client that hangs while it disconnects, as long as it is held."""
 
     def close(self) -> None:
         if self.held is not None:
@@ -86,7 +86,7 @@ class Lingering(Client):
 
 
 def test_a_client_that_does_not_disconnect_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A close ends within the time-out, and the next transaction has a new client."""
+    """A close ends within the time-out, and the next transaction gets a new client."""
     held = threading.Event()
     made = [Lingering(held), Lingering(None)]
     found = impatient(monkeypatch, made)

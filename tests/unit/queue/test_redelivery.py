@@ -1,4 +1,4 @@
-"""Where a message that is due goes."""
+"""Tests of the redelivery of a due message."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def due(count: int = 0, nack: Nack | None = None, value: bytes = b"v") -> Expire
 
 
 def test_a_message_goes_to_its_queue_again_and_counts_up() -> None:
-    """It keeps value and headers, and tells where it was first."""
+    """A redelivered message keeps value and headers, and has its origin and count."""
     found = redelivery(due(), SETTINGS, "now")
     assert (found.topic, found.queue, found.value, found.dead) == ("queue", "jobs", b"v", False)
     assert dict(found.headers) == {
@@ -53,7 +53,7 @@ def test_a_message_goes_to_its_queue_again_and_counts_up() -> None:
 
 @pytest.mark.parametrize(("count", "dead"), [(0, False), (2, False), (3, True), (4, True)])
 def test_after_the_limit_it_goes_to_the_dead_letters(count: int, dead: bool) -> None:
-    """With at most 3 redeliveries the fourth is none."""
+    """With at most 3 redeliveries the fourth goes to the dead letters."""
     assert redelivery(due(count), SETTINGS, "now").dead is dead
 
 
@@ -73,33 +73,33 @@ def test_a_dead_letter_tells_where_it_comes_from_and_why() -> None:
 
 
 def test_without_a_limit_nothing_dies() -> None:
-    """A limit of none redelivers for ever."""
+    """Without a limit a message is redelivered forever."""
     for_ever = SETTINGS.model_copy(update={"max_redeliveries": None})
     assert not redelivery(due(1000), for_ever, "now").dead
 
 
 def test_a_release_is_not_counted() -> None:
-    """Nobody has worked on it, so it comes no nearer to its death."""
+    """A released message, which no program has worked on, is not counted."""
     found = redelivery(due(3, Nack(2, (7,), 0, "", released=True)), SETTINGS, "now")
     assert not found.dead
     assert dict(found.headers)[REDELIVERIES] == b"3"
 
 
 def test_damaged_headers_do_not_keep_a_message_from_its_queue() -> None:
-    """The message goes on without them."""
+    """A message with damaged headers is redelivered without them."""
     held = Held("jobs", b"v", b"\1", 0, 0.0, 10.0)
     assert redelivery(Expired((2, 7), held), SETTINGS, "now").value == b"v"
 
 
 def test_ends_name_messages_by_partition() -> None:
-    """One End for each partition of the queue topic."""
+    """Messages are ended by one End for each partition of the queue topic."""
     held = Held("jobs", b"", b"", 0, 0.0, 1.0)
     expired = [Expired((0, 1), held), Expired((1, 2), held), Expired((0, 3), held)]
     assert list(end_markers(expired)) == [End(0, (1, 3)), End(1, (2,))]
 
 
 def test_a_transaction_is_bounded_in_bytes() -> None:
-    """Many large messages are redelivered in several (Invariant 17)."""
+    """Many large messages are redelivered in several transactions (Invariant 17)."""
     where = Assigned(0, 0)
     large = [Due(where, due(value=b"x" * 3 * 1024**2)) for _ in range(5)]
     assert [len(part) for part in split_for_transactions(large)] == [2, 2, 1]
@@ -109,7 +109,7 @@ def test_a_transaction_is_bounded_in_bytes() -> None:
 
 
 def test_one_transaction_takes_what_is_due_of_several_partitions() -> None:
-    """Each partition's messages are ended in it, and its own offset goes along."""
+    """One transaction ends the due messages of each partition, with its own offset."""
     one, two = Assigned(1, 0), Assigned(2, 0)
     first, second, third = due(), due(1), due(2)
     mixed = [Due(one, first), Due(two, second), Due(one, third)]
@@ -117,7 +117,7 @@ def test_one_transaction_takes_what_is_due_of_several_partitions() -> None:
 
 
 def test_a_restatement_says_what_was_said() -> None:
-    """A tracker that begins there redelivers the same message, for the same reason."""
+    """A tracker that begins at a restatement redelivers the same message with the same reason."""
     expired = due(1, Nack(2, (7,), 9000, "later", released=True))
     expired.held.deadline = 9.0
     first, second = restatements([expired], now=4.0)

@@ -1,4 +1,4 @@
-"""From records to messages and Starts, and from settled messages to markers."""
+"""Tests of messages and Starts from records, and of markers from settled messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transporter.queue.start_markers import Batch
 
 @dataclass
 class Record:
-    """A record as the client hands it out."""
+    """A record as the client returns it."""
 
     place: tuple[int, int]
     name: bytes
@@ -38,14 +38,14 @@ class Record:
 
 
 def batch(*records: Record) -> Batch:
-    """Return what queue ``jobs`` makes of *records*."""
+    """Return the batch of queue ``jobs`` from *records*."""
     made = Batch("jobs")
     made.add_records(records)
     return made
 
 
 def test_messages_of_other_queues_are_passed_and_not_begun() -> None:
-    """They count as read, but there is neither a message nor a Start of them."""
+    """Messages of other queues count as read, but are neither received nor begun."""
     found = batch(Record((0, 5), b"jobs"), Record((0, 6), b"mail"), Record((1, 2), b"mail"))
     assert [message.id for message in found.messages] == [(0, 5)]
     assert found.ends == {0: 7, 1: 3}
@@ -54,7 +54,7 @@ def test_messages_of_other_queues_are_passed_and_not_begun() -> None:
 
 
 def test_one_start_announces_all_messages_of_a_partition() -> None:
-    """There is no round trip for each message."""
+    """One Start for each partition announces all its messages."""
     found = batch(*(Record((each % 2, each), b"jobs") for each in range(100)))
     starts = list(found.starts(30_000, 100_000))
     assert [(start.partition, len(start.offsets)) for start in starts] == [(0, 50), (1, 50)]
@@ -62,7 +62,7 @@ def test_one_start_announces_all_messages_of_a_partition() -> None:
 
 
 def test_a_start_is_no_larger_than_the_topic_takes() -> None:
-    """Large messages are spread over several, and the largest has one of its own."""
+    """Large messages are spread over several Starts, and the largest gets its own."""
     found = batch(*(Record((0, each), b"jobs", b"x" * 400) for each in range(5)))
     starts = list(found.starts(1, 1000))
     assert [len(start.offsets) for start in starts] == [2, 2, 1]
@@ -87,28 +87,28 @@ def test_work_becomes_one_marker_for_each_partition_and_kind() -> None:
 
 
 def test_a_marker_names_a_bounded_number_of_messages() -> None:
-    """However much is settled at once, each marker stays small."""
+    """Each marker stays small, for any number of messages settled at once."""
     found = list(to_markers(Work([(0, each) for each in range(25_000)]), 1))
     assert max(len(encode(marker)) for marker in found) < 100_000
     assert sum(len(marker.offsets) for marker in found) == 25_000
 
 
 class Odd(Record):
-    """A record with a header whose name is not UTF-8, as the client hands it out."""
+    """A record with a header whose name is not UTF-8, as the client returns it."""
 
     def headers(self) -> None:
         raise SystemError("returned a result with an exception set")
 
 
 class Long(Record):
-    """A record with a header whose name is longer than a Start can tell."""
+    """A record with a header whose name is too long for a Start."""
 
     def headers(self) -> list[tuple[str, bytes]]:  # type: ignore[override]
         return [("x" * 70_000, b"")]
 
 
 def test_headers_that_cannot_be_read_hold_up_nobody() -> None:
-    """Their message comes without them, and is counted; the others are not touched."""
+    """A message with unreadable headers comes without them and is counted."""
     made = batch(Record((0, 1), b"jobs"), Odd((0, 2), b"jobs"), Long((0, 3), b"jobs"))
     assert [(each.id, each.headers) for each in made.messages] == [
         ((0, 1), ()),

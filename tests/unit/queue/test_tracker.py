@@ -1,4 +1,4 @@
-"""The end of a tracker, without a broker."""
+"""Tests of the end of a tracker, without a broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Stands for each of its clients; *failing* is raised at the close."""
+    """A stand-in for each of its clients. *failing* is raised at the close."""
 
     def __init__(self, failing: Exception | None = None) -> None:
         self.failing, self.closed = failing, False
@@ -29,7 +29,7 @@ class Client:
 def test_partitions_that_come_while_it_closes_end_it_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The client raises what a callback of the group does, which asks a closing client."""
+    """A tracker ends in order even if its client raises an error of a callback at the close."""
     gone = KafkaException(KafkaError(KafkaError._DESTROY, "terminating"))
     consumer, asking, transactions = Client(gone), Client(), Client()
     monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: consumer)

@@ -1,4 +1,4 @@
-"""When a tracker may redeliver what is due."""
+"""Tests of the time at which a tracker may redeliver due messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def start(offset: int, seconds: int = 10) -> Start:
 
 
 def caught_up(first: int = 0) -> Assigned:
-    """Return a partition whose past was read."""
+    """Return a partition whose backlog was read."""
     found = Assigned(0, first)
     found.set_end(first, 0.0)
     assert found.take_due(9) == []
@@ -20,7 +20,7 @@ def caught_up(first: int = 0) -> Assigned:
 
 
 def offsets(found: Assigned) -> list[int]:
-    """Take what is due and return the offsets."""
+    """Take the due messages and return their offsets."""
     return [each.id[1] for each in found.take_due(9)]
 
 
@@ -37,7 +37,7 @@ def test_nothing_is_redelivered_before_the_past_was_read() -> None:
 
 
 def test_what_is_due_waits_for_the_end_that_was_asked_for() -> None:
-    """An ack that is in the topic counts, however late the tracker reads it."""
+    """An ack in the topic counts, even if the tracker reads it late."""
     found = caught_up()
     found.apply(0, start(1), 0.0)
     found.apply(1, start(2), 0.0)
@@ -50,7 +50,7 @@ def test_what_is_due_waits_for_the_end_that_was_asked_for() -> None:
 
 
 def test_the_end_is_asked_for_once_a_turn() -> None:
-    """Under load the end moves away; who ran after it would never redeliver."""
+    """The end is requested once per turn, because under load it always moves on."""
     found = caught_up()
     found.apply(0, start(1), 0.0)
     found.set_end(2, 10.0)
@@ -60,7 +60,7 @@ def test_the_end_is_asked_for_once_a_turn() -> None:
 
 
 def test_only_what_was_due_when_the_end_was_asked_for_goes() -> None:
-    """What becomes due while it is read may have an End behind that end."""
+    """A message that becomes due later waits, because its End may be behind the requested end."""
     found = caught_up()
     found.apply(0, start(1, seconds=10), 0.0)
     found.apply(1, start(2, seconds=11), 0.0)
@@ -71,7 +71,7 @@ def test_only_what_was_due_when_the_end_was_asked_for_goes() -> None:
 
 
 def test_what_is_no_record_counts_as_read() -> None:
-    """Transactions leave commits in the topic; the end may be behind one."""
+    """A commit of a transaction, which may be last in the topic, counts as read."""
     found = caught_up()
     found.apply(0, start(1), 0.0)
     found.set_end(2, 10.0)
@@ -81,7 +81,7 @@ def test_what_is_no_record_counts_as_read() -> None:
 
 
 def test_the_end_of_our_own_transaction_is_not_waited_for() -> None:
-    """Once our End was read, there is only that behind it, where the partition ends there."""
+    """The commit behind our own End is not waited for, if the partition ends there."""
     found = caught_up()
     found.apply(0, start(1), 0.0)
     found.apply(1, start(2), 0.0)
@@ -94,7 +94,7 @@ def test_the_end_of_our_own_transaction_is_not_waited_for() -> None:
 
 
 def test_what_is_behind_our_own_transaction_is_waited_for() -> None:
-    """There may be acks."""
+    """Records behind our own transaction are read first, because they may be acks."""
     found = caught_up()
     found.apply(0, start(1), 0.0)
     found.apply(1, start(2), 0.0)
@@ -107,7 +107,7 @@ def test_what_is_behind_our_own_transaction_is_waited_for() -> None:
 
 
 def test_with_nothing_in_progress_all_that_was_read_is_committed() -> None:
-    """A restart then has nothing to read again."""
+    """Without messages in progress all read records are committed."""
     found = caught_up()
     found.apply(0, start(1), 0.0)
     found.apply(1, End(0, (1,)), 0.0)
@@ -116,7 +116,7 @@ def test_with_nothing_in_progress_all_that_was_read_is_committed() -> None:
 
 
 def test_a_redelivery_commits_what_holds_without_it() -> None:
-    """The offset in its transaction is that of the others' smallest Start."""
+    """A redelivery commits the smallest Start of the other messages."""
     found = caught_up()
     found.apply(0, start(1), 0.0)
     found.apply(1, start(2, seconds=60), 0.0)

@@ -1,4 +1,4 @@
-"""What the demo shows when it has ended: a query on the Parquet that its pipeline has written."""
+"""Tests of the demo's final output: a query on the Parquet files of its pipeline."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ routes:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write a pipeline whose route ``sales`` goes into a folder beside it, and go there."""
+    """Write a pipeline whose route ``sales`` goes into a folder beside it, and change to it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     path = tmp_path / "p.yaml"
@@ -44,7 +44,7 @@ def write(folder: Path, columns: dict[str, list[object]], name: str = "slice-1.p
 
 
 def test_sales_are_counted_by_city(tmp_path: Path) -> None:
-    """All files count, the city with the most comes first, what is not committed is no sale."""
+    """All committed files count, and the city with the highest sales comes first."""
     write(tmp_path, ORDERS)
     write(tmp_path, {"city": ["Leeds", None], "total_cents": [4, 1]}, "slice-2.parquet")
     write(tmp_path / "_transporter" / "slice", ORDERS)
@@ -59,7 +59,7 @@ def test_sales_are_counted_by_city(tmp_path: Path) -> None:
 def test_the_table_and_the_same_by_spark_are_shown(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The query can be copied: it is one line, quoted for a shell, with the folder from here."""
+    """The query can be copied: one line, quoted for a shell, with the folder's relative path."""
     write(file.parent / "a `b'" / "sales", ORDERS)
     show_sales(["bin/transporter", "run", "p.yaml"], {"PLACE": "a `b'/sales"})
     printed = capsys.readouterr()
@@ -77,7 +77,7 @@ def test_the_table_and_the_same_by_spark_are_shown(
 def test_no_parquet_yet_is_said(
     folder: str | None, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A demo that ends before its first slice says so, and shows no empty table."""
+    """A demo that ends before its first slice reports that, and shows no empty table."""
     if folder:
         (file.parent / folder).mkdir(parents=True)
     show_sales(["transporter", "run", "p.yaml"], {})
@@ -87,7 +87,7 @@ def test_no_parquet_yet_is_said(
 def test_other_commands_and_pipelines_show_nothing(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command that runs no pipeline, and a pipeline without sales, end as they always have."""
+    """A command that runs no pipeline, and a pipeline without sales, print nothing."""
     write(file.parent / "sales", ORDERS)
     for command in (["true"], ["transporter", "check", "p.yaml"], ["transporter", "run"]):
         show_sales(command, {})
@@ -100,7 +100,7 @@ def test_other_commands_and_pipelines_show_nothing(
 def test_what_cannot_be_shown_is_said_in_a_line(
     broken: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Other columns, a file that is no Parquet and a pipeline that was broken are no traceback."""
+    """Other columns, an invalid Parquet file or an invalid pipeline are reported in one line."""
     write(file.parent / "sales", {"town": ["Oulu"]} if broken == "columns" else ORDERS)
     if broken == "file":
         (file.parent / "sales" / "slice-1.parquet").write_bytes(b"PAR1")
@@ -111,7 +111,7 @@ def test_what_cannot_be_shown_is_said_in_a_line(
 
 
 def test_a_city_moves_no_cursor(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names come from data: neither escapes nor rich's markup has an effect."""
+    """Escapes and rich's markup in names, which come from data, have no effect."""
     write(file.parent / "sales", {"city": ["\x1b[2JOu[red]lu"], "total_cents": [100]})
     show_sales(["transporter", "run", "p.yaml"], {})
     printed = capsys.readouterr().err

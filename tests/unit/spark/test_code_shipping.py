@@ -1,4 +1,4 @@
-"""What goes to a cluster: our code, and the settings that make executors find it."""
+"""Tests of shipping to a cluster: our code, and the settings that make executors find it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MASTER = "spark://10.0.0.1:7077"
 
 
 def test_the_archive_holds_all_that_a_worker_imports(tmp_path: Path) -> None:
-    """A Python without our checkout imports a worker from it, and knows adaptors by name."""
+    """A Python without our checkout imports a worker from it, and finds adaptors by name."""
     on_a_cluster(NETWORK, {}, tmp_path)
     code = tmp_path / "code"
     with zipfile.ZipFile(tmp_path / f"{FOLDER}.zip") as archive:
@@ -34,7 +34,7 @@ def test_the_archive_holds_all_that_a_worker_imports(tmp_path: Path) -> None:
         "from transporter.pipeline.adaptor_registry import find_writer\n"
         "print(transporter.__file__, find_writer('file', Path('.')).__module__)\n"
     )
-    # Without site there are no links to a checkout; without ours no entry points either.
+    # Without site there are no links to a checkout, and without our code no entry points.
     libraries = [each for each in sys.path if each.endswith("site-packages")]
     shown = subprocess.run(
         [sys.executable, "-S", "-c", script],
@@ -52,7 +52,7 @@ def test_the_archive_holds_all_that_a_worker_imports(tmp_path: Path) -> None:
 
 
 def test_executors_find_the_code_before_anything_of_the_user_s(tmp_path: Path) -> None:
-    """Lists begin with ours and go on with the user's, who would lose the workers otherwise."""
+    """Lists hold our values before the user's, so that the workers start."""
     theirs = {"spark.archives": "hdfs:///x.zip#x", "spark.executorEnv.PYTHONPATH": "/opt/lib"}
     found = on_a_cluster(NETWORK, theirs, tmp_path)
     ours, their = found["spark.archives"].split(",")
@@ -62,7 +62,7 @@ def test_executors_find_the_code_before_anything_of_the_user_s(tmp_path: Path) -
 
 
 def test_a_setting_of_the_user_s_wins(tmp_path: Path) -> None:
-    """What is in the pipeline file is what Spark gets."""
+    """Settings in the pipeline file override ours."""
     config = {"spark.driver.memory": "2g", "spark.task.maxFailures": "3", "spark.x": "y"}
     found = configuration(
         MASTER, on_a_cluster(NETWORK, config, tmp_path), str(tmp_path), str(tmp_path)
@@ -74,7 +74,7 @@ def test_a_setting_of_the_user_s_wins(tmp_path: Path) -> None:
 
 
 def test_spark_s_own_connections_are_protected_unless_they_need_not_be(tmp_path: Path) -> None:
-    """What protects them is set on a cluster without being asked for."""
+    """Authentication and encryption are set by default on a cluster, unless it is insecure."""
     assert PROTECTED.items() <= on_a_cluster(NETWORK, {}, tmp_path).items()
     insecure = on_a_cluster(replace(NETWORK, insecure=True), {}, tmp_path)
     assert not PROTECTED.keys() & insecure.keys()
@@ -95,7 +95,7 @@ def test_executors_have_the_python_that_the_user_names(
     environ: dict[str, str],
     python: str,
 ) -> None:
-    """Otherwise the engine's own path, which may be the same on every host."""
+    """Executors use the user's Python, or else the path of the engine's own."""
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -115,5 +115,5 @@ def test_executors_have_the_python_that_the_user_names(
     ],
 )
 def test_only_what_spark_has_seen_end_has_ended(problem: str, ended: bool) -> None:
-    """On an executor that is lost, or was only asked to stop, the worker may still run."""
+    """On an executor that is lost, or was only stopped, the worker may still run."""
     assert has_ended(problem) is ended

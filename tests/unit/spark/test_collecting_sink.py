@@ -1,4 +1,4 @@
-"""Rows of Spark's as values of JSON: exact, and the same on every host."""
+"""Tests of Spark rows as JSON values: exact, and the same on every host."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INSTANT = 1_700_000_000_000_001
 
 @pytest.fixture(params=["UTC", "Asia/Tokyo", "America/New_York"])
 def _zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Be on a host of some time zone."""
+    """Set the host's time zone."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", request.param)
         time.tzset()
@@ -44,10 +44,10 @@ def _zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.mark.usefixtures("_zone")
 def test_an_instant_is_told_in_utc() -> None:
-    """Python is given it in the zone of the host; a time without a zone stays as it is."""
+    """An instant in the host's zone is converted to UTC, and a time without zone is unchanged."""
     instant = TimestampType().fromInternal(INSTANT)
     assert json_value(instant, TimestampType()) == "2023-11-14T22:13:20.000001+00:00"
-    plain = datetime(2023, 11, 14, 22, 13)  # noqa: DTZ001 - what Spark gives
+    plain = datetime(2023, 11, 14, 22, 13)  # noqa: DTZ001 - as from Spark
     assert json_value(plain, TimestampNTZType()) == "2023-11-14T22:13:00"
     nested = StructType([StructField("at", ArrayType(TimestampType()))])
     assert json_value(([instant, None],), nested) == {
@@ -72,5 +72,5 @@ def test_an_instant_is_told_in_utc() -> None:
     ],
 )
 def test_a_value_is_told_without_loss(value: Any, kind: DataType, wanted: object) -> None:
-    """What JSON has no number for is text."""
+    """A value without an exact JSON form becomes text."""
     assert json_value(value, kind) == wanted

@@ -1,4 +1,4 @@
-"""Which filters are taken from Spark, which part of the log they leave, and which rows."""
+"""Tests of the filters accepted from Spark, their part of the log, and their rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def at(microseconds: int) -> datetime:
 
 
 def entries() -> pa.RecordBatch:
-    """Return offsets 10 to 13; the third has no key, the last no data."""
+    """Return offsets 10 to 13, the third without a key, the last without data."""
     messages = [
         Message("orders.a", b"x", b"k1", timestamp=1),
         Message("orders.b", b"y", b"k2", timestamp=2),
@@ -83,14 +83,14 @@ ROWS: list[tuple[Filter, list[int]]] = [
 
 @pytest.mark.parametrize(("wanted", "expected"), ROWS)
 def test_the_rows_that_a_filter_leaves(wanted: Filter, expected: list[int]) -> None:
-    """A filter that is accepted leaves the rows that SQL would."""
+    """An accepted filter leaves the same rows as SQL."""
     assert accepts(wanted, frozenset())
     found = passing(entries(), [wanted])
     assert found.column("offset").to_pylist() == expected
 
 
 def test_filters_are_joined() -> None:
-    """A row must pass all of them."""
+    """A row must pass all filters."""
     found = passing(entries(), [GreaterThan(OFFSET, 10), EqualTo(KEY, b"k1")])
     assert found.column("offset").to_pylist() == [13]
 
@@ -112,12 +112,12 @@ def test_filters_are_joined() -> None:
     ],
 )
 def test_filters_that_are_left_to_spark(wanted: Filter) -> None:
-    """What Arrow might judge otherwise than Spark is not accepted."""
+    """A filter on which Arrow may differ from Spark is not accepted."""
     assert not accepts(wanted, frozenset())
 
 
 def test_a_column_that_is_converted_is_left_to_spark() -> None:
-    """Text made of bytes may be null where the bytes are not."""
+    """A filter on a converted column is refused, because its text may be null for some bytes."""
     assert not accepts(IsNotNull(DATA), frozenset({"data"}))
     assert not accepts(EqualTo(KEY, "k1"), frozenset({"key"}))
 
@@ -140,7 +140,7 @@ BOUNDS: list[tuple[list[Any], Bounds]] = [
 
 @pytest.mark.parametrize(("filters", "expected"), BOUNDS)
 def test_the_part_of_the_log_that_filters_leave(filters: list[Filter], expected: Bounds) -> None:
-    """Filters on offsets and log times bound what is read; others and negations do not."""
+    """Filters on offsets and log times bound the read, and others and negations do not."""
     assert bounds_of(filters) == expected
 
 

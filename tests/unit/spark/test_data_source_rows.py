@@ -1,4 +1,4 @@
-"""What Spark is handed: the columns, their types, text made of bytes, frames joined."""
+"""Tests of the rows for Spark: the columns, their types, bytes as text, joined frames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MESSAGES = [
 
 @pytest.fixture
 def options(tmp_path: Path) -> Options:
-    """Return the options of a query of a log of three frames, each of one segment."""
+    """Return the options of a query on a log of three frames, each in one segment."""
     with CommitLog.open(tmp_path / "log", segment_bytes=1) as opened:
         for message in MESSAGES:
             opened.append(messages_to_batch([message] * 2), "r")
@@ -45,7 +45,7 @@ def shape(options: Options, **changes: Any) -> Shape:
 
 
 def test_the_columns() -> None:
-    """The table has the log's columns, with data as text unless bytes are asked for."""
+    """The table has the log's columns, with data as text unless bytes are requested."""
     text = schema_of(Options(Path("/l")))
     assert text.fieldNames() == ENTRY_SCHEMA.names
     assert [text[name].dataType.simpleString() for name in ("data", "key")] == ["string", "binary"]
@@ -54,7 +54,7 @@ def test_the_columns() -> None:
 
 
 def test_batches_are_what_spark_expects(options: Options) -> None:
-    """A batch has, to the letter, the Arrow schema that Spark makes of the table's."""
+    """A batch has exactly the Arrow schema that Spark makes of the table's schema."""
     changed = {"text": frozenset[str]()}
     wanted = to_arrow_schema(schema_of(Options(options.directory, **changed)), timezone="UTC")
     (found,) = rows(options, Part(0, 5), Selection(Wanted()), shape(options, **changed))
@@ -67,7 +67,7 @@ def test_batches_are_what_spark_expects(options: Options) -> None:
 
 
 def test_bytes_as_text() -> None:
-    """Text is decoded; what is none is an error with its offset, or null where asked for."""
+    """Text is decoded, and other bytes are an error with their offset, or null if requested."""
     entries = with_offsets(messages_to_batch(MESSAGES), 7, 0)
     columns = {"columns": ("data", "key"), "text": frozenset({"data", "key"})}
     nowhere = Options(Path("/l"))
@@ -91,14 +91,14 @@ def test_bytes_as_text() -> None:
     ],
 )
 def test_a_schema_that_does_not_fit(name: str, kind: DataType, problem: str) -> None:
-    """A column that the log does not have, or of another type, is refused by name."""
+    """A column that the log does not have, or that has another type, is refused by name."""
     with pytest.raises(ConfigError) as error:
         shape_of(StructType().add(name, kind), Options(Path("/l")))
     assert problem in str(error.value)
 
 
 def test_small_frames_are_joined(options: Options) -> None:
-    """Spark gets one batch for many small frames, of the entries that are wanted."""
+    """Spark gets one batch of the wanted entries for many small frames."""
     found = list(rows(options, Part(1, 3), Selection(Wanted("^a$")), shape(options)))
     assert [batch.column("offset").to_pylist() for batch in found] == [[1, 2, 3]]
     assert list(rows(options, Part(0, 3), Selection(Wanted("^b$")), shape(options))) == []
@@ -107,7 +107,7 @@ def test_small_frames_are_joined(options: Options) -> None:
 def test_frames_are_skipped_by_their_headers(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of frames that hold none of the offsets that are asked for, the entries are not read."""
+    """Frames without any of the requested offsets are not read."""
     read = []
     of = Selection.of
     monkeypatch.setattr(
@@ -122,7 +122,7 @@ def test_frames_are_skipped_by_their_headers(
 
 
 def test_entries_removed_meanwhile(options: Options) -> None:
-    """What retention takes from under a task is an error, or left out where that is allowed."""
+    """Entries that retention removes during a query are an error, or skipped if allowed."""
     (options.directory / f"{0:020d}.log").unlink()
     columns = {"columns": ("offset",)}
     with pytest.raises(OffsetRefused, match="retained from 2"):
@@ -133,7 +133,7 @@ def test_entries_removed_meanwhile(options: Options) -> None:
 
 
 def test_a_reader_travels(options: Options) -> None:
-    """What reads a partition can be pickled, and reads the same elsewhere."""
+    """A pickled reader reads the same partition elsewhere."""
     reader = pickle.loads(pickle.dumps(BatchReader(options, shape(options, columns=("offset",)))))  # noqa: S301 - our own
     (partition,) = reader.partitions()
     (found,) = reader.read(partition)

@@ -1,4 +1,4 @@
-"""A stream of the log, step by step as Spark takes them: where it begins, how far it goes."""
+"""Tests of a stream of the log, step by step as in Spark: its start and its limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def log(tmp_path: Path, batch: Make) -> Iterator[Path]:
 
 
 def stream(directory: Path, **options: str) -> StreamReader:
-    """Return a stream as Spark makes it."""
+    """Return a stream, made as in Spark."""
     given = {"path": str(directory), **options}
     schema = schema_of(read_options(given, datetime.now(UTC)))
     made = TransporterSource(given).streamReader(schema)
@@ -51,13 +51,13 @@ def stream(directory: Path, **options: str) -> StreamReader:
 
 
 def begins(directory: Path, starting: str) -> int:
-    """Return where a stream without a checkpoint begins."""
+    """Return the first offset of a stream without a checkpoint."""
     with closing_stream(stream(directory, startingOffsets=starting)) as reader:
         return int(reader.initialOffset()["offset"])
 
 
 class closing_stream(closing[StreamReader]):  # noqa: N801 - a context manager
-    """Stop a stream at the end of a block."""
+    """A context manager that stops a stream at the end of a block."""
 
     def __exit__(self, *_: object) -> None:
         self.thing.stop()
@@ -81,7 +81,7 @@ def test_where_a_stream_begins(log: Path, starting: str, offset: int) -> None:
 
 
 def test_limits_bound_a_micro_batch(log: Path) -> None:
-    """A limit of entries is kept exactly, one of bytes by whole frames, at least one."""
+    """A limit of entries is exact, and a limit of bytes allows whole frames, at least one."""
     with closing_stream(stream(log, maxOffsetsPerTrigger="7")) as reader:
         start = reader.initialOffset()
         assert reader.getDefaultReadLimit() == ReadMaxRows(7)
@@ -97,7 +97,7 @@ def test_limits_bound_a_micro_batch(log: Path) -> None:
 
 
 def test_a_stream_follows_an_engine(log: Path, batch: Make) -> None:
-    """What an engine makes durable is seen, what it has only written is not."""
+    """A stream reads entries that an engine made durable, but not those only written."""
     with closing_stream(stream(log)) as reader:
         start = reader.latestOffset(reader.initialOffset(), ALL)
         assert reader.latestOffset(start, ALL) == start
@@ -112,7 +112,7 @@ def test_a_stream_follows_an_engine(log: Path, batch: Make) -> None:
 
 
 def test_a_stream_that_ends_at_what_is_there(log: Path, batch: Make) -> None:
-    """Where Spark asks for what is available now, later entries are left to the next run."""
+    """With Spark's trigger AvailableNow, later entries are left to the next run."""
     with closing_stream(stream(log)) as reader:
         reader.prepareForTriggerAvailableNow()
         with CommitLog.open(log) as opened:
@@ -123,7 +123,7 @@ def test_a_stream_that_ends_at_what_is_there(log: Path, batch: Make) -> None:
 
 
 def test_entries_that_were_removed(log: Path) -> None:
-    """Loss is an error that names the offsets, or the stream goes on at the oldest entry."""
+    """A loss is an error that names the offsets, or the stream continues at the oldest entry."""
     strict, lenient = stream(log), stream(log, failOnDataLoss="false")
     with closing_stream(strict), closing_stream(lenient):
         start = strict.initialOffset()
@@ -138,7 +138,7 @@ def test_entries_that_were_removed(log: Path) -> None:
 
 
 def test_a_checkpoint_of_another_log(log: Path) -> None:
-    """A checkpoint names its log, and no other one is read with it."""
+    """A checkpoint names its log, and is refused for any other log."""
     with closing_stream(stream(log)) as reader:
         start = reader.initialOffset() | {"log": "another"}
         with pytest.raises(ConfigError, match="checkpoint is of the log another, and here lies"):
@@ -148,7 +148,7 @@ def test_a_checkpoint_of_another_log(log: Path) -> None:
 
 
 def test_a_namespace_in_a_stream(log: Path) -> None:
-    """A stream has only the namespaces and columns that it asks for, and travels pickled."""
+    """A stream has only the requested namespaces and columns, and can be pickled."""
     options = {"columns": "offset", "partitionBytes": "1"}
     for namespace, offsets in (("^orders", [*range(30)]), ("^other", [])):
         with closing_stream(stream(log, namespace=namespace, **options)) as reader:
@@ -160,7 +160,7 @@ def test_a_namespace_in_a_stream(log: Path) -> None:
 
 
 def test_a_stream_that_cannot_be(log: Path) -> None:
-    """A mistake in the options is told by whatever Spark asks first, not by the constructor."""
+    """A mistake in the options is raised by Spark's first call, not by the constructor."""
     refused = TransporterSource({"path": str(log), "to": "3"}).streamReader(None)
     assert isinstance(refused, Refused)
     asks: tuple[Callable[[], object], ...] = (

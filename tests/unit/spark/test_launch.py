@@ -1,4 +1,4 @@
-"""The environment of the Spark host."""
+"""Tests of the environment of the Spark host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def test_variables_with_secrets_stay_in_the_engine(
     name: str, value: str, passed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the JVM nor a worker has in its environment what its route's settings hold."""
+    """Variables that hold a secret are not in the environment of the JVM or of a worker."""
     monkeypatch.setenv(name, value)
     secrets = Secrets.of(["tulip", "Bearer abcdefgh"])
     launcher = SparkLauncher(tmp_path, tmp_path, "local", {}, secrets=secrets)

@@ -1,4 +1,4 @@
-"""Spark's log: bounded while it is written."""
+"""Tests of Spark's log, which stays bounded while it is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def test_a_long_log_is_cut_and_its_end_is_kept(tmp_path: Path) -> None:
-    """Whoever holds it open goes on at its beginning; both parts are bounded."""
+    """A writer that holds the file open continues at its beginning, and both parts are bounded."""
     log = tmp_path / "spark.log"
     with log.open("ab", buffering=0) as writer:
         for turn in range(3):
@@ -28,7 +28,7 @@ def test_a_long_log_is_cut_and_its_end_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_log_is_cut_even_where_nothing_of_it_can_be_kept(tmp_path: Path) -> None:
-    """A disk that takes no copy gets its room back; a log that is gone is nobody's problem."""
+    """A log is truncated even if no copy can be written, and a missing log is ignored."""
     log = tmp_path / "spark.log"
     (tmp_path / "spark.log.1").mkdir()
     log.write_bytes(b"x" * 100)
@@ -38,7 +38,7 @@ def test_a_log_is_cut_even_where_nothing_of_it_can_be_kept(tmp_path: Path) -> No
 
 
 def test_the_last_error_of_spark_is_found(tmp_path: Path) -> None:
-    """Warnings, traces and what workers write are passed over, and a missing log has none."""
+    """Warnings, traces and output of workers are skipped, and a missing log has no error."""
     log = tmp_path / "spark.log"
     assert last_error(log) == ""
     log.write_text(
@@ -53,7 +53,7 @@ def test_the_last_error_of_spark_is_found(tmp_path: Path) -> None:
 
 
 def test_a_spark_that_is_not_let_in_says_what_to_look_at(tmp_path: Path) -> None:
-    """Spark itself only says that no master answers, long after it was refused."""
+    """A refused connection adds the settings to check to Spark's error about the masters."""
     log = tmp_path / "spark.log"
     log.write_text(
         "26/11/23 22:58:32 ERROR TransportClientFactory: Exception while bootstrapping client\n"

@@ -1,4 +1,4 @@
-"""Processes that end with their parents."""
+"""Tests of processes that end with their parents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_process_ends_with_its_parent(hangs: bool) -> None:
-    """A parent that is killed takes it along, though it is stopped."""
+    """A child ends with its killed parent, even if the child is suspended."""
     with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
@@ -37,7 +37,7 @@ def test_a_process_ends_with_its_parent(hangs: bool) -> None:
 
 
 def test_a_process_whose_parent_has_ended_before_it_asked_does_not_begin() -> None:
-    """Its parent is another one by then."""
+    """A process whose parent has ended already does not run its command."""
     command = bound_to_parent(["echo", "begun"])
     command[4] = "1"
     done = subprocess.run(command, capture_output=True, check=False)
@@ -45,14 +45,14 @@ def test_a_process_whose_parent_has_ended_before_it_asked_does_not_begin() -> No
 
 
 def test_the_command_is_run_as_it_is() -> None:
-    """Arguments, output and exit code are those of the command."""
+    """Arguments, output and exit code belong to the command."""
     command = bound_to_parent([sys.executable, "-c", "import sys; sys.exit(sys.argv[1])", "a  b"])
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "a  b\n")
 
 
 def test_a_process_ends_with_the_thread_that_started_it() -> None:
-    """What Linux calls a parent is a thread, so only a lasting one may start a process."""
+    """A process ends with the thread that started it, which is its parent for Linux."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:

@@ -1,4 +1,4 @@
-"""How ``transporter shell`` tells what a statement has found."""
+"""Tests of the results and errors that ``transporter shell`` prints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from transporter.table.cells import plain
     ],
 )
 def test_a_cell_as_json(cell: object, expected: object) -> None:
-    """Every type of Spark's becomes a value that JSON has; bytes as everywhere else."""
+    """Every Spark type becomes a JSON value, with bytes as everywhere else."""
     assert plain(cell) == expected
     json.dumps(plain(cell))
 
@@ -47,5 +47,5 @@ def test_a_cell_as_json(cell: object, expected: object) -> None:
     ],
 )
 def test_an_error_in_brief(text: str, expected: str) -> None:
-    """Our own errors are told as they are, Spark's without its plan."""
+    """Our own errors are shown unchanged, and Spark's without its plan."""
     assert brief(PySparkException(text)) == expected

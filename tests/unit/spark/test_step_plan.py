@@ -1,4 +1,4 @@
-"""What the driver and its tasks do with Arrow batches on the way into a query, without Spark."""
+"""Tests, without Spark, of the Arrow batches on the way into a query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transporter.spark.step_plan import is_text
 
 @pytest.mark.parametrize("data", [b"", "grün €".encode(), "\U0001f69a".encode(), b"\x00"])
 def test_what_is_utf_8_is_text(data: bytes) -> None:
-    """A batch whose keys and data are all UTF-8 needs no second look."""
+    """A batch whose keys and data are all UTF-8 counts as text."""
     assert is_text(entries(3, at_1=data))
 
 
@@ -19,19 +19,19 @@ def test_what_is_utf_8_is_text(data: bytes) -> None:
     "data",
     [
         b"\xff\xfe",
-        b"\xc0\x80",  # two bytes for what takes one
+        b"\xc0\x80",  # two bytes for a one-byte character
         b"\xed\xa0\x80",  # half of a surrogate pair
         b"\xf4\x90\x80\x80",  # beyond Unicode
         b"gr\xc3",  # ends in the middle
     ],
 )
 def test_one_entry_that_is_no_text_is_seen(data: bytes) -> None:
-    """Whatever Spark does not take for UTF-8 has its batch looked at row by row."""
+    """A batch with bytes that are not UTF-8 for Spark does not count as text."""
     assert not is_text(entries(3, at_1=data))
 
 
 def test_a_key_that_is_no_text_is_seen() -> None:
-    """Keys count as data does, and those of a batch that is cut out of another one alone."""
+    """Keys are checked like data, and only the visible keys of a sliced batch."""
     batch = entries(3)
     place = batch.schema.get_field_index("key")
     keys = pa.array([b"a", None, b"\xff"], batch.schema.field(place).type)

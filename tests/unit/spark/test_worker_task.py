@@ -1,4 +1,4 @@
-"""The body of a worker's task, as far as it needs no Spark."""
+"""Tests of the body of a worker's task, without Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transporter.spark.worker_task import has_ended, pump
 
 @dataclass
 class Task:
-    """What a task is told of itself."""
+    """A task's context with its attempt number."""
 
     number: int
 
@@ -26,7 +26,7 @@ class Task:
 def test_a_first_task_serves_and_takes_all_of_its_input(
     number: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Input that is left behind would cost the Python process."""
+    """A first task serves, and reads its input to the end to keep its Python process."""
     served: list[Any] = []
     monkeypatch.setattr(module, "run", served.append)
     task = None if number is None else Task(number)
@@ -38,7 +38,7 @@ def test_a_first_task_serves_and_takes_all_of_its_input(
 
 
 def test_a_task_that_spark_repeats_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its end would be taken for that of the task that Spark has lost sight of."""
+    """A repeated task is refused, and its end does not count as that of the lost task."""
     monkeypatch.setattr(module, "run", lambda _: pytest.fail("it serves"))
     monkeypatch.setattr(module.TaskContext, "get", lambda: Task(1))
     with pytest.raises(HostFailed) as caught:

@@ -1,4 +1,4 @@
-"""The options of a query over a log, and the errors for invalid ones."""
+"""Tests of the options of a query over a log, and of the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read(**given: str) -> Options:
 
 @pytest.mark.parametrize(("name", "text", "field", "value"), SAID)
 def test_each_option_changes_one_thing(name: str, text: str, field: str, value: object) -> None:
-    """An option sets what it is for, and nothing else."""
+    """An option sets its own field, and nothing else."""
     found = read(**{name: text})
     changed = {
         each for each in Options.__slots__ if getattr(found, each) != getattr(DEFAULTS, each)
@@ -74,7 +74,7 @@ def test_the_page_names_every_option() -> None:
 
 
 def test_case_and_underscores_do_not_matter() -> None:
-    """Spark hands options over in lower case; underscores are as good."""
+    """Options may be in lower case, as from Spark, or with underscores."""
     assert read(partitionbytes="1MiB") == read(partition_bytes="1MiB") != read()
 
 
@@ -83,7 +83,7 @@ def test_case_and_underscores_do_not_matter() -> None:
     [("/a b", "/a b"), ("file:///a%20b", "/a b"), ("file:/x", "/x"), ("x", str(Path.cwd() / "x"))],
 )
 def test_a_directory(path: str, directory: str) -> None:
-    """A path may be relative, or a URI, and is absolute from then on."""
+    """A path may be relative, or a URI, and becomes absolute."""
     assert read_options({"path": path}, NOW).directory == Path(directory)
 
 
@@ -106,20 +106,20 @@ def test_a_directory(path: str, directory: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, str], problem: str) -> None:
-    """An error names the option, its value, and what would be right."""
+    """An error names the option, its value, and the valid forms."""
     with pytest.raises(ConfigError) as error:
         read(**given)
     assert problem in str(error.value)
 
 
 def test_a_query_without_a_log() -> None:
-    """A path is needed."""
+    """A query without a path is refused."""
     with pytest.raises(ConfigError, match=r"use load\(DIRECTORY\) or the option path"):
         read_options({}, NOW)
 
 
 def test_options_of_the_other_kind() -> None:
-    """A stream has no ``to``, a batch query no limit of a micro-batch."""
+    """A stream refuses ``to``, and a batch query refuses the start of a stream."""
     with pytest.raises(ConfigError, match="to is not an option of a stream; give startingOffsets"):
         refuse({"path": "/log", "to": "3"}, streaming=True)
     with pytest.raises(ConfigError, match="startingOffsets is not an option of a batch query"):

@@ -1,4 +1,4 @@
-"""The division of a query: at frames, by bytes, within its bounds, up to the confirmed offset."""
+"""Tests of a query's division: at frames, by bytes, in bounds, up to the confirmed offset."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_parts_cover_a_range_at_frames(log: Path, size: int) -> None:
 
 
 def test_the_size_of_a_part_decides_how_many_there_are(log: Path) -> None:
-    """More bytes a part, fewer parts; one that holds everything is the only one."""
+    """Larger parts are fewer, and a part that can hold everything is the only one."""
     assert len(segment_bases_of(log)) > 3
     counts = [len(split_offsets(log, 0, LAST, size)) for size in (1, 5000, 20_000, 1 << 30)]
     assert counts == sorted(counts, reverse=True)
@@ -75,13 +75,13 @@ def test_the_size_of_a_part_decides_how_many_there_are(log: Path) -> None:
 
 
 def segment_bases_of(directory: Path) -> list[int]:
-    """Return where the segments begin."""
+    """Return the first offsets of the segments."""
     with LogReader(directory) as reader:
         return segment_bases(reader.files, directory)
 
 
 def test_a_lost_index_changes_nothing(log: Path) -> None:
-    """Without indexes the same parts are found by a walk over headers, or nearly so."""
+    """Without indexes, a walk over headers finds nearly the same parts."""
     for index in log.glob("*.index"):
         index.unlink()
     parts = split_offsets(log, 0, LAST, 1)
@@ -95,7 +95,7 @@ def test_nothing_to_cut(log: Path) -> None:
 
 
 def test_a_plan_keeps_to_bounds_and_to_what_is_confirmed(log: Path) -> None:
-    """Offsets and log times bound a plan, and so does the end of what is confirmed."""
+    """Offsets and log times bound a plan, and so does the last confirmed offset."""
     options = Options(log)
     assert plan(options, Bounds()) == [Part(0, LAST)]
     assert plan(options, Bounds(first=12, last=10**9)) == [Part(12, LAST)]
@@ -111,7 +111,7 @@ def test_a_plan_keeps_to_bounds_and_to_what_is_confirmed(log: Path) -> None:
 
 
 def test_single_offsets_narrow_a_plan(log: Path) -> None:
-    """Of parts that hold none of the offsets nothing is read, of the others what lies between."""
+    """Parts without any of the offsets are dropped, and the others are narrowed to them."""
     options = replace(Options(log), partition_bytes=1)
     offsets = (3, 4, LAST)
     parts = plan(options, Bounds(3, LAST, offsets=offsets))
@@ -122,7 +122,7 @@ def test_single_offsets_narrow_a_plan(log: Path) -> None:
 def test_what_is_not_confirmed_is_not_planned(
     tmp_path: Path, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """After an unclean stop a plan ends at what is proved durable."""
+    """After an unclean stop a plan ends at the last offset proved durable."""
     with small():
         log = CommitLog.open(tmp_path / "log")
         log.append(batch(3), "r")
@@ -132,7 +132,7 @@ def test_what_is_not_confirmed_is_not_planned(
 
 
 def test_from_and_to() -> None:
-    """Offsets and times bound the log, each in its own way."""
+    """Both offsets and times bound the log."""
     now = datetime(1970, 1, 1, 1, tzinfo=UTC)
     both = read_options({"path": "/l", "from": "3", "to": "9"}, now)
     assert bounds_of(both) == Bounds(3, 9)
@@ -142,7 +142,7 @@ def test_from_and_to() -> None:
 
 
 def test_entries_that_are_gone(log: Path) -> None:
-    """A stream that missed entries fails with what is retained, or goes on there."""
+    """A stream that missed entries fails with the retained offset, or continues there."""
     bases = segment_bases_of(log)
     for base in bases[:2]:
         (log / f"{base:020d}.log").unlink()
@@ -153,7 +153,7 @@ def test_entries_that_are_gone(log: Path) -> None:
 
 
 def test_entries_that_were_lost(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> None:
-    """Entries that a repair could not save are an error unless the query does without."""
+    """Entries that a repair could not save are an error, unless the query allows the loss."""
     with CommitLog.open(tmp_path) as opened:
         opened.append(batch(3), "r")
     files = RealFileSystem()
@@ -179,7 +179,7 @@ def test_an_empty_log(tmp_path: Path) -> None:
 
 
 def test_no_log(tmp_path: Path) -> None:
-    """A directory without a log is told as such, whether or not it is there."""
+    """A directory without a log is reported, even if it does not exist."""
     for directory in (tmp_path, tmp_path / "none"):
         with pytest.raises(EnvironmentFault, match="no transporter log here"):
             look(directory)

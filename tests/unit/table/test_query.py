@@ -1,4 +1,4 @@
-"""SQL over the log by DuckDB: what it answers, what it reads of the log, what it cannot reach."""
+"""Tests of SQL over the log by DuckDB: its answers, its reads, and its isolation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORDERS = [
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Return a log of four orders, the last one with bytes for a key."""
+    """Return a log of four orders, the last one with a key that is not text."""
     with CommitLog.open(tmp_path / "log") as opened:
         opened.append(messages_to_batch(ORDERS), "r")
     return tmp_path / "log"
@@ -41,7 +41,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def query(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Return a function that runs a query, and returns its rows or what is wrong with it."""
+    """Return a function that runs a query, and returns its rows or its error."""
 
     def run(log: Path, statement: str, *options: str) -> Any:
         app.execute(["query", str(log), statement, "--json", *options])
@@ -52,7 +52,7 @@ def query(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
 
 
 def test_the_command_beside_an_engine(log: Path) -> None:
-    """Rows come as one JSON object, as those of shell do, within the bounds that are asked for."""
+    """Rows come as one JSON object, like those of shell, within the requested bounds."""
     statement = (
         "SELECT key, max_by(data, log.offset) AS latest, count(*) AS n FROM log "
         "GROUP BY key ORDER BY key"
@@ -77,7 +77,7 @@ def test_the_command_beside_an_engine(log: Path) -> None:
 
 
 def test_a_table(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --json rows are a table, whose cells are those of JSON."""
+    """Without --json rows are a table with the cells of JSON."""
     statement = "SELECT namespace, source_id, headers, 1.5 AS d FROM log LIMIT 1"
     assert app.execute(["query", str(log), statement]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -89,7 +89,7 @@ def test_a_table(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_not_confirmed_is_not_seen(
     tmp_path: Path, batch: Callable[..., pa.RecordBatch], query: Callable[..., Any]
 ) -> None:
-    """After an unclean stop a query ends at what is proved durable (Invariant 12)."""
+    """After an unclean stop a query ends at the last offset proved durable (Invariant 12)."""
     with small():
         log = CommitLog.open(tmp_path / "log")
         log.append(batch(3), "r")
@@ -99,13 +99,13 @@ def test_what_is_not_confirmed_is_not_seen(
 
 
 def test_a_log_may_be_scanned_twice(log: Path, query: Callable[..., Any]) -> None:
-    """Each use of the table in a statement reads it anew."""
+    """Each use of the table in a statement reads it again."""
     statement = "SELECT count(*) AS n FROM log a JOIN log b USING (key) WHERE a.data != b.data"
     assert query(log, statement) == [{"n": 2}]
 
 
 def test_json_and_times(log: Path, query: Callable[..., Any]) -> None:
-    """Functions on JSON and on times need nothing that would have to be fetched."""
+    """Functions on JSON and on times work without downloads."""
     statement = (
         "SELECT sum((data->>'n')::int) AS n, max(logged_at AT TIME ZONE 'Asia/Tokyo') > "
         "TIMESTAMP '2020-01-01' AS late FROM log"
@@ -114,7 +114,7 @@ def test_json_and_times(log: Path, query: Callable[..., Any]) -> None:
 
 
 def test_text_and_bytes(tmp_path: Path, query: Callable[..., Any]) -> None:
-    """Data is text only where a query needs it; bytes that are not text are named, or null."""
+    """Data is decoded only if a query needs it, and other bytes are an error or null."""
     with CommitLog.open(tmp_path / "log") as opened:
         opened.append(messages_to_batch([Message("a", b"text"), Message("a", b"\xff")]), "r")
     log = tmp_path / "log"
@@ -128,7 +128,7 @@ def test_text_and_bytes(tmp_path: Path, query: Callable[..., Any]) -> None:
 
 
 def test_filters_are_judged_as_duckdb_would(log: Path, query: Callable[..., Any]) -> None:
-    """A condition holds on columns that the result has, and on those that it has not."""
+    """A condition applies to columns of the result and to other columns."""
     assert query(log, "SELECT log.offset FROM log WHERE key = 'a' AND data LIKE '%2}'") == [
         {"offset": 2}
     ]
@@ -160,7 +160,7 @@ def test_what_a_condition_on_offsets_excludes_is_not_read(
     expected: list[int],
     partition: str,
 ) -> None:
-    """Damage elsewhere in the log is met only by a query that has to read there."""
+    """Damage elsewhere in the log affects only a query that has to read there."""
     with small():
         with CommitLog.open(tmp_path / "log", segment_bytes=20_000, compression=None) as opened:
             for _ in range(40):
@@ -180,7 +180,7 @@ def test_what_a_condition_on_offsets_excludes_is_not_read(
 def test_rows_come_as_they_are_read(
     tmp_path: Path, batch: Callable[..., pa.RecordBatch], query: Callable[..., Any]
 ) -> None:
-    """Nothing behind the rows that are wanted is read; the log is never held (Invariant 17)."""
+    """Nothing behind the wanted rows is read, so the log is never held whole (Invariant 17)."""
     with CommitLog.open(tmp_path / "log", segment_bytes=1) as opened:
         for _ in range(3):
             opened.append(batch(20_000), "r")
@@ -216,7 +216,7 @@ def test_rows_come_as_they_are_read(
 def test_a_query_reaches_nothing_else(
     tmp_path: Path, log: Path, query: Callable[..., Any], statement: str
 ) -> None:
-    """No file is read or written, nothing is fetched or loaded, no setting can be changed."""
+    """A query cannot read or write files, fetch or load anything, or change a setting."""
     secret = tmp_path / "secret.csv"
     secret.write_text("secret")
     before = sorted(tmp_path.iterdir())
@@ -242,7 +242,7 @@ def test_a_query_reaches_nothing_else(
 def test_what_is_wrong(
     log: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, problem: str
 ) -> None:
-    """A statement that is wrong fails with DuckDB's reason; an option that is, before that."""
+    """An invalid statement fails with DuckDB's reason, and an invalid option fails before it."""
     assert app.execute(["query", str(log), *arguments]) == code
     said = capsys.readouterr().err
     assert problem in said
@@ -263,7 +263,7 @@ def test_an_empty_log(tmp_path: Path, query: Callable[..., Any]) -> None:
 
 
 def test_without_duckdb(log: Path) -> None:
-    """Without DuckDB the command names the extra that brings it."""
+    """Without DuckDB the command names the extra that installs it."""
     code = (
         "import sys, transporter.cli.app as app\n"
         "sys.modules['duckdb'] = None\n"

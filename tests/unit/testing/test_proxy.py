@@ -1,4 +1,4 @@
-"""The proxy that adaptors are tested through: what it passes on, and how it fails."""
+"""Tests of the proxy for tests of adaptors: its traffic, and its failures."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Echo:
-    """A server that says what it hears, in capitals, and remembers it."""
+    """A server that sends back its input in capitals, and keeps it."""
 
     def __init__(self) -> None:
-        """Serve at once."""
+        """Start the server."""
         self.heard = b""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = self._listener.getsockname()[:2]
@@ -45,7 +45,7 @@ class Echo:
         self.ended.set()
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop the server."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(10)
@@ -53,7 +53,7 @@ class Echo:
 
 @pytest.fixture
 def echo() -> Iterator[Echo]:
-    """Give a server."""
+    """Yield a server."""
     server = Echo()
     yield server
     server.close()
@@ -61,26 +61,26 @@ def echo() -> Iterator[Echo]:
 
 @pytest.fixture
 def proxy(echo: Echo) -> Iterator[FaultyProxy]:
-    """Give a proxy before it."""
+    """Yield a proxy before the server."""
     with FaultyProxy(echo.address) as made:
         yield made
 
 
 @pytest.fixture
 def client(proxy: FaultyProxy) -> Iterator[socket.socket]:
-    """Give a connection through the proxy that has already been used."""
+    """Yield a connection through the proxy that has already been used."""
     with connected(proxy) as made:
         assert said(made, b"hello") == b"HELLO"
         yield made
 
 
 def connected(proxy: FaultyProxy) -> socket.socket:
-    """Connect to *proxy*; nothing is waited for longer than ten seconds."""
+    """Connect to *proxy*, with a timeout of ten seconds."""
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
 
 
 def said(client: socket.socket, text: bytes) -> bytes:
-    """Say *text* and return as many bytes of the answer."""
+    """Send *text* and return as many bytes of the answer."""
     client.sendall(text)
     answer = b""
     while len(answer) < len(text) and (data := client.recv(100)):
@@ -89,7 +89,7 @@ def said(client: socket.socket, text: bytes) -> bytes:
 
 
 def is_reset(proxy: FaultyProxy) -> bool:
-    """Tell whether a new connection is reset, at once or when something is said."""
+    """Return whether a new connection is reset, at once or when bytes are sent."""
     try:
         with connected(proxy) as client:
             return said(client, b"x") + said(client, b"x") == b""
@@ -98,7 +98,7 @@ def is_reset(proxy: FaultyProxy) -> bool:
 
 
 def test_both_ends_hear_of_an_end(echo: Echo, client: socket.socket) -> None:
-    """A client that has said all still gets its answer, and then the end."""
+    """A client that has finished sending still gets its answer, and then the end."""
     client.sendall(b"last")
     client.shutdown(socket.SHUT_WR)
     assert client.recv(100) == b"LAST"
@@ -109,7 +109,7 @@ def test_both_ends_hear_of_an_end(echo: Echo, client: socket.socket) -> None:
 def test_a_cut_resets_and_the_next_connection_works(
     echo: Echo, proxy: FaultyProxy, client: socket.socket
 ) -> None:
-    """Both ends learn of a cut; only connections that were open are cut."""
+    """A cut resets both ends, and affects only connections that are open."""
     assert proxy.cut() == 1
     with pytest.raises(ConnectionError):
         said(client, b"again")
@@ -119,7 +119,7 @@ def test_a_cut_resets_and_the_next_connection_works(
 
 
 def test_refused_until_healed(proxy: FaultyProxy, client: socket.socket) -> None:
-    """While it refuses, every connection is reset, old and new."""
+    """A refusing proxy resets every connection, old and new, until it is healed."""
     proxy.refuse()
     with pytest.raises(ConnectionError):
         said(client, b"again")
@@ -132,7 +132,7 @@ def test_refused_until_healed(proxy: FaultyProxy, client: socket.socket) -> None
 def test_what_hangs_flows_on_when_healed(
     echo: Echo, proxy: FaultyProxy, client: socket.socket
 ) -> None:
-    """Nothing comes through and nothing is closed; later nothing is missing."""
+    """A hanging proxy passes nothing on and closes nothing, and loses nothing when healed."""
     proxy.hang()
     client.sendall(b"wait")
     client.settimeout(0.3)
@@ -147,7 +147,7 @@ def test_what_hangs_flows_on_when_healed(
 def test_an_answer_is_lost_though_the_request_arrived(
     echo: Echo, proxy: FaultyProxy, client: socket.socket
 ) -> None:
-    """After so many bytes of answers the connection is reset, and the server has heard all."""
+    """The connection is reset after a number of bytes of answers, but the server got all."""
     proxy.lose_answers(after=3)
     assert said(client, b"abc") == b"ABC"
     with pytest.raises(ConnectionError):
@@ -160,7 +160,7 @@ def test_an_answer_is_lost_though_the_request_arrived(
 
 
 def test_without_a_target_connections_are_reset() -> None:
-    """When nobody listens behind it, the proxy says so as a reset."""
+    """A proxy without a listener behind it resets its connections."""
     listener = socket.create_server(("127.0.0.1", 0))
     target = listener.getsockname()[:2]
     listener.close()
@@ -169,7 +169,7 @@ def test_without_a_target_connections_are_reset() -> None:
 
 
 def test_closing_twice_ends_everything(echo: Echo) -> None:
-    """After a close nothing listens on the port, and open connections are gone."""
+    """After a close the port is free, and open connections are gone."""
     proxy = FaultyProxy(echo.address)
     with connected(proxy) as client:
         assert said(client, b"x") == b"X"
@@ -182,7 +182,7 @@ def test_closing_twice_ends_everything(echo: Echo) -> None:
 
 
 def test_a_connection_that_the_server_resets_is_reset_for_the_client() -> None:
-    """A target that was killed leaves no client waiting for an answer."""
+    """A reset by the server reaches the client, so that no client waits for an answer."""
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, FaultyProxy(listener.getsockname()[:2]) as proxy, connected(proxy) as client:
         server, _ = listener.accept()

@@ -1,4 +1,4 @@
-"""Delivering one slice in process: what counts as settled, and what is said of the rest."""
+"""Tests of the delivery of one slice in process: its settled entries, and its failure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ALL = Delivery(Namespace(), "log")
 
 
 def entries(*messages: Message | str, first: int = 10) -> pa.RecordBatch:
-    """Return messages as logged entries; a text is the namespace of one whose data it is too."""
+    """Return messages as logged entries. A text becomes a message's namespace and data."""
     made = [
         Message(message, message.encode()) if isinstance(message, str) else message
         for message in messages
@@ -50,20 +50,20 @@ def entries(*messages: Message | str, first: int = 10) -> pa.RecordBatch:
 
 
 def writer(**failures: tuple[str, ...]) -> ListWriter:
-    """Return a writer that fails as told: ``at_12=("rejected",)``."""
+    """Return a writer that fails as given: ``at_12=("rejected",)``."""
     script = {int(name.removeprefix("at_")): kinds for name, kinds in failures.items()}
     return ListWriter(ListWriterConfig(failures=script))
 
 
 class Calling:
-    """A writer that does what a test passes it."""
+    """A writer that calls a function of the test."""
 
     def __init__(self, act: Callable[[Entries, Ack], None]) -> None:
         self.write = act
 
 
 def outcome_of(act: Callable[[Entries, Ack], None], batch: pa.RecordBatch) -> Outcome:
-    """Deliver *batch*, which begins at offset 10, with a writer that does *act*."""
+    """Deliver *batch*, which begins at offset 10, with a writer that calls *act*."""
     return deliver(batch, 9 + batch.num_rows, 0, ALL, Calling(act))
 
 
@@ -76,7 +76,7 @@ def test_a_slice_that_is_delivered_is_settled_to_its_end() -> None:
 
 
 def test_a_writer_is_told_generation_and_log() -> None:
-    """A writer can tell a replay, and make the id that every redelivery repeats."""
+    """A writer can recognise a replay, and make the id that every redelivery repeats."""
     seen: list[tuple[int, str]] = []
 
     def act(batch: Entries, ack: Ack) -> None:
@@ -98,7 +98,7 @@ def test_what_the_filter_leaves_out_is_skipped() -> None:
 
 
 def test_a_slice_of_which_nothing_is_accepted_does_not_reach_the_writer() -> None:
-    """A route whose filter takes nothing passes the slice without a call to its sink."""
+    """A route whose filter accepts nothing settles the slice without a call to its sink."""
 
     def act(batch: Entries, ack: Ack) -> None:
         raise AssertionError
@@ -109,13 +109,13 @@ def test_a_slice_of_which_nothing_is_accepted_does_not_reach_the_writer() -> Non
 
 
 def test_a_slice_that_holds_no_entry_is_settled() -> None:
-    """A slice that lies in a gap of the offsets is passed."""
+    """A slice in a gap of the offsets is settled."""
     empty = pa.RecordBatch.from_pylist([], schema=ENTRY_SCHEMA)
     assert deliver(empty, 11, 0, ALL, writer()) == Outcome(11, 0, 0, 0, {})
 
 
 def test_a_refused_entry_ends_the_settled_prefix() -> None:
-    """Invariant 9: what is settled ends before the refused entry, skipped ones included."""
+    """Invariant 9: the settled prefix ends before the refused entry, skipped ones included."""
     route = Delivery(Namespace("^a"), "log")
     batch = entries("a", "b", "a", "b", "a", "b", "a")
     outcome = deliver(batch, 16, 0, route, writer(at_14=("rejected",)))
@@ -134,7 +134,7 @@ def test_a_refused_entry_ends_the_settled_prefix() -> None:
     ],
 )
 def test_a_failure_without_an_offset_keeps_what_was_acked(name: str, kind: FailureKind) -> None:
-    """The acked prefix counts, and the failure's kind tells what to do about the rest."""
+    """The acked prefix counts, and the failure has its kind but no offset."""
     outcome = deliver(entries("a", "b", "c"), 12, 0, ALL, writer(at_12=(name,)))
     assert outcome.through == 11
     assert outcome.failure is not None
@@ -156,7 +156,7 @@ def test_what_was_acked_behind_a_failure_does_not_count() -> None:
 
 @pytest.mark.parametrize("order", [(11, 13), (13, 11)])
 def test_of_several_failures_the_first_offset_counts(order: tuple[int, int]) -> None:
-    """Whatever the order in which failures are told, the lowest offset is the route's problem."""
+    """The failure with the lowest offset counts, in any order of the reports."""
 
     def act(batch: Entries, ack: Ack) -> None:
         ack.all()
@@ -169,7 +169,7 @@ def test_of_several_failures_the_first_offset_counts(order: tuple[int, int]) -> 
 
 
 def test_an_entry_that_is_neither_acked_nor_failed_counts_as_failed() -> None:
-    """A writer that forgets an entry is told so, by its offset."""
+    """An entry that a writer neither acks nor fails is named by its offset."""
     outcome = outcome_of(lambda _, ack: ack([10, 12]), entries("a", "b", "c"))
     assert outcome.through == 10
     assert outcome.failure is not None
@@ -177,7 +177,7 @@ def test_an_entry_that_is_neither_acked_nor_failed_counts_as_failed() -> None:
 
 
 def test_a_writer_that_raises_loses_nothing_that_it_acked() -> None:
-    """An exception is the route's failure; what was acked before it stays acked."""
+    """An exception is the route's failure, and entries acked before it stay acked."""
 
     def act(batch: Entries, ack: Ack) -> None:
         ack([10])
@@ -189,7 +189,7 @@ def test_a_writer_that_raises_loses_nothing_that_it_acked() -> None:
 
 
 def test_a_writer_that_raises_at_once_settles_nothing() -> None:
-    """Nothing acked is nothing delivered: not even what was skipped behind it."""
+    """Without an ack nothing is settled, not even a skipped entry."""
 
     def act(batch: Entries, ack: Ack) -> None:
         raise SinkUnavailable("down")
@@ -199,19 +199,19 @@ def test_a_writer_that_raises_at_once_settles_nothing() -> None:
 
 
 def test_skipped_entries_before_the_first_failure_are_settled() -> None:
-    """A failing first delivery does not hold back what the filter passes before it."""
+    """A failing first delivery does not block the entries skipped before it."""
     route = Delivery(Namespace("^a"), "log")
     outcome = deliver(entries("b", "b", "a", "b"), 13, 0, route, writer(at_12=("rejected",)))
     assert (outcome.through, outcome.delivered, outcome.skipped) == (11, 0, 2)
 
 
 def poison(text: bytes | None) -> Message:
-    """Return a record as a reader marks one that it could not read."""
+    """Return a record that a reader has marked as unreadable."""
     return Message("a", b"raw", headers=(("x", b"1"), (ERROR_HEADER, text)))
 
 
 def test_a_record_that_its_reader_could_not_read_stops_the_route_there() -> None:
-    """What comes before such a record is delivered; it never reaches the writer."""
+    """The entries before an unreadable record are delivered, but the record is not."""
     sink = writer()
     batch = entries("a", "b", poison(b"unequal arrays"), "c", poison(b"later"))
     outcome = deliver(batch, 14, 0, ALL, sink)
@@ -232,7 +232,7 @@ def test_such_a_record_first_of_all_leaves_the_writer_alone() -> None:
 
 
 def test_such_a_record_of_another_namespace_is_skipped() -> None:
-    """Only routes whose filter takes an unreadable record are stopped by it."""
+    """Only a route whose filter accepts an unreadable record stops at it."""
     outcome = deliver(
         entries("b", poison(b"bad"), "b"), 12, 0, Delivery(Namespace("^b"), "log"), writer()
     )
@@ -240,7 +240,7 @@ def test_such_a_record_of_another_namespace_is_skipped() -> None:
 
 
 def test_a_failure_before_such_a_record_comes_first() -> None:
-    """The route stops at whichever problem has the lower offset."""
+    """The route stops at the problem with the lower offset."""
     outcome = deliver(entries("a", poison(b"bad")), 11, 0, ALL, writer(at_10=("rejected",)))
     assert outcome.failure is not None
     assert outcome.failure.offset == 10
@@ -254,7 +254,7 @@ def test_an_ack_of_everything_needs_no_offsets() -> None:
 
 
 def test_acks_come_in_any_order() -> None:
-    """Only which entries were acked counts, not when."""
+    """Acks count in any order."""
     acks = Acks([4, 5, 9])
     acks([9])
     acks(iter([5, 4]))
@@ -266,7 +266,7 @@ def test_acks_come_in_any_order() -> None:
     [([], 0), ([4], 0), ([4, 4], 2), ([4, 4, 5], 3), ([4, 4, 5, 6], 3), ([4, 4, 5, 6, 6], 5)],
 )
 def test_an_entry_of_several_outputs_needs_an_ack_for_each(acked: list[int], count: int) -> None:
-    """A writer that acks row by row, and fails within an entry's outputs, has not delivered it."""
+    """An entry is not delivered when a writer that acks rows fails within its outputs."""
     acks = Acks([4, 4, 5, 6, 6])
     for offset in acked:
         acks([offset])
@@ -276,7 +276,7 @@ def test_an_entry_of_several_outputs_needs_an_ack_for_each(acked: list[int], cou
 
 
 def test_one_ack_for_an_entry_of_several_outputs_will_do_when_what_follows_is_acked() -> None:
-    """A writer that acks entries and not rows has delivered them, up to the last one it acked."""
+    """Entries acked once each, and not per row, are delivered up to the last ack."""
     acks = Acks([4, 4, 5, 6, 6])
     acks([4, 5, 6])
     assert acks.result() == (5, None)
@@ -287,7 +287,7 @@ def test_one_ack_for_an_entry_of_several_outputs_will_do_when_what_follows_is_ac
 
 
 def test_a_named_failure_gives_way_to_no_unnamed_one() -> None:
-    """Once the sink has named an entry, a later unnamed failure does not hide it."""
+    """A later unnamed failure does not hide an entry that the sink has named."""
     acks = Acks([4, 5])
     acks.fail(Rejected("this one"), 5)
     acks.fail(SinkUnavailable("then it went down"))
@@ -309,14 +309,14 @@ def test_a_named_failure_gives_way_to_no_unnamed_one() -> None:
     ],
 )
 def test_failures_are_classified(error: Exception, kind: FailureKind, offset: int | None) -> None:
-    """What a writer raises tells whether to retry, stop the route, or blame an entry."""
+    """A writer's exception decides on a retry, a stop of the route, or a refused entry."""
     failure = Failure.of(error)
     assert (failure.kind, failure.offset) == (kind, offset)
     assert failure.kind.retriable == (kind in (FailureKind.UNAVAILABLE, FailureKind.TIMEOUT))
 
 
 def test_an_offset_told_beside_an_error_wins_over_that_in_it() -> None:
-    """The offset that the writer passes to ``fail`` is the one that counts."""
+    """The offset that the writer passes to ``fail`` takes precedence."""
     assert Failure.of(Rejected("x", 7), 8).offset == 8
 
 
@@ -324,7 +324,7 @@ def test_an_offset_told_beside_an_error_wins_over_that_in_it() -> None:
 
 
 class Clock:
-    """Stands still until a test moves it."""
+    """A clock that only the test moves."""
 
     now = 0.0
 
@@ -333,7 +333,7 @@ class Clock:
 
 
 class Parts:
-    """What a delivery reports before it ends."""
+    """The reports of a delivery before it ends."""
 
     def __init__(self) -> None:
         self.clock, self.told = Clock(), list[Outcome]()
@@ -345,7 +345,7 @@ class Parts:
 
 
 def acking(parts: Parts, *acked: list[int], then: SinkError | None = None) -> Calling:
-    """Return a writer that takes its time for each of these acks, and may fail after them."""
+    """Return a writer that waits before each of these acks, and may fail after them."""
 
     def act(batch: Entries, ack: Ack) -> None:
         for offsets in acked:
@@ -358,12 +358,12 @@ def acking(parts: Parts, *acked: list[int], then: SinkError | None = None) -> Ca
 
 
 def part_of(rows: int) -> Outcome:
-    """Return a part of so many rows."""
+    """Return a part of *rows* rows."""
     return Outcome(0, rows, 0, 0, {})
 
 
 def summed(outcomes: list[Outcome]) -> Outcome:
-    """Return the outcome of the whole slice whose parts these are."""
+    """Return the outcome of the whole slice with these parts."""
     last = outcomes[-1]
     namespaces = {name: offset for each in outcomes for name, offset in each.namespaces.items()}
     delivered = sum(each.delivered for each in outcomes)
@@ -373,7 +373,7 @@ def summed(outcomes: list[Outcome]) -> Outcome:
 
 
 def test_what_is_acked_of_a_slice_is_reported_before_its_end() -> None:
-    """Each report ends before the next entry that is not acked, filtered ones included."""
+    """Each report ends before the next unacked entry, and includes filtered ones."""
     route = Delivery(Namespace("^a"), "log")
     batch = entries("b", "a", "b", "b", "aa", "a", "b")
     parts = Parts()
@@ -388,7 +388,7 @@ def test_what_is_acked_of_a_slice_is_reported_before_its_end() -> None:
 
 
 def test_a_slice_that_is_acked_as_a_whole_has_no_parts() -> None:
-    """The outcome says it all; a report would only cost."""
+    """A slice that is acked as a whole is reported only by its outcome."""
     parts = Parts()
     for act in (lambda _, ack: ack.all(), lambda batch, ack: ack(batch.offsets)):
         parts.later()
@@ -397,7 +397,7 @@ def test_a_slice_that_is_acked_as_a_whole_has_no_parts() -> None:
 
 
 def test_a_quick_slice_has_a_part_each_so_many_rows() -> None:
-    """Before it is time only so many acked rows are worth a report."""
+    """Before the time of a report, only a full count of acked rows causes one."""
     parts, count = Parts(), 2 * PART_ROWS + 10
     batch = entries(*["a"] * count, first=0)
 
@@ -411,7 +411,7 @@ def test_a_quick_slice_has_a_part_each_so_many_rows() -> None:
 
 
 def test_nothing_is_reported_behind_an_entry_that_is_not_acked() -> None:
-    """Invariant 5: only the contiguous prefix is settled, whatever the order of the acks."""
+    """Invariant 5: only the contiguous prefix is settled, in any order of the acks."""
     parts = Parts()
     sink = acking(parts, [12], [13, 11], [10], [14])
     deliver(entries(*"abcdef"), 15, 0, ALL, sink, parts.reporter)
@@ -419,7 +419,7 @@ def test_nothing_is_reported_behind_an_entry_that_is_not_acked() -> None:
 
 
 def test_nothing_is_reported_after_a_failure() -> None:
-    """Invariant 9: what is acked behind a failed entry is not settled."""
+    """Invariant 9: an entry acked behind a failed one is not settled."""
     parts = Parts()
 
     def act(batch: Entries, ack: Ack) -> None:
@@ -436,7 +436,7 @@ def test_nothing_is_reported_after_a_failure() -> None:
 
 
 def test_a_failure_of_an_entry_that_was_reported_names_none() -> None:
-    """A writer that fails what it has acked cannot take the watermark back (Invariant 5)."""
+    """A failure of an acked entry cannot move the watermark back (Invariant 5)."""
     parts = Parts()
     sink = acking(parts, [10, 11], then=Rejected("no", 10))
     outcome = deliver(entries(*"abcd"), 13, 0, ALL, sink, parts.reporter)
@@ -446,7 +446,7 @@ def test_a_failure_of_an_entry_that_was_reported_names_none() -> None:
 
 
 def test_an_entry_is_reported_when_all_its_outputs_are_acked() -> None:
-    """Of an entry that a step made several messages of, some are not enough."""
+    """An entry with several outputs is reported only when all of them are acked."""
     parts = Parts()
     acks = Acks([4, 4, 4, 5, 6, 6, 7], parts.reporter, part_of)
     for offsets in ([4], [4], [4], [5, 6], [6], [7]):
@@ -457,7 +457,7 @@ def test_an_entry_is_reported_when_all_its_outputs_are_acked() -> None:
 
 
 def test_a_writer_that_acks_entries_has_their_outputs_reported_with_the_next() -> None:
-    """One ack for an entry of several outputs may be one output's, until a later one is acked."""
+    """One ack for an entry of several outputs counts only when a later entry is acked."""
     parts = Parts()
     acks = Acks([4, 4, 5, 6, 6, 7], parts.reporter, part_of)
     for offsets in ([4], [5], [6], [7]):
@@ -469,7 +469,7 @@ def test_a_writer_that_acks_entries_has_their_outputs_reported_with_the_next() -
 
 @given(st.data())
 def test_acks_count_alike_in_parts(data: st.DataObject) -> None:
-    """However entries are acked, what is reported is a prefix of what counts in the end."""
+    """The reports are a prefix of the final count, for any order of acks."""
     outputs = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=8))
     offsets = [4 + index for index, count in enumerate(outputs) for _ in range(count)]
     order = data.draw(st.permutations(offsets))
@@ -493,7 +493,7 @@ def test_acks_count_alike_in_parts(data: st.DataObject) -> None:
 
 
 def _prefix(offsets: list[int], acked: Sequence[int]) -> int:
-    """Return the rows of the acked prefix, as slowly as can be."""
+    """Return the rows of the acked prefix, by a slow and simple way."""
     rows = 0
     while rows < len(offsets) and offsets[rows] in acked:
         rows += 1
@@ -504,7 +504,7 @@ def _prefix(offsets: list[int], acked: Sequence[int]) -> int:
 
 
 def test_entries_delivered_one_at_a_time_are_reported_too() -> None:
-    """A long way one entry at a time is not gone again after a kill."""
+    """Entries delivered one at a time are reported in parts, too."""
     parts = Parts()
     sink = writer(at_14=("rejected",))
     outcome = deliver_singly(

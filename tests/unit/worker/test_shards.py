@@ -1,4 +1,4 @@
-"""Several workers of one route: who delivers what, and what becomes of a slice as a whole."""
+"""Tests of several workers of one route: their shares, and the outcome of a whole slice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _numbers(count: int) -> list[str]:
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
 def test_each_entry_belongs_to_one_shard(shards: int) -> None:
-    """Every entry is in exactly one shard, and all those of a key in the same one."""
+    """Every entry is in exactly one shard, and all entries of a key are in the same one."""
     keys = [None if n % 5 == 0 else b"k%d" % (n % 11) for n in range(200)]
     batch = _batch(keys, 1000)
     parts = [of_shard(batch, shard, shards) for shard in range(shards)]
@@ -63,12 +63,12 @@ def test_each_entry_belongs_to_one_shard(shards: int) -> None:
 
 
 def test_no_entry_at_all() -> None:
-    """A slice of which nothing was accepted has nothing for any shard."""
+    """A slice without accepted entries has nothing for any shard."""
     assert of_shard(_batch([]), 1, 2).num_rows == 0
 
 
 def test_what_a_shard_has_delivered_is_passed_over() -> None:
-    """What comes again in the same generation is passed over, a replay of it is not."""
+    """Entries redelivered in the same generation are skipped, but those of a replay are not."""
     progress = ShardProgress(0, 4)
     batch = _batch([None] * 10)
     assert progress.rest(batch, Slice(0, 9, 0)).column("offset").to_pylist() == [5, 6, 7, 8, 9]
@@ -95,7 +95,7 @@ def test_a_route_with_several_workers_delivers_everything_once(tmp_path: Path) -
 
 
 def test_an_entry_that_fails_holds_no_other_shard_up(tmp_path: Path) -> None:
-    """What other shards delivered behind a failure is not delivered again."""
+    """Entries that other shards delivered behind a failure are not redelivered."""
     route = {"parallelism": 2, "on_error": "park", "writer": {"reject": [4]}}
     pipeline = make_pipeline(tmp_path, _numbers(30), out=route)
     engine = run_to_end(pipeline)
@@ -105,7 +105,7 @@ def test_an_entry_that_fails_holds_no_other_shard_up(tmp_path: Path) -> None:
 
 
 def test_a_dead_worker_takes_no_entry_with_it(tmp_path: Path) -> None:
-    """When one of the workers dies all are replaced, and what was under way comes again."""
+    """When one worker dies all are replaced, and the entries in flight are redelivered."""
     events = Events()
     route = {"parallelism": 3, "slice_rows": 10, "writer": {"die_at": 17}}
     run_to_end(make_pipeline(tmp_path, _numbers(60), out=route), events)
@@ -114,7 +114,7 @@ def test_a_dead_worker_takes_no_entry_with_it(tmp_path: Path) -> None:
 
 
 def test_a_replay_goes_to_every_shard(tmp_path: Path) -> None:
-    """A replay delivers again what the shards had delivered before."""
+    """A replay redelivers the entries of every shard."""
     run_to_end(make_pipeline(tmp_path, _numbers(20), out={"parallelism": 2}))
     with OffsetLog(tmp_path / "log", "out") as known:
         known.begin_replay(5, 9)
@@ -125,7 +125,7 @@ def test_a_replay_goes_to_every_shard(tmp_path: Path) -> None:
 
 
 def test_other_shards_than_before(tmp_path: Path) -> None:
-    """With another number of workers the route goes on where it was."""
+    """A route continues at its watermark with another number of workers."""
     run_to_end(make_pipeline(tmp_path, _numbers(10), out={"parallelism": 3}))
     run_to_end(make_pipeline(tmp_path, _numbers(10), out={"parallelism": 2}))
     assert sorted(offsets(tmp_path / "out.jsonl")) == list(range(20))
@@ -138,7 +138,7 @@ def test_other_shards_than_before(tmp_path: Path) -> None:
 
 @pytest.fixture
 def pipes() -> Iterator[tuple[Team, list[Connection]]]:
-    """Give a team of two and the workers' ends of its lines."""
+    """Yield a team of two and the workers' ends of its lines."""
     ends = [Pipe() for _ in range(2)]
     team = Team([Line(ours) for ours, _ in ends])
     yield team, [theirs for _, theirs in ends]
@@ -152,7 +152,7 @@ def _outcome(through: int, failure: Failure | None = None, **more: Any) -> Outco
 
 
 def test_a_team_opens_when_all_have(pipes: tuple[Team, list[Connection]]) -> None:
-    """The team is open when each worker is; what all sinks have is what the least one tells."""
+    """The team is open when each worker is, and its stored offset is the lowest one."""
     team, workers = pipes
     stored = [StoredOffset("log", "r", 1, 0, shard, 2, 7 + shard) for shard in range(2)]
     workers[1].send(Opened(stored[1]))
@@ -164,7 +164,7 @@ def test_a_team_opens_when_all_have(pipes: tuple[Team, list[Connection]]) -> Non
 
 
 def test_a_team_fails_to_open_as_one(pipes: tuple[Team, list[Connection]]) -> None:
-    """One worker that cannot open its writer is the route's failure."""
+    """One worker that cannot open its writer fails the route."""
     team, workers = pipes
     failed = OpenFailed(Failure(FailureKind.FAULT, "no rights"))
     workers[1].send(failed)
@@ -172,7 +172,7 @@ def test_a_team_fails_to_open_as_one(pipes: tuple[Team, list[Connection]]) -> No
 
 
 def test_an_answer_goes_to_whoever_asked(pipes: tuple[Team, list[Connection]]) -> None:
-    """The leave to deliver an entry goes to the worker that announced it."""
+    """The permission to deliver an entry goes to the worker that announced it."""
     team, workers = pipes
     team.send(Slice(0, 9, 0, single=True))
     assert [worker.recv().last for worker in workers] == [9, 9]
@@ -186,7 +186,7 @@ def test_an_answer_goes_to_whoever_asked(pipes: tuple[Team, list[Connection]]) -
 def test_the_announcement_of_the_dead_is_told_again(
     pipes: tuple[Team, list[Connection]],
 ) -> None:
-    """When a worker dies the last announcement that the route hears is that worker's own."""
+    """When a worker dies, its own announcement is repeated last."""
     team, workers = pipes
     team.send(Slice(0, 9, 0, single=True))
     for shard, offset in ((0, 2), (1, 3)):
@@ -212,7 +212,7 @@ def test_a_retry_is_one_workers(pipes: tuple[Team, list[Connection]]) -> None:
 
 
 def test_a_slice_went_as_far_as_the_slowest() -> None:
-    """Of several failures the first counts, and nothing beyond it is told as settled."""
+    """The first of several failures counts, and nothing beyond it is settled."""
     late = Failure(FailureKind.REJECTED, "late", 8)
     early = Failure(FailureKind.REJECTED, "early", 5)
     found = joined(
@@ -228,13 +228,13 @@ def test_a_slice_went_as_far_as_the_slowest() -> None:
 
 
 def test_a_failure_counts_before_a_pause_at_the_same_place() -> None:
-    """A shard that stopped without a failure hides no other one's failure."""
+    """A shard that stopped without a failure does not hide another shard's failure."""
     failure = Failure(FailureKind.REJECTED, "no", 5)
     assert joined([_outcome(4), _outcome(4, failure)]).failure == failure
 
 
 def test_what_is_stored_counts_when_all_tell_the_same_story() -> None:
-    """One sink that knows nothing, or another generation's, makes all of it worthless."""
+    """A sink without a stored offset, or with another generation's, invalidates all of them."""
     one = StoredOffset("log", "r", 1, 0, 0, 2, 7)
     other = StoredOffset("log", "r", 1, 1, 1, 2, 9)
     assert least([one, None]) is None
@@ -249,7 +249,7 @@ def _part(through: int, **namespaces: int) -> PartialOutcome:
 def test_a_slice_is_settled_as_far_as_all_shards_have_come(
     pipes: tuple[Team, list[Connection]],
 ) -> None:
-    """What one shard is ahead is told when the others have come as far; counts are summed."""
+    """A shard's lead is reported when the others have come as far, with the counts summed."""
     team, workers = pipes
     team.send(Slice(0, 99, 0))
     workers[0].send(_part(40, a=40, b=10))
@@ -269,7 +269,7 @@ def test_a_slice_is_settled_as_far_as_all_shards_have_come(
 def test_a_shard_that_failed_holds_the_watermark_back(
     pipes: tuple[Team, list[Connection]],
 ) -> None:
-    """Nothing behind another shard's failure is told as settled, in parts or at the end."""
+    """Nothing behind another shard's failure is settled, in parts or at the end."""
     team, workers = pipes
     failure = Failure(FailureKind.REJECTED, "no", 20)
     team.send(Slice(0, 99, 0))
@@ -286,7 +286,7 @@ def test_a_shard_that_failed_holds_the_watermark_back(
 def test_the_next_slice_begins_without_the_parts_of_the_last(
     pipes: tuple[Team, list[Connection]],
 ) -> None:
-    """How far a shard came in one slice says nothing of the next, which may be a replay."""
+    """A shard's progress in one slice does not count in the next, which may be a replay."""
     team, workers = pipes
     team.send(Slice(0, 99, 0))
     for worker in workers:

@@ -1,4 +1,4 @@
-"""The user's modules, packed for a worker that does not see them."""
+"""Tests of the user's modules, packed for a worker on another host."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def names(modules: bytes) -> set[str]:
-    """Return what a zip file holds."""
+    """Return the names in a zip file."""
     with zipfile.ZipFile(io.BytesIO(modules)) as archive:
         return set(archive.namelist())
 
 
 def test_modules_and_packages_are_packed_and_nothing_else(tmp_path: Path) -> None:
-    """What can be imported from there goes along, a package with its data; secrets stay."""
+    """Importable files are packed, with a package's data but without secrets."""
     for name in ("one.py", "pack/__init__.py", "pack/deep/two.py", "pack/data.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
@@ -39,7 +39,7 @@ def test_modules_and_packages_are_packed_and_nothing_else(tmp_path: Path) -> Non
 
 
 def test_an_empty_folder_makes_an_empty_kit(tmp_path: Path) -> None:
-    """A pipeline without modules of its own needs none."""
+    """A pipeline without its own modules gets an empty folder."""
     with unpacked(packed(tmp_path)) as folder:
         assert list(folder.iterdir()) == []
 
@@ -47,7 +47,7 @@ def test_an_empty_folder_makes_an_empty_kit(tmp_path: Path) -> None:
 def test_unpacked_modules_can_be_imported_and_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that serves a second worker imports that one's modules anew."""
+    """A process that serves a second worker imports that worker's modules again."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     for version in ("1", "2"):
         (tmp_path / "versioned_module.py").write_text(f"VERSION = {version}")
@@ -64,7 +64,7 @@ def test_unpacked_modules_can_be_imported_and_are_forgotten(
 def test_a_folder_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody sends a home directory to a cluster by accident."""
+    """A folder above the size limit is refused, so no home directory is sent by accident."""
     monkeypatch.setattr(user_modules, "MOST", 10)
     (tmp_path / "one.py").write_text("x = 123456")
     packed(tmp_path)
@@ -74,7 +74,7 @@ def test_a_folder_that_is_too_large_is_refused(
 
 
 def test_a_script_travels_as_text(tmp_path: Path) -> None:
-    """A step that names a file gets what the file holds; other steps stay as they are."""
+    """A step that names a file gets the file's content, and other steps are unchanged."""
     (tmp_path / "a.star").write_text("def transform(m): return m\n")
     scripted = StepConfig(name="starlark", settings={"file": "a.star", "namespace": "^a"})
     other = StepConfig(name="omit", settings={"fields": ["file"]})
@@ -85,6 +85,6 @@ def test_a_script_travels_as_text(tmp_path: Path) -> None:
 
 
 def test_a_script_that_is_gone_is_named(tmp_path: Path) -> None:
-    """The failure tells which file cannot be sent."""
+    """The failure names the file that cannot be sent."""
     with pytest.raises(HostFailed, match=r"gone\.star: cannot be read for workers"):
         portable((StepConfig(name="starlark", settings={"file": "gone.star"}),), tmp_path)

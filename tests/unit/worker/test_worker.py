@@ -1,4 +1,4 @@
-"""A worker and the engine's side of its conversation, without Spark."""
+"""Tests of a worker with the engine's side of its connection, without Spark."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Side:
-    """The engine's side: workers that call, in order, and threads to run them in."""
+    """The engine's side: workers that connect, in order, and threads to run them in."""
 
     def __init__(
         self, listener: Listener, arrived: queue.Queue[tuple[Hello, EngineChannel]]
@@ -59,7 +59,7 @@ class Side:
         self._specs: queue.Queue[WorkerSpec] = queue.Queue()
 
     def run(self, spec: WorkerSpec) -> threading.Thread:
-        """Run a worker in a thread of its own; how it ends is put in ``ended``."""
+        """Run a worker in its own thread, and put its error or ``None`` into ``ended``."""
 
         def body() -> None:
             try:
@@ -75,7 +75,7 @@ class Side:
         return thread
 
     def accept(self) -> tuple[Hello, EngineChannel]:
-        """Return the next worker that calls; it may begin."""
+        """Return the next worker that connects, and send it its spec."""
         said, connection = self._arrived.get(timeout=PATIENCE)
         connection.send(Begin(self._specs.get_nowait()))
         return said, connection
@@ -83,7 +83,7 @@ class Side:
 
 @pytest.fixture
 def side() -> Iterator[Side]:
-    """Listen as an engine does."""
+    """Listen like an engine."""
     arrived: queue.Queue[Any] = queue.Queue()
     listener = Listener(lambda *_: None, lambda said, caller: arrived.put((said, caller)))
     listener.start()
@@ -93,7 +93,7 @@ def side() -> Iterator[Side]:
 
 @pytest.fixture
 def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> CommitLog:
-    """Hold a log of ten entries in two frames."""
+    """Return a log of ten entries in two frames."""
     with CommitLog.open(tmp_path / "log") as log:
         log.append(batch(6, "a"), "r")
         log.append(batch(4, "b"), "r")
@@ -101,14 +101,14 @@ def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> CommitLog:
 
 
 def answer(connection: EngineChannel) -> Any:
-    """Return what the worker says next."""
+    """Return the worker's next message."""
     assert connection.poll(PATIENCE), "the worker says nothing"
     return connection.recv()
 
 
 @contextmanager
 def opened(side: Side, spec: WorkerSpec) -> Iterator[EngineChannel]:
-    """Have a worker that has opened its writer."""
+    """Yield the connection of a worker that has opened its writer."""
     thread = side.run(spec)
     _, connection = side.accept()
     with connection:
@@ -120,7 +120,7 @@ def opened(side: Side, spec: WorkerSpec) -> Iterator[EngineChannel]:
 def test_a_worker_says_who_it_is_and_serves_until_the_engine_hangs_up(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
-    """Hello, Opened, an Outcome for each Slice, and a quiet end when the connection closes."""
+    """A worker sends Hello, Opened, an Outcome for each Slice, and ends without an error."""
     spec = worker_spec(tmp_path)
     side.run(spec)
     said, connection = side.accept()
@@ -138,7 +138,7 @@ def test_a_worker_says_who_it_is_and_serves_until_the_engine_hangs_up(
 def test_a_worker_filters_by_its_route_s_namespace(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
-    """Only what the route's filter takes reaches the writer."""
+    """Only entries that pass the route's filter reach the writer."""
     with opened(side, worker_spec(tmp_path, namespace="^b$")) as connection:
         connection.send(Slice(0, 9, 0))
         outcome = answer(connection)
@@ -149,7 +149,7 @@ def test_a_worker_filters_by_its_route_s_namespace(
 def test_what_a_writer_prints_comes_before_the_outcome(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
-    """Standard output reaches the engine no later than the answer to the slice."""
+    """Standard output reaches the engine before the outcome of the slice."""
     with opened(side, worker_spec(tmp_path, show=True)) as connection:
         connection.send(Slice(0, 1, 0))
         said = answer(connection)
@@ -160,7 +160,7 @@ def test_what_a_writer_prints_comes_before_the_outcome(
 def test_a_failed_delivery_is_an_outcome_and_the_worker_goes_on(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
-    """A refused entry is named; the worker and its writer stay for the next slice."""
+    """A refused entry is named, and the worker and its writer stay for the next slice."""
     with opened(side, worker_spec(tmp_path, reject=[2])) as connection:
         connection.send(Slice(0, 5, 0))
         outcome = answer(connection)
@@ -172,7 +172,7 @@ def test_a_failed_delivery_is_an_outcome_and_the_worker_goes_on(
 def test_a_slice_that_the_log_does_not_hold_is_a_failure(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
-    """Entries that cannot be read are an outcome with the reason, not the worker's death."""
+    """Entries that cannot be read yield an outcome with the reason, and the worker lives on."""
     with opened(side, worker_spec(tmp_path)) as connection:
         connection.send(Slice(8, 12, 0))
         outcome = answer(connection)
@@ -192,7 +192,7 @@ def test_a_slice_that_the_log_does_not_hold_is_a_failure(
 def test_a_writer_that_cannot_be_made_is_said_to_be_so(
     tmp_path: Path, side: Side, log: CommitLog, settings: dict[str, Any], text: str
 ) -> None:
-    """OpenFailed names what is wrong, and the worker ends without a fuss."""
+    """OpenFailed names the problem, and the worker ends without an error."""
     side.run(worker_spec(tmp_path, **settings))
     _, connection = side.accept()
     with connection:
@@ -205,7 +205,7 @@ def test_a_writer_that_cannot_be_made_is_said_to_be_so(
 def test_a_sink_that_is_down_at_open_is_worth_another_try(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
-    """An unavailable sink is told as such, so that the route tries again."""
+    """An unavailable sink is reported as retriable."""
     (tmp_path / "out.down").write_text("open")
     side.run(worker_spec(tmp_path))
     _, connection = side.accept()
@@ -247,7 +247,7 @@ def test_workers_of_different_shards_do_not_wait_for_each_other(
 def test_a_worker_that_is_turned_away_ends_quietly(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
-    """A worker whose engine has hung up meanwhile returns: its task has not failed."""
+    """A worker whose engine has closed the connection returns without failing its task."""
     folder = route_folder(tmp_path / "log", "out")
     folder.mkdir(parents=True, exist_ok=True)
     holder = os.open(folder / "0.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
@@ -261,7 +261,7 @@ def test_a_worker_that_is_turned_away_ends_quietly(
 def test_an_engine_that_dies_during_a_slice_ends_its_worker_quietly(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
-    """A worker whose answer nobody hears closes its writer and returns."""
+    """A worker without an engine for its answer closes its writer and returns."""
     (tmp_path / "out.paused").touch()
     with opened(side, worker_spec(tmp_path, pause_at=0)) as connection:
         connection.send(Slice(0, 9, 0))
@@ -274,7 +274,7 @@ def test_an_engine_that_dies_during_a_slice_ends_its_worker_quietly(
 
 
 def paused_in(side: Side, folder: Path, connection: EngineChannel, asked: Slice) -> None:
-    """Have a slice delivered up to where its writer waits, for longer than parts do."""
+    """Deliver a slice up to the writer's pause, and wait for longer than the interval of parts."""
     (folder / "out.paused").touch()
     connection.send(asked)
     while not (folder / "out.waiting").exists():
@@ -285,7 +285,7 @@ def paused_in(side: Side, folder: Path, connection: EngineChannel, asked: Slice)
 def test_what_is_acked_is_reported_while_the_rest_is_delivered(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
-    """A report comes with the first ack after a while, and what was printed comes before it."""
+    """A report comes with the first ack after the interval, and printed output before it."""
     spec = worker_spec(tmp_path, pause_at=6, show=True)
     with opened(side, spec) as connection:
         paused_in(side, tmp_path, connection, Slice(4, 9, 0))
@@ -300,7 +300,7 @@ def test_what_is_acked_is_reported_while_the_rest_is_delivered(
 def test_a_report_that_nobody_hears_is_no_failure_of_the_sink(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
-    """A writer whose engine has gone delivers its slice to the end, as one without reports."""
+    """A writer whose engine is gone still delivers its slice to the end."""
     with opened(side, worker_spec(tmp_path, pause_at=2)) as connection:
         paused_in(side, tmp_path, connection, Slice(0, 9, 0))
         connection.close()
@@ -312,7 +312,7 @@ def test_a_report_that_nobody_hears_is_no_failure_of_the_sink(
 def test_a_parked_entry_reports_nothing_before_its_outcome(
     tmp_path: Path, side: Side, log: CommitLog, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """A retry is not a part of any slice, so nothing of it moves the watermark."""
+    """A retry is not part of a slice, so it never moves the watermark."""
     store = ParkedStore(route_folder(tmp_path / "log", "out"))
     entry = with_offsets(batch(1, "a"), 3, 0)
     store.park(Parked(3, entry, Reason("no", 1, 0)))
