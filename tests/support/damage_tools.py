@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from transporter.log.filesystem import File
     from transporter.log.format import FrameHeader
 MAX_READ = 64 << 20
-"""Bytes that one read may request, whatever length a damaged frame records (Invariant 17)."""
+"""Bytes that one read may request, even if a damaged frame records more (Invariant 17)."""
 LOCK = "lock"
 ROUTE = "out"
 
