@@ -41,7 +41,7 @@ class Child:
         return self.answer(timeout)
 
     def answer(self, timeout: float) -> dict[str, Any] | None:
-        """Return the next answer, or ``None`` as :meth:`ask`."""
+        """Return the next answer, or ``None`` as for a request."""
         self._channel.settimeout(timeout)
         while b"\n" not in self._buffer:
             try:

@@ -1,4 +1,4 @@
-"""Storms: the whole engine under everything at once, judged by a small model (DESIGN.md, "Invariants")."""
+"""Storms of the whole engine, judged by a small model (DESIGN.md, "Invariants")."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLANS = sorted((Path(__file__).parent / "plans").glob("*.json"))
 
 
 def test_everything_holds_in_storms() -> None:
-    """Whatever the acts, no entry is lost, stale, stuck, or repeated where it must not be."""
+    """Under any acts no entry is lost, stale, stuck, or repeated where it must not be."""
     with ThreadPoolExecutor(JOBS) as pool:
         results = list(pool.map(storm, [draw(seed, ACTS) for seed in SEEDS]))
 
