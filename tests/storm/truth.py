@@ -508,7 +508,7 @@ class Truth:
         return {n for n, told in self.told[source].items() if told <= restored}
 
     def judge_told(self) -> None:
-        """Invariant 11, ``release: delivered``: told of is only what every route had delivered."""
+        """Invariant 11, ``release: delivered``: only rows delivered everywhere are acknowledged."""
         for source, keys in self._plan.sources.items():
             if keys["release"] != "delivered":
                 continue
