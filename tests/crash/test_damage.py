@@ -189,7 +189,7 @@ def test_a_damaged_durable_mark_misleads_nobody(fast: Path) -> None:
 def test_a_damaged_offset_log_gives_an_earlier_state_or_is_refused(
     fast: Path, exhaustive: bool, events: int, closed: bool
 ) -> None:
-    """Invariant 5: the state is what it was before the first damaged record, and never mixed."""
+    """Invariant 5: the state is the one before the first damaged record, and never mixed."""
     route = leave_route(fast / "left", events, closed=closed)
     place = Place(fast / "log", route.content)
     with small():
@@ -274,7 +274,7 @@ def check_shown(left: Left, shown: list[dict[str, Any]]) -> None:
 
 
 def test_no_damaged_length_takes_memory(fast: Path) -> None:
-    """Invariant 17: a read requests no more than a header allows, whatever length is recorded."""
+    """Invariant 17: a read requests no more than a header allows, even for a damaged length."""
     left = leave(fast / "left", Kind("lengths", before="rolled", settled=4, frames=5))
     leave_parked(fast / "left")
     content = describe(fast / "left").content

@@ -232,7 +232,7 @@ def test_the_repair_machine(*, exhaustive: bool) -> None:
 
 
 def test_a_loss_behind_a_declared_loss_declares_both() -> None:
-    """If a segment that declared a gap is lost itself, the next one declares both."""
+    """A segment behind a lost one declares that loss and the gap declared in the lost segment."""
     machine = RepairMachine()
     machine.begin()
     try:

@@ -164,7 +164,7 @@ def refusing(error: int, size: int | None = None) -> Callable[[int, int, int], N
 def test_a_file_system_that_cannot_reserve_is_used_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    """If ``posix_fallocate`` does not exist, files grow by being written."""
+    """Without ``posix_fallocate`` files grow by being written."""
     monkeypatch.setattr("os.posix_fallocate", refusing(error))
     live_and_restart(tmp_path)
 

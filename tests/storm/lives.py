@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from storm.plan import Plan
 
 ANSWER: Final = 20.0
-"""Seconds within which an operator gets an answer, whatever the load."""
+"""Seconds within which an operator gets an answer under any load."""
 END: Final = 40.0
 """Seconds within which a stop must end an engine: its own deadlines are shorter."""
 _REFUSALS: Final = (
@@ -97,7 +97,7 @@ class Lives:
         self.write_pipelines()
 
     def show_threads(self) -> None:
-        """Make engines write the stacks of their threads into the output, for an analysis."""
+        """Make engines write their threads' stacks into the output, to analyse a failure."""
         for engine in self.engines.values():
             if engine.child is not None and not engine.child.ended():
                 os.kill(engine.child.pid, signal.SIGUSR1)

@@ -1,8 +1,8 @@
 """The sources of a storm: one keeps its history, one removes rows once they are acknowledged.
 
-Files that the storm's driver writes say which rows are available, which source is away and which
-engine is elected. The engine's acknowledgements to a source are in the source's journal, which
-survives every crash.
+The storm's driver writes files with the available rows, the sources that are away and the elected
+engine. The engine's acknowledgements to a source are in the source's journal, which survives every
+crash.
 """
 
 from __future__ import annotations

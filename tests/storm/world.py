@@ -216,7 +216,7 @@ class World(Lives):
     def do_reload(self, route: str, engine: str, change: dict[str, Any]) -> None:
         self._routes[route] |= change
         if "parallelism" in change:
-            # An offset stored under another number of shards says nothing of these.
+            # An offset stored under another number of shards does not apply to these.
             self.truth.inexact[route] = float("inf")
         self.write_pipelines()
         self.ask(engine, "reload")

@@ -201,7 +201,7 @@ def _parker(world: World, chance: random.Random) -> None:
 
 
 def _viewer(world: World, chance: random.Random) -> None:
-    """Query everything. No query may fail, whatever happens to the engine."""
+    """Query everything. No query may fail, even while the engine is down."""
     target = str(world.pipeline)
     status = world.look("status", target)
     if status is not None and [each["name"] for each in status["routes"]] != ["out"]:
