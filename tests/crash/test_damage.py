@@ -64,7 +64,7 @@ OTHERS: Final = (
     Kind("all-proved", settled=19, rows=2, size=40, frames=10, stride=3000),
 )
 EVERY: Final = 1 << 62
-pytestmark = pytest.mark.timeout(1800)  # for what --exhaustive takes on a busy machine
+pytestmark = pytest.mark.timeout(1800)  # enough for --exhaustive on a busy machine
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ class LogMachine(RuleBasedStateMachine):
                 self.world.act("close")
 
 
-@pytest.mark.timeout(1800)  # for what --exhaustive takes on a busy machine
+@pytest.mark.timeout(1800)  # enough for --exhaustive on a busy machine
 def test_the_log_machine(*, exhaustive: bool) -> None:
     """After any sequence of acts, the log and its routes match the model."""
     examples = 400 if exhaustive else 25

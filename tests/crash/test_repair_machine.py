@@ -224,7 +224,7 @@ def _hurt(folder: Tree, name: str, how: str, where: float) -> None:
         folder[name] = left
 
 
-@pytest.mark.timeout(1800)  # for what --exhaustive takes on a busy machine
+@pytest.mark.timeout(1800)  # enough for --exhaustive on a busy machine
 def test_the_repair_machine(*, exhaustive: bool) -> None:
     """A repair keeps intact entries after any damage, and declares the rest."""
     examples = 3000 if exhaustive else 60
