@@ -1,7 +1,7 @@
 """The truth about a storm's sources and sinks, and the relations that must hold between them.
 
 The truth is put together from journals only: of the sources, of the sinks, and of the engines,
-which record what they append and what they settle undelivered. The numbers are those of DESIGN.md's
+which record their appends and undelivered settles. The numbers are those of DESIGN.md's
 invariants.
 """
 
