@@ -1,4 +1,4 @@
-"""Fixtures for every test: where real services come from, and what a test may rely on."""
+"""Fixtures for every test: real services, and the guarantees a test may rely on."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ pytest_plugins = ["parts", "services.postgres", "services.kafka"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let ``make crash`` ask for every case where ``make test`` takes a seeded sample."""
+    """Let ``make crash`` request every case where ``make test`` takes a seeded sample."""
     parser.addoption("--exhaustive", action="store_true", help="every case, not a seeded sample")
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach what a test starts: a shell's background job ignores it, and so inherits."""
+    """Let Ctrl-C reach child processes, which inherit a background job's ignored SIGINT."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes long, so that all workers come to their end together.
+    """Run the long tests first, so that all workers finish together.
 
-    Cases that are marked so are left to ``make soak``, which wants every case.
+    Cases with the ``exhaustive`` marker are left to ``make soak``, which runs every case.
     """
     items.sort(key=lambda item: "unit" in item.path.parts)
     if not config.getoption("--exhaustive"):
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def exhaustive(request: pytest.FixtureRequest) -> bool:
-    """Whether every case is wanted."""
+    """Return true if every case is wanted."""
     return bool(request.config.getoption("--exhaustive"))
 
 
@@ -66,7 +66,7 @@ def batch() -> Callable[..., pa.RecordBatch]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give a folder whose modules can be adaptors; forget them, and its place on the path."""
+    """Yield a folder whose modules can be adaptors, then unload them and restore the path."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
     yield tmp_path

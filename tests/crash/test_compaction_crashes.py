@@ -60,7 +60,7 @@ def filled() -> SimulatedDisk:
 
 
 def entries_on(disk: SimulatedDisk) -> dict[int, Entry]:
-    """Open the log as a start does, and return all that it holds."""
+    """Open the log as a start does, and return all its entries."""
     log = open_log(disk)
     with LogReader(LOG, disk) as reader:
         return {
@@ -76,13 +76,13 @@ def newest(entries: dict[int, Entry]) -> dict[bytes | None, Entry]:
 
 
 def compacting(disk: SimulatedDisk) -> None:
-    """Compact all that the route has passed."""
+    """Compact all entries that the route has passed."""
     settings = CompactionSettings(0.0, "key", 1e10, None)
     compact(LOG, disk, watermark=lambda: NEEDED - 1, settings=settings, now=10**12)
 
 
 def retaining(disk: SimulatedDisk) -> None:
-    """Remove all that the route has passed."""
+    """Remove all entries that the route has passed."""
     found = retain(
         LOG, disk, watermark=lambda: NEEDED - 1, settings=RetentionSettings(bytes=0), now=0
     )
@@ -90,7 +90,7 @@ def retaining(disk: SimulatedDisk) -> None:
 
 
 def states_of(act: Callable[[SimulatedDisk], None], each: int) -> Iterator[SimulatedDisk]:
-    """Yield what a power cut may leave before every operation of *act*, and behind the last."""
+    """Yield the states after a power cut before every operation of *act*, and behind the last."""
     disk = filled()
     rng = Random(1)
     images = []
@@ -111,7 +111,7 @@ def states_of(act: Callable[[SimulatedDisk], None], each: int) -> Iterator[Simul
 def test_every_crash_state_opens_and_holds_what_is_live(
     act: Callable[[SimulatedDisk], None], exhaustive: bool
 ) -> None:
-    """Invariants 2 and 11: whatever a power cut leaves opens, and nobody misses what he needs."""
+    """Invariants 2 and 11: every crash state opens, and holds the entries still needed."""
     with tiny() as numbers:
         before = entries_on(filled())
         live = {offset: entry for offset, entry in before.items() if offset >= NEEDED}
@@ -124,7 +124,7 @@ def test_every_crash_state_opens_and_holds_what_is_live(
             with numbers.aside():
                 found = entries_on(disk)
             seen.add(frozenset(found))
-            # Each segment is the old one or the new one, or gone: nothing else.
+            # Each segment is the old one or the new one, or gone, and nothing else.
             assert least <= set(found) <= set(before)
             assert found == {offset: before[offset] for offset in found}
             assert live == {offset: found[offset] for offset in live}
@@ -160,7 +160,7 @@ SETTINGS = CompactionSettings(0.0, "key", 1e10, None)
 
 
 def recording(disk: SimulatedDisk) -> None:
-    """Compact, and record how far, as an engine does that has recorded something before."""
+    """Compact, and update the record of the compacted extent, as an engine does."""
     old = MaintenanceRecord(readers={"one": 1})
     write_record(disk, LOG, old)
     compacting(disk)
@@ -168,7 +168,7 @@ def recording(disk: SimulatedDisk) -> None:
 
 
 def test_the_record_of_a_compaction_is_whole_and_never_ahead(exhaustive: bool) -> None:
-    """What it calls compacted is; and in no crash state is it torn."""
+    """A range is recorded as compacted only if it is, and no crash state tears the record."""
     with tiny() as numbers:
         done = filled()
         compacting(done)
@@ -186,13 +186,13 @@ def test_the_record_of_a_compaction_is_whole_and_never_ahead(exhaustive: bool) -
 
 
 def releasing(disk: SimulatedDisk) -> None:
-    """Let the route give up two more entries, and remove what is then needed by nobody."""
+    """Let the route release two more entries, and remove those no longer needed."""
     with OffsetLog(LOG, "route", disk) as route:
         assert release(route, NEEDED, NEEDED, "no room") == Range(NEEDED, NEEDED, "released")
 
 
 def test_a_release_is_never_silent() -> None:
-    """In every crash state a range that the route passed is told of by its state and its audit."""
+    """In every crash state the route's state and its audit record a range that it passed."""
     with tiny() as numbers:
         seen = set()
         for disk in states_of(releasing, 20):
@@ -208,7 +208,7 @@ def test_a_release_is_never_silent() -> None:
 
 
 def test_without_the_sync_between_two_removals_a_crash_would_leave_a_hole() -> None:
-    """A control: the suite goes red when the rule is removed."""
+    """Control: the suite fails when the rule is removed."""
     with tiny() as numbers:
 
         def hasty(disk: SimulatedDisk) -> None:
@@ -229,7 +229,7 @@ def test_without_the_sync_between_two_removals_a_crash_would_leave_a_hole() -> N
 
 @pytest.mark.parametrize("call", ["sync ", "sync_directory "])
 def test_without_its_syncs_a_replacement_could_be_lost(call: str) -> None:
-    """A control: without the file's sync entries are lost; without the directory's, an order."""
+    """Control: without the file's sync entries are lost, without the directory's only an order."""
     with tiny() as numbers:
 
         def hasty(disk: SimulatedDisk) -> None:

@@ -1,6 +1,6 @@
-"""Every bit flip and every truncation: exact prefix or refusal, never anything else.
+"""Every bit flip and every truncation gives an exact prefix or a refusal.
 
-With ``--exhaustive`` every damage there is; otherwise a seeded sample of it.
+With ``--exhaustive`` every possible damage is tried, otherwise a seeded sample.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 SEED: Final = 5
 SAMPLE: Final = 5_000
-"""Damages of last segments that are tried where not all of them are."""
+"""Damages of last segments in a sample."""
 WHOLE: Final = Kind("whole", frames=10, size=40, fill=16 << 10)
 """The log whose last segment, of 16 KiB, is damaged in every place by ``--exhaustive``."""
 OTHERS: Final = (
@@ -64,19 +64,19 @@ OTHERS: Final = (
     Kind("all-proved", settled=19, rows=2, size=40, frames=10, stride=3000),
 )
 EVERY: Final = 1 << 62
-pytestmark = pytest.mark.timeout(1800)  # for what --exhaustive takes on a busy machine
+pytestmark = pytest.mark.timeout(1800)  # enough for --exhaustive on a busy machine
 
 
 @pytest.fixture
 def fast() -> Iterator[Path]:
-    """Return a folder in memory, where there is such a place: nothing here outlives the test."""
+    """Yield a folder in memory, if possible, because nothing here outlives the test."""
     memory = Path("/dev/shm")  # noqa: S108 - a private folder is made below it
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
 
 
 def chosen(data: bytes, count: int, seed: int = SEED) -> list[Damage]:
-    """Return *count* damages to *data*, the same ones each time; all when there are no more."""
+    """Return *count* damages to *data*, the same ones each time, or all if there are no more."""
     every = every_damage(data)
     return every if count >= len(every) else random.Random(seed).sample(every, count)
 
@@ -93,7 +93,7 @@ def sweep_last_segment(kind: Kind, folder: str, count: int, part: int, parts: in
 
 
 def in_two(folder: Path, shares: list[tuple[Kind, int]]) -> list[str]:
-    """Sweep last segments in two processes, which is what small machines have; return all said."""
+    """Sweep last segments in two processes, one a core of small machines. Return all complaints."""
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         asked = [
             pool.submit(sweep_last_segment, kind, str(folder), count, part, 2)
@@ -120,7 +120,7 @@ def test_the_logs_are_what_the_sweep_is_to_be_over(fast: Path, kind: Kind) -> No
 
 
 def test_a_damaged_last_segment_is_an_exact_prefix_or_refused(fast: Path, exhaustive: bool) -> None:
-    """Invariants 2, 3 and 4: what is above the floor is cut, what is below is there or refused."""
+    """Invariants 2, 3 and 4: entries above the floor are cut, those below are there or refused."""
     share = SAMPLE // (len(OTHERS) + 1)
     counts = (EVERY, 2 * SAMPLE // len(OTHERS)) if exhaustive else (share, share)
     assert in_two(fast, [(WHOLE, counts[0]), *((kind, counts[1]) for kind in OTHERS)]) == []
@@ -130,7 +130,7 @@ def test_a_damaged_last_segment_is_an_exact_prefix_or_refused(fast: Path, exhaus
 def test_a_damaged_sealed_segment_never_gives_an_altered_entry(
     fast: Path, exhaustive: bool, end: str
 ) -> None:
-    """Invariant 2: entries of a sealed segment are exact or refused; other segments are whole."""
+    """Invariant 2: entries of a sealed segment are exact or refused. Other segments are whole."""
     left = leave(fast / "left", Kind("two", end=end, before="rolled", frames=3, size=40))
     place = Place(fast / "log", left.content)
     sealed = sorted(name for name in left.content if name.endswith(".log"))[:-1]
@@ -144,7 +144,7 @@ def test_a_damaged_sealed_segment_never_gives_an_altered_entry(
 
 @pytest.mark.parametrize("name", ["loose", "rolled"])
 def test_a_damaged_index_costs_nothing(fast: Path, exhaustive: bool, name: str) -> None:
-    """An index is a hint: whatever becomes of it, every entry is there and the log goes on."""
+    """An index is a hint: without it, every entry is still there and the log goes on."""
     kind = next(kind for kind in OTHERS if kind.name == name)
     left = leave(fast / "left", kind)
     place = Place(fast / "log", left.content)
@@ -161,7 +161,7 @@ def test_a_damaged_index_costs_nothing(fast: Path, exhaustive: bool, name: str) 
 
 @pytest.mark.parametrize("end", ["killed", "closed"])
 def test_a_damaged_meta_is_refused(fast: Path, end: str) -> None:
-    """Every bit and every byte of meta is guarded; a refusal leaves all as it was."""
+    """Every bit and every byte of meta is guarded, and a refusal leaves all as it was."""
     left = leave(fast / "left", Kind("meta", end=end, frames=4))
     place = Place(fast / "log", left.content)
     damages = ((META, damage) for damage in every_damage(left.content[META]))
@@ -170,7 +170,7 @@ def test_a_damaged_meta_is_refused(fast: Path, end: str) -> None:
 
 
 def test_a_damaged_durable_mark_misleads_nobody(fast: Path) -> None:
-    """Beside a running engine a damaged mark shows exact entries, none beyond what is written."""
+    """Beside a running engine a damaged mark shows exact entries, none beyond the written ones."""
     left = leave(fast / "left", Kind("durable", end="closed", frames=4))
     place = Place(fast / "log", left.content)
     with small(), CommitLog.open(place.directory, compression=None) as log:
@@ -189,7 +189,7 @@ def test_a_damaged_durable_mark_misleads_nobody(fast: Path) -> None:
 def test_a_damaged_offset_log_gives_an_earlier_state_or_is_refused(
     fast: Path, exhaustive: bool, events: int, closed: bool
 ) -> None:
-    """Invariant 5: the state is what it was before the first damaged record, and never mixed."""
+    """Invariant 5: the state is the one before the first damaged record, and never mixed."""
     route = leave_route(fast / "left", events, closed=closed)
     place = Place(fast / "log", route.content)
     with small():
@@ -200,7 +200,7 @@ def test_a_damaged_offset_log_gives_an_earlier_state_or_is_refused(
 
 
 def test_a_damaged_parked_entry_is_refused_alone(fast: Path, exhaustive: bool) -> None:
-    """Invariant 15: no parked entry is altered; the others can be read beside a damaged one."""
+    """Invariant 15: no parked entry is altered. The others can be read beside a damaged one."""
     parked = leave_parked(fast / "left")
     place = Place(fast / "log", {name: one.encode() for name, one in parked.items()})
     with small():
@@ -226,7 +226,7 @@ def test_a_damaged_audit_file_does_not_harm_what_is_audited_next(fast: Path) -> 
 def test_commands_say_what_is_wrong_and_no_more(
     fast: Path, exhaustive: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever file of a log is damaged, commands show exact entries or one line of error."""
+    """Commands on a damaged log show exact entries or one line of error."""
     leave(fast / "left", Kind("commands", before="rolled", settled=4, frames=5))
     leave_parked(fast / "left")
     left = describe(fast / "left")
@@ -243,7 +243,7 @@ def test_commands_say_what_is_wrong_and_no_more(
 def judge_commands(
     left: Left, capsys: pytest.CaptureFixture[str], place: Place, name: str, damage: Damage
 ) -> None:
-    """Let each command that only looks run in this process, and read what it says."""
+    """Run each read-only command in this process, and check its output."""
     log, whole = str(place.directory), f"0..{left.last}"
     commands = [["log", "info", log], ["log", "show", log, whole, "--json"]]
     commands += [[*noun, log, ROUTE] for noun in (["offsets", "show"], ["parked", "list"])]
@@ -261,7 +261,7 @@ def judge_commands(
 
 
 def check_shown(left: Left, shown: list[dict[str, Any]]) -> None:
-    """See that the entries that a command shows are the first of those that were written."""
+    """Check that the entries that a command shows are the first of those that were written."""
     written = [
         (offset, data.decode(), key.decode())
         for kept in left.frames
@@ -274,7 +274,7 @@ def check_shown(left: Left, shown: list[dict[str, Any]]) -> None:
 
 
 def test_no_damaged_length_takes_memory(fast: Path) -> None:
-    """Invariant 17: whatever a length says, no more is asked for than a header may take."""
+    """Invariant 17: a read requests no more than a header allows, even for a damaged length."""
     left = leave(fast / "left", Kind("lengths", before="rolled", settled=4, frames=5))
     leave_parked(fast / "left")
     content = describe(fast / "left").content
@@ -298,7 +298,7 @@ def test_no_damaged_length_takes_memory(fast: Path) -> None:
 
 
 def look_everywhere(place: Place) -> None:
-    """Read all of a damaged log, whatever comes of it."""
+    """Read all of a damaged log, with any result."""
     for look in (
         lambda: inspect(place.directory, files=place.files),
         lambda: list(LogReader(place.directory, place.files).read(0, 1 << 40)),
@@ -311,10 +311,10 @@ def look_everywhere(place: Place) -> None:
 
 
 class TestWithoutAChecksum:
-    """Mutation controls: each checksum that is not looked at turns its sweep red."""
+    """Mutation controls: each checksum left unverified makes its sweep fail."""
 
     def test_of_payloads_at_the_read(self, fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without the check at the read, altered entries are handed out."""
+        """Without the check at the read, altered entries are delivered."""
 
         def unchecked(self: Segment, frame: layout.FrameHeader, **_: object) -> Any:
             payload = self._file.pread(frame.payload_length, frame.payload_byte)
@@ -327,12 +327,12 @@ class TestWithoutAChecksum:
         assert "not what was written" in complaints_of_payloads(fast)
 
     def test_of_frames_in_recovery(self, fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without the check in recovery, what should be cut is kept."""
+        """Without the check in recovery, frames that should be cut are kept."""
         monkeypatch.setattr(Segment, "intact", lambda *_: True)
         assert complaints_of_payloads(fast)
 
     def test_of_headers(self, fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without it frames of any length and offset are believed."""
+        """Without it frames of any length and offset are accepted."""
         left = leave(fast / "left", WHOLE)
         monkeypatch.setattr(layout, "_matches_checksum", lambda _: True)
         frame = left.tail[5].frame
@@ -340,7 +340,7 @@ class TestWithoutAChecksum:
         assert complaints(fast, left, damages)
 
     def test_of_meta(self, fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without it a changed epoch or proof is believed."""
+        """Without it a changed epoch or proof is accepted."""
         monkeypatch.setattr("transporter.log.meta.crc32c", lambda _: 0)
         left = leave(fast / "left", Kind("meta", frames=4))
         place = Place(fast / "log", left.content)
@@ -349,7 +349,7 @@ class TestWithoutAChecksum:
             assert sweep(place, partial(judges.judge_meta, left), damages)
 
     def test_of_offset_records(self, fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without it a watermark that nobody has written is believed."""
+        """Without it a watermark that was never written is accepted."""
         monkeypatch.setattr(records, "crc32c", lambda *_: 0)
         route = leave_route(fast / "left", 5, closed=False)
         place = Place(fast / "log", route.content)
@@ -369,7 +369,7 @@ class TestWithoutAChecksum:
 
 
 def complaints_of_payloads(folder: Path) -> str:
-    """Damage a payload below the floor and the last one, above it; return what is said."""
+    """Damage a payload below the floor and the last one, above it. Return the complaints."""
     left = leave(folder / "left", WHOLE)
     damages = [
         Damage(kept.frame.payload_byte + byte, 0)
@@ -380,7 +380,7 @@ def complaints_of_payloads(folder: Path) -> str:
 
 
 def complaints(folder: Path, left: Left, damages: list[Damage]) -> str:
-    """Return what is said of *damages* to the last segment of *left*."""
+    """Return the complaints about *damages* to the last segment of *left*."""
     place = Place(folder / "log", left.content)
     with small():
         judge = partial(judges.judge_last_segment, left)

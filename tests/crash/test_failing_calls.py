@@ -1,4 +1,4 @@
-"""The N-th call fails, for every N: what was told stays true, and nothing more is told."""
+"""The N-th call fails, for every N: promises stay true, and no more are made."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SAMPLE: Final = 40
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make files small; nothing here ends the machine, so real syncs are left out."""
+    """Make files small. Real syncs are left out, because nothing here ends the machine."""
     monkeypatch.setattr("os.fdatasync", lambda _: None)
     monkeypatch.setattr("os.fsync", lambda _: None)
     with small_files():
@@ -65,7 +65,7 @@ def fail(folder: Path, fault: Fault | None) -> FaultyDisk:
 
 
 def problems(folder: Path, fault: Fault, *, every: bool = True) -> Iterator[str]:
-    """Fail each call that a life makes, or a seeded sample of them; yield what goes wrong."""
+    """Fail each call that a life makes, or a seeded sample of them. Yield the problems."""
     calls = [call for call in fail(folder / "whole", None).calls if call.kind in fault.kinds]
     places = range(1, len(calls) + 1)
     chosen = places if every else random.Random(5).sample(places, min(SAMPLE, len(calls)))
@@ -98,7 +98,7 @@ def test_every_failing_sync_is_final(tmp_path: Path, error: int) -> None:
 def test_a_log_that_ignores_a_failed_sync_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Control: where a failed sync is passed over, the same test sees acks that nothing holds."""
+    """Control: where a failed sync is ignored, the same test sees acks without durable entries."""
     monkeypatch.setattr(ActiveSegment, "sync", _passing_over(ActiveSegment.sync))
     found = problems(tmp_path, Fault(0, errno.EIO, SYNCS))
     assert any("acked over a failed sync" in problem for problem in found)
@@ -121,7 +121,7 @@ def _passing_over(sync: Callable[[ActiveSegment], None]) -> Callable[[ActiveSegm
 
 
 def _keep_partial(active: ActiveSegment, error: OSError) -> None:
-    """Refuse, and go on behind what was written."""
+    """Refuse, and go on behind the bytes that were written."""
     active.byte = max(active.byte, active._file.size())
     raise LogFull("full") from error
 
@@ -130,7 +130,7 @@ LOG: Final = Path("/log")
 
 
 class Failing:
-    """Fails the *at*-th sync of a simulated disk, which drops what it should have written."""
+    """Fails the *at*-th sync of a simulated disk, which drops the bytes it should have written."""
 
     def __init__(self, at: int) -> None:
         self._left = at
@@ -156,7 +156,7 @@ def cut_after_failed_sync(at: int, cuts: int) -> None:
 
 
 def losses(cuts: int) -> Iterator[str]:
-    """Cut the power after each sync of a life has failed; yield what goes wrong."""
+    """Cut the power after each sync of a life has failed. Yield the problems."""
     disk = FaultyDisk(SimulatedDisk())
     live(LOG, disk, Ledger())
     calls = [call for call in disk.calls if call.kind in SYNCS]
@@ -169,14 +169,14 @@ def losses(cuts: int) -> Iterator[str]:
 
 @pytest.mark.timeout(1800)
 def test_pages_that_a_failed_sync_dropped_are_not_trusted(exhaustive: bool) -> None:
-    """Invariant 13: what a restart reads but the disk does not have is written again, elsewhere."""
+    """Invariant 13: entries a restart reads but the disk lacks are written again, elsewhere."""
     assert list(losses(100 if exhaustive else 6)) == []
 
 
 def test_a_log_that_extends_a_file_left_by_a_failed_sync_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Control: without recovery's copy, what is appended behind dropped pages is lost with them."""
+    """Control: without recovery's copy, entries behind dropped pages are lost with them."""
     monkeypatch.setattr(opening, "copy_tail", lambda _, segment, *__, **___: segment.path)
     assert any("not there" in loss or "Corrupt" in loss for loss in losses(4))
 

@@ -22,12 +22,12 @@ from transporter.log.reader import LogReader
 from transporter.offsets.parked import ParkedStore
 
 DRAWN = st.integers(0, 1 << 16)
-"""What a rule leaves to chance; smaller is simpler."""
+"""A rule's random choice, where smaller is simpler."""
 PLAN = Plan(states=5, nested=1, whole_every=10, nested_every=200, damage_every=100)
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Whatever readers, routes, operators, kills and power cuts do, the model is right."""
+    """The model stays right under any acts of readers, routes, operators, kills and power cuts."""
 
     def __init__(self) -> None:
         """Make nothing yet."""
@@ -48,22 +48,22 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(drawn=DRAWN)
     def append(self, drawn: int) -> None:
-        """Append, and let the reader hear of it."""
+        """Append, and acknowledge to the reader."""
         self.act("append", drawn)
 
     @rule(drawn=DRAWN)
     def write(self, drawn: int) -> None:
-        """Write a frame whose sync has not come."""
+        """Write a frame that is not yet synced."""
         self.act("write", drawn)
 
     @rule(drawn=DRAWN)
     def sync(self, drawn: int) -> None:
-        """Sync what was written."""
+        """Sync the written frames."""
         self.act("sync", drawn)
 
     @rule(drawn=DRAWN)
     def roll(self, drawn: int) -> None:
-        """Append where the segment is full."""
+        """Append to a full segment."""
         self.act("roll", drawn)
 
     @rule(drawn=DRAWN)
@@ -109,7 +109,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(drawn=DRAWN)
     def retry(self, drawn: int) -> None:
-        """Deliver parked entries; some fail again."""
+        """Deliver parked entries, some of which fail again."""
         self.act("retry", drawn)
 
     @rule(drawn=DRAWN)
@@ -119,19 +119,19 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(drawn=DRAWN)
     def skip(self, drawn: int) -> None:
-        """Give an entry up."""
+        """Skip an entry."""
         self.act("skip", drawn)
 
     @rule(drawn=DRAWN)
     def acknowledge(self, drawn: int) -> None:
-        """Ack what was not delivered."""
+        """Ack entries that were not delivered."""
         self.act("acknowledge", drawn)
 
     # Damage at rest and its repair have a machine of their own: test_repair_machine.py.
 
     @invariant()
     def the_log_is_a_list(self) -> None:
-        """Compare, entry by entry, what can be read with the model's list."""
+        """Compare the readable entries with the model's list."""
         log, frames = self.world.log, self.world.truth.frames
         if log is None:
             return
@@ -150,7 +150,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_route_is_a_set(self) -> None:
-        """Compare a route's watermark and ranges with the set of what was settled."""
+        """Compare a route's watermark and ranges with the set of settled entries."""
         for name, route in self.world.routes.items():
             known, state = self.world.truth.routes[name], route.offsets.state
             assert settled_by(state) == known.settled
@@ -159,14 +159,14 @@ class LogMachine(RuleBasedStateMachine):
             assert there <= set(store.offsets()) <= known.parked.keys()
 
     def teardown(self) -> None:
-        """Stop cleanly: nothing may be lost."""
+        """Stop cleanly, without a loss."""
         with self.stack:
             if hasattr(self, "world"):
                 self.world.act("close")
 
 
-@pytest.mark.timeout(1800)  # for what --exhaustive takes on a busy machine
+@pytest.mark.timeout(1800)  # enough for --exhaustive on a busy machine
 def test_the_log_machine(*, exhaustive: bool) -> None:
-    """Whatever happens in whatever order, the log and its routes are as the model says."""
+    """After any sequence of acts, the log and its routes match the model."""
     examples = 400 if exhaustive else 25
     run_machine(LogMachine, examples=examples, steps=30, exhaustive=exhaustive)

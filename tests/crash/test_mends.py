@@ -1,4 +1,4 @@
-"""Mutation controls for mends: with one rule taken back, a fast test turns red."""
+"""Mutation controls for mends: with one rule reverted, a fast test fails."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SAMPLE = 1
-"""Rows that an ordinary run takes, each with the tests as they are."""
+"""Rows that an ordinary run takes, each with the current tests."""
 LONG = 60
-"""Seconds for a test that is to pass; the slowest takes three."""
+"""Seconds for a test that is to pass. The slowest takes three."""
 SHORT = 20
-"""Seconds after which a test that is to fail has done so: without its rule some wait for ever."""
+"""Seconds after which a test that is to fail is ended: without its rule some wait for ever."""
 
 
 MENDS = (
@@ -168,7 +168,7 @@ MENDS = (
         "log/test_dropped.py",
         ("test_offsets_that_recovery_cut_are_not_taken_for_dropped",),
     ),
-    # Of a stuck log the right route is released, and its source is not told.
+    # Of a stuck log the right route is released, and its source gets no acknowledgement.
     Mend(
         "the order of holds",
         "offsets/retention_holds.py",
@@ -225,8 +225,8 @@ MENDS = (
         "engine/test_delivered.py",
         ("test_what_was_released_and_is_still_in_the_log_is_not_recognised",),
     ),
-    # What is asked for comes before any new slice. The loop of a route looks for what is to be
-    # superseded as well; without that it only turns in haste, so the last look is what counts.
+    # Requests come before any new slice. The loop of a route looks for entries to supersede as
+    # well. Without that it only turns in haste, so the last look is the one that counts.
     Mend(
         "errands before a slice",
         "engine/routing/route.py",
@@ -532,7 +532,7 @@ MENDS = (
         "log/test_retention.py",
         ("test_a_log_of_one_segment_always_takes_one_more",),
     ),
-    # What others have made is believed only as far as it makes sense.
+    # Input from other parties is accepted only as far as it makes sense.
     Mend(
         "a forged state of a route",
         "offsets/offset_log.py",
@@ -576,7 +576,7 @@ MENDS = (
         "log/test_hostile.py",
         ("test_entries_of_a_stranger_are_refused[a buffer of a GiB]",),
     ),
-    # Nobody else reads, writes or stops anything.
+    # No other user reads, writes or stops anything.
     Mend(
         "a TLS connection that broke is no end",
         "protocol/channel.py",
@@ -659,7 +659,7 @@ MENDS = (
         "adaptors/transporter_adaptors/lmdb/test_lmdb_writer.py",
         ("test_a_killed_reader_does_not_make_the_file_grow",),
     ),
-    # A start waits for who is away, and a look for nobody.
+    # A start waits for a party that is away, and a query waits for no one.
     Mend(
         "a source that is away at the start",
         "engine/reading/feed.py",
@@ -676,7 +676,7 @@ MENDS = (
         "control/test_server.py",
         ("test_a_look_outlives_an_engine_that_is_killed_at_that_moment",),
     ),
-    # What adaptors owe a source or a sink; rules that need a server are in test_service_mends.
+    # Duties of adaptors to a source or a sink. Rules that need a server are in test_service_mends.
     Mend(
         "a commit costs the same however many batches are open",
         "adaptors/transporter_adaptors/kafka/reader.py",
@@ -734,7 +734,7 @@ MENDS = (
         "engine/reading/test_oversized.py",
         ("test_a_large_key_is_left_out",),
     ),
-    # An engine that has lost its lock leaves alone what another one may have.
+    # An engine that has lost its lock leaves alone the parts that another one may have.
     Mend(
         "offset logs of another engine",
         "offsets/offset_log.py",
@@ -763,7 +763,7 @@ MENDS = (
         "engine/test_lock_lost.py",
         ("test_nothing_is_held_or_compacted_by_what_it_knows",),
     ),
-    # Who comes and goes while the engine runs.
+    # Changes of readers and routes while the engine runs.
     Mend(
         "what a new route begins at stays",
         "engine/reload.py",
@@ -810,7 +810,7 @@ MENDS = (
         "engine/test_leaving.py",
         ("test_only_a_route_that_has_ended_is_forgotten",),
     ),
-    # What others on the host get, and what operators leave behind.
+    # Access by other users on the host, and files that operators leave behind.
     Mend(
         "readiness quotes nobody",
         "observe/readiness.py",
@@ -855,20 +855,20 @@ MENDS = (
 
 
 def wanted(config: pytest.Config) -> Sequence[Mend]:
-    """Return every mend when every case is wanted, else some of them."""
+    """Return every mend when every case is wanted, or else some of them."""
     exhaustive = config.getoption("--exhaustive")
     return MENDS if exhaustive else Random(SAMPLE).sample(MENDS, SAMPLE)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give each mend that is wanted a case of its own."""
+    """Make each wanted mend a case of its own."""
     if "mend" in metafunc.fixturenames:
         metafunc.parametrize("mend", wanted(metafunc.config), ids=lambda mend: mend.name)
 
 
 @pytest.fixture(scope="module")
 def green(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Make sure that the tests of all mends that are wanted pass in a copy without an edit."""
+    """Check that the tests of all wanted mends pass in a copy without an edit."""
     assert_green(tmp_path_factory.mktemp("as-it-is"), wanted(request.config), LONG)
 
 
@@ -880,5 +880,5 @@ def test_every_edit_fits(each: Mend) -> None:
 
 @pytest.mark.usefixtures("green")
 def test_without_a_mend_its_tests_fail(mend: Mend, tmp_path: Path) -> None:
-    """Each test of a row fails, as a test does, once the rule is taken back."""
+    """Each test of a row fails, as a test does, once the rule is reverted."""
     mend.control(tmp_path, SHORT)

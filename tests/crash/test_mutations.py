@@ -1,6 +1,6 @@
-"""Mutation controls: without any one of the log's rules, a simulated power cut turns red.
+"""Mutation controls: without any one of the log's rules, a simulated power cut fails the check.
 
-A life is looked at twice: as it is, it must be green; with one rule removed, red.
+A life is checked twice: unchanged it must pass, and with one rule removed it must fail.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 PLAN = Plan(acts=30, states=8, nested=4, nested_every=40, whole_every=3, damage_every=40)
 SURVEYED = 60
 EXHAUSTIVELY_SURVEYED = 400
-"""Lives that show which syncs there are."""
+"""Lives that reveal the existing syncs."""
 BUDGET = 12
-"""Lives that may be looked at until one must be red."""
+"""Most lives checked until one must fail."""
 SAMPLE = 3
 """Call sites, and rules, that an ordinary run takes."""
 
 
 @cache
 def sites(lives: int) -> dict[str, tuple[int, ...]]:
-    """Return every call site of a sync that so many lives reach, with those that do."""
+    """Return every call site of a sync that so many lives reach, with the lives that do."""
     reached: dict[str, list[int]] = {}
     for seed in range(lives):
         with tiny() as numbers:
@@ -62,27 +62,27 @@ def sites(lives: int) -> dict[str, tuple[int, ...]]:
 
 
 class Dropping:
-    """Drops the syncs of some call sites in a life, which is looked at from the first one on."""
+    """Drops the syncs of some call sites in a life, which is checked from the first one on."""
 
     def __init__(self, *sites: str) -> None:
         self.sites, self.dropped = sites, False
 
     def __call__(self, world: World) -> None:
-        """Take *world* up."""
+        """Attach to *world*."""
         look = world.watch
         self.dropped = False
         world.disk.drops = self.drops
         world.watch = lambda world, what: look(world, what) if self.dropped else None
 
     def drops(self, site: str) -> bool:
-        """Tell whether this sync does nothing."""
+        """Return true if this sync does nothing."""
         here = site in self.sites
         self.dropped = self.dropped or here
         return here
 
 
 def is_red(seed: int, prepare: Callable[[World], None] = lambda _: None, plan: Plan = PLAN) -> bool:
-    """Tell whether a life shows that something is wrong."""
+    """Return true if a life breaks a promise."""
     try:
         hunt(seed, plan, prepare)
     except Red:
@@ -91,7 +91,7 @@ def is_red(seed: int, prepare: Callable[[World], None] = lambda _: None, plan: P
 
 
 def makes_a_folder(site: str) -> bool:
-    """Tell whether the opening of a route's offset log, which comes first, makes up for *site*.
+    """Return true if the earlier opening of a route's offset log makes up for *site*.
 
     A folder for parked entries that a killed process created is synced there already.
     """
@@ -99,7 +99,7 @@ def makes_a_folder(site: str) -> bool:
 
 
 def replaces_a_copy(site: str) -> bool:
-    """Tell whether *site* makes a copy of a parked entry durable that replaces an earlier one.
+    """Return true if *site* makes a copy of a parked entry durable that replaces an earlier one.
 
     The entry has failed again. After a power cut the earlier copy does as well.
     """
@@ -107,7 +107,7 @@ def replaces_a_copy(site: str) -> bool:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Take every call site and every rule when every case is wanted, else some of them."""
+    """Take every call site and every rule when every case is wanted, or else some of them."""
     exhaustive = metafunc.config.getoption("--exhaustive")
     if "site" in metafunc.fixturenames:
         lives = EXHAUSTIVELY_SURVEYED if exhaustive else SURVEYED
@@ -137,7 +137,7 @@ def test_every_sync_is_needed(site: str, lives: Sequence[int]) -> None:
 def test_a_folder_that_a_killed_process_left_is_synced_before_it_is_used(
     dropped: bool, batch: Callable[..., pa.RecordBatch]
 ) -> None:
-    """Invariant 15: a store alone keeps what it parked, as long as that sync is not left out."""
+    """Invariant 15: a store alone keeps its parked entries, unless that sync is left out."""
     disk, folder = SimulatedDisk(), Path("/r")
     disk.create_directory(folder)
     disk.sync_directory(folder.parent)
@@ -164,17 +164,17 @@ def dies_before_the_folder_is_synced(disk: SimulatedDisk, folder: Path) -> Calla
 
 
 def no_header_checksum(patch: pytest.MonkeyPatch) -> None:
-    """Let any block pass for intact."""
+    """Accept any block as intact."""
     patch.setattr("transporter.log.format._matches_checksum", lambda _: True)
 
 
 def no_payload_checksum(patch: pytest.MonkeyPatch) -> None:
-    """Take frames over in recovery whatever their bytes."""
+    """Accept frames in recovery whatever their bytes."""
     patch.setattr("transporter.log.segment.Segment.intact", lambda *_: True)
 
 
 def no_record_checksum(patch: pytest.MonkeyPatch) -> None:
-    """Let any offset record pass for intact."""
+    """Accept any offset record as intact."""
     patch.setattr("transporter.offsets.record.crc32c", lambda *_: 0)
 
 
@@ -215,7 +215,7 @@ def no_floor(patch: pytest.MonkeyPatch) -> None:
 
 
 def new_segment_before_the_old_is_synced(patch: pytest.MonkeyPatch) -> None:
-    """Roll in the wrong order; tell of what the old segment holds only when it is durable."""
+    """Roll in the wrong order, and publish the old segment's entries only when they are durable."""
     roll = CommitLog._roll
 
     def roll_hastily(log: Any) -> None:
@@ -232,7 +232,7 @@ def new_segment_before_the_old_is_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_offset_skip(patch: pytest.MonkeyPatch) -> None:
-    """Give the offsets of frames that were cut again."""
+    """Assign the offsets of cut frames again."""
 
     def forget(*arguments: Any) -> Any:
         found = recovery.survey(*arguments)
@@ -265,7 +265,7 @@ def parked_record_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def clean_mark_stays(patch: pytest.MonkeyPatch) -> None:
-    """Leave the clean mark, and all that ``meta`` says, as it was when the log is opened."""
+    """Leave the clean mark, and all of ``meta``, as it was when the log is opened."""
 
     def keep(files: FileSystem, directory: Path, meta: Meta) -> None:
         if read_meta(files, directory) is None:
@@ -297,7 +297,7 @@ RULES = (
     unclean_file_is_extended,
 )
 DAMAGE = replace(PLAN, damage_every=3)
-"""A plan for what only shows when durable frames are damaged."""
+"""A plan for failures that only show when durable frames are damaged."""
 
 
 def test_every_rule_is_needed(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 STATES = 6_000
 EXHAUSTIVE_STATES = 2_000_000
 STATES_OF_A_LIFE = 200
-"""Fewer than any life has: so many lives are enough."""
+"""Fewer crash states than any life has, so this many lives are enough."""
 WORKERS = min(2, os.cpu_count() or 1)
 
 
@@ -25,7 +25,7 @@ WORKERS = min(2, os.cpu_count() or 1)
 def test_no_power_cut_loses_what_was_promised(
     exhaustive: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Invariants 1 to 6 and 18: every legal crash state opens and holds what was promised."""
+    """Invariants 1 to 6 and 18: every legal crash state opens and holds the promised entries."""
     wanted = EXHAUSTIVE_STATES if exhaustive else STATES
     seen: set[int] = set()
     lives = 0
@@ -41,7 +41,7 @@ def test_no_power_cut_loses_what_was_promised(
 
 def _hunted(seeds: range, patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Yield the fingerprints of each life's crash states, in the order of *seeds*."""
-    # So that the fingerprints of one process mean something to another.
+    # So that fingerprints compare between processes.
     patch.setenv("PYTHONHASHSEED", "0")
     with ProcessPoolExecutor(WORKERS, get_context("spawn"), _begin) as pool:
         lives = iter(seeds)
@@ -56,7 +56,7 @@ def _hunted(seeds: range, patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 def _begin() -> None:
     gc.disable()
-    # Beside this other tests run that wait for real services, but not for ever.
+    # Other tests run beside this one and wait for real services, but not for ever.
     os.nice(10)
 
 

@@ -34,7 +34,7 @@ APPENDS = 12
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make reserves and files tiny: every state of the disk is copied."""
+    """Make reserves and files tiny, because every state of the disk is copied."""
     monkeypatch.setattr("transporter.log.active_segment.PREALLOCATION", 2048)
     monkeypatch.setattr("transporter.log.reserve.RESERVE_BYTES", 64)
     monkeypatch.setattr("transporter.log.index.STRIDE", 900)
@@ -58,7 +58,7 @@ def written() -> Tree:
 
 
 def read(disk: SimulatedDisk) -> tuple[dict[int, bytes], int]:
-    """Open the log, append once, and return what it holds and the offset of the new entry."""
+    """Open the log, append once, and return its entries and the offset of the new one."""
     with CommitLog.open(LOG, files=disk) as log:
         first, _ = log.append(messages_to_batch([Message("n", b"new")]), "r")
     with LogReader(LOG, disk) as reader:
@@ -135,7 +135,7 @@ named = pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__n
 def test_a_repair_that_was_cut_short_is_finished_by_the_next(
     damage: Callable[[Tree, list[str]], None], *, exhaustive: bool
 ) -> None:
-    """Whatever a power cut leaves of a repair, repairing again keeps and loses the same."""
+    """After any power cut in a repair, repairing again keeps and loses the same."""
     tree = damaged(damage)
     count = sum(1 for _ in checked(tree, 400 if exhaustive else 12))
     assert count >= (15 if exhaustive else 5)
@@ -148,8 +148,8 @@ def test_every_sync_of_a_repair_is_needed() -> None:
         disk = SimulatedDisk(damaged(damage))
         disk.sites = sites
         mend(LOG, verify(LOG, files=disk), 0, disk)
-    # Those of an offset log have their own controls, and what a killed process left behind, for
-    # which make_directory syncs the parent of what exists, does not come here.
+    # Those of an offset log have their own controls. Remains of a killed process, for which
+    # make_directory syncs the parent of an existing folder, do not occur here.
     elsewhere = ("offset_log.", "sync_directory filesystem.make_directory")
     ours = [site for site in sorted(sites) if not any(each in site for each in elsewhere)]
     assert len(ours) > 5
@@ -158,7 +158,7 @@ def test_every_sync_of_a_repair_is_needed() -> None:
 
 
 def _shows(site: str, damage: Callable[[Tree, list[str]], None]) -> bool:
-    """Tell whether a repair that leaves out the sync at *site* is found out."""
+    """Return true if a repair that leaves out the sync at *site* is detected."""
     try:
         for _ in checked(damaged(damage), 30, site):
             pass
@@ -168,7 +168,7 @@ def _shows(site: str, damage: Callable[[Tree, list[str]], None]) -> bool:
 
 
 def damaged(damage: Callable[[Tree, list[str]], None]) -> Tree:
-    """Return the tree of a log that *damage* has come over."""
+    """Return the tree of a log after *damage*."""
     tree = written()
     names = [segment_name(base) for base in segment_bases(SimulatedDisk(tree), LOG)]
     assert len(names) > 3
@@ -178,10 +178,10 @@ def damaged(damage: Callable[[Tree, list[str]], None]) -> Tree:
 
 
 def checked(tree: Tree, each: int, dropped: str | None = None) -> Iterator[Image]:
-    """Yield what power cuts at every operation of a repair leave, each found to be mendable.
+    """Yield the states power cuts at every operation of a repair leave, each found to be mendable.
 
-    At each operation at most *each* states are looked at; the sync at the call
-    site *dropped* does nothing in the repair that is cut short.
+    At each operation at most *each* states are checked. The sync at the call site *dropped* does
+    nothing in the repair that is cut short.
     """
     disk = SimulatedDisk(copied(tree))
     mend(LOG, verify(LOG, files=disk), 0, disk)
@@ -201,7 +201,7 @@ def checked(tree: Tree, each: int, dropped: str | None = None) -> Iterator[Image
 
 
 def assert_kept(before: Tree, after: Tree) -> None:
-    """Check that whatever is not as it was has a copy in the quarantine."""
+    """Check that every changed file has a copy in the quarantine."""
     copies = [
         content for folder in after.get(QUARANTINE, {}).values() for content in folder.values()
     ]
@@ -212,7 +212,7 @@ def assert_kept(before: Tree, after: Tree) -> None:
 
 
 def _states_of_a_repair(tree: Tree, each: int, dropped: str | None) -> Iterator[tuple[Image, bool]]:
-    """Yield what power cuts leave, and whether the repair had said that it was done."""
+    """Yield the states power cuts leave, and whether the repair had reported completion."""
     rng = Random(2)
     found: list[tuple[Image, bool]] = []
 

@@ -44,7 +44,7 @@ PLACE = st.floats(0, 0.999)
 
 
 class RepairMachine(RuleBasedStateMachine):
-    """What is whole is kept, whatever is damaged, and what is lost is declared."""
+    """A repair keeps intact entries after any damage, and declares lost ones."""
 
     def __init__(self) -> None:
         """Make nothing yet."""
@@ -75,7 +75,7 @@ class RepairMachine(RuleBasedStateMachine):
 
     @rule(rows=st.integers(1, 3), size=st.sampled_from([0, 300]))
     def append(self, rows: int, size: int) -> None:
-        """Append; no offset is given twice."""
+        """Append, without a repeated offset."""
         texts = [b"%d " % (self.given + n) + b"x" * size for n in range(rows)]
         first, last = self.log.append(messages_to_batch([Message("n", t) for t in texts]), "r")
         assert first > self.given
@@ -134,7 +134,7 @@ class RepairMachine(RuleBasedStateMachine):
         clean=st.booleans(),
     )
     def damage_and_repair(self, hurts: list[tuple[str, float, float]], *, clean: bool) -> None:
-        """Damage files at rest, repair, and go on with what is left."""
+        """Damage files at rest, repair, and go on with the remains."""
         if clean:
             self.route.close()
             self.log.close()
@@ -153,7 +153,7 @@ class RepairMachine(RuleBasedStateMachine):
         try:
             health = verify(LOG, files=self.disk)
         except Corrupt:
-            # Neither meta nor any header is left, so nobody knows which log this was.
+            # Neither meta nor any header is left, so nothing identifies the log.
             assert not any(_has_header(tree[name]) for name in tree if name.endswith(".log"))
             self.begin()
             return
@@ -168,14 +168,14 @@ class RepairMachine(RuleBasedStateMachine):
         front = set(range(min(kept, default=self.given + 1)))
         assert self.model.keys() - kept.keys() <= declared | unproved | front
         self.model = kept
-        # Of entries above every proof nobody knows any more that they were there.
+        # Entries above every proof leave no trace.
         self.given = max(health.through, max(kept, default=-1))
         parked = set(ParkedStore(route_folder(LOG, ROUTE), self.disk).offsets())
         assert parked <= self.parked
         self.parked = parked
 
     def die(self) -> Tree:
-        """Let the process die; return what the disk holds, all of it."""
+        """Let the process die. Return everything that the disk holds."""
         images = crash_states(self.disk, Random(0), 4)
         whole = next((each for each in images if each.label == "everything survives"), None)
         tree: Tree = whole.tree if whole else next(crash_states(self.disk, Random(0), 1)).tree
@@ -184,7 +184,7 @@ class RepairMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_log_is_the_model(self) -> None:
-        """Compare what can be read with what must be there."""
+        """Compare the readable entries with the model."""
         if hasattr(self, "log"):
             assert held_in(LOG, self.log.durable, self.disk) == self.model
 
@@ -197,7 +197,7 @@ class RepairMachine(RuleBasedStateMachine):
             assert set(store.offsets()) == self.parked
 
     def teardown(self) -> None:
-        """Put the sizes back."""
+        """Restore the sizes."""
         self.stack.close()
 
 
@@ -224,15 +224,15 @@ def _hurt(folder: Tree, name: str, how: str, where: float) -> None:
         folder[name] = left
 
 
-@pytest.mark.timeout(1800)  # for what --exhaustive takes on a busy machine
+@pytest.mark.timeout(1800)  # enough for --exhaustive on a busy machine
 def test_the_repair_machine(*, exhaustive: bool) -> None:
-    """Whatever is damaged, a repair keeps what is whole and declares the rest."""
+    """A repair keeps intact entries after any damage, and declares the rest."""
     examples = 3000 if exhaustive else 60
     run_machine(RepairMachine, examples=examples, steps=25, exhaustive=exhaustive)
 
 
 def test_a_loss_behind_a_declared_loss_declares_both() -> None:
-    """Where a segment that declared a gap is lost itself, the next one declares both."""
+    """A segment behind a lost one declares that loss and the gap declared in the lost segment."""
     machine = RepairMachine()
     machine.begin()
     try:

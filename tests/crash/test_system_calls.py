@@ -45,7 +45,7 @@ def live_and_restart(folder: Path) -> None:
 
 
 def short_writes(seed: int) -> Callable[[int, memoryview, int], int]:
-    """Return a ``pwrite`` that writes a part, at least one byte, of what it is given."""
+    """Return a ``pwrite`` that writes a part, at least one byte, of its data."""
     pwrite, chance = os.pwrite, random.Random(seed)
 
     def short(descriptor: int, data: memoryview, byte: int) -> int:
@@ -80,7 +80,7 @@ def test_short_writes_that_are_not_finished_are_found(
 def test_short_reads_are_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """A ``pread`` that reads a part of what is there, each time, costs only more calls."""
+    """A ``pread`` that reads a part of its range, each time, costs only more calls."""
     pread, chance = os.pread, random.Random(seed)
     monkeypatch.setattr(
         "os.pread", lambda fd, size, byte: pread(fd, chance.randint(1, size) if size else 0, byte)
@@ -91,7 +91,7 @@ def test_short_reads_are_finished(
 def test_short_reads_that_are_not_finished_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Control: where one ``pread`` is taken for all there is, the same life does not hold."""
+    """Control: where one short ``pread`` is taken as complete, the same life does not hold."""
     pread = os.pread
     monkeypatch.setattr(
         "transporter.log.filesystem._RealFile.pread",
@@ -102,7 +102,7 @@ def test_short_reads_that_are_not_finished_are_found(
 
 
 class NearlyFull:
-    """A disk with little room: a write does what it can, and the next one gets ENOSPC."""
+    """A disk with little room: a write does as much as it can, and the next one gets ENOSPC."""
 
     def __init__(self) -> None:
         self.room = 1 << 30
@@ -110,7 +110,7 @@ class NearlyFull:
         self._pwrite = os.pwrite
 
     def pwrite(self, descriptor: int, data: memoryview, byte: int) -> int:
-        """Write what there is room for; bytes within the file take none."""
+        """Write as much as there is room for. Bytes within the file take none."""
         end = os.fstat(descriptor).st_size
         lacking = max(0, byte + len(data) - max(byte, end) - self.room)
         if lacking and lacking == len(data):
@@ -124,7 +124,7 @@ class NearlyFull:
 def test_a_disk_that_fills_up_in_the_middle_of_a_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 14: a short write, then ENOSPC: the frame is taken back; with room all flows."""
+    """Invariant 14: after a short write and ENOSPC the frame is taken back, and can be repeated."""
     disk, ledger, system = FaultyDisk(RealFileSystem()), Ledger(), NearlyFull()
     monkeypatch.setattr("os.posix_fallocate", refusing(errno.EOPNOTSUPP))
     monkeypatch.setattr("os.pwrite", system.pwrite)
@@ -164,7 +164,7 @@ def refusing(error: int, size: int | None = None) -> Callable[[int, int, int], N
 def test_a_file_system_that_cannot_reserve_is_used_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    """Where ``posix_fallocate`` does not exist, files grow by being written."""
+    """Without ``posix_fallocate`` files grow by being written."""
     monkeypatch.setattr("os.posix_fallocate", refusing(error))
     live_and_restart(tmp_path)
 
@@ -172,7 +172,7 @@ def test_a_file_system_that_cannot_reserve_is_used_without(
 def test_no_room_to_reserve_is_no_lack_of_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames go in where there is room for them, though none for the next reserve."""
+    """Frames are written where there is room for them, though none for the next reserve."""
     monkeypatch.setattr("os.posix_fallocate", refusing(errno.ENOSPC, active_segment.PREALLOCATION))
     live_and_restart(tmp_path)
 
@@ -180,7 +180,7 @@ def test_no_room_to_reserve_is_no_lack_of_room(
 def test_an_error_in_reserving_is_the_environments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another error of ``posix_fallocate`` fails the append; the next one goes in."""
+    """Another error of ``posix_fallocate`` fails the append, and the next one succeeds."""
     with CommitLog.open(tmp_path / "log") as log:
         with monkeypatch.context() as patch:
             patch.setattr("os.posix_fallocate", refusing(errno.EIO))
@@ -204,7 +204,7 @@ class Appender(threading.Thread):
         self._log = log
 
     def run(self) -> None:
-        """Append and note what was acked; the log itself must end it."""
+        """Append and record the acks until the log itself ends it."""
         number = 0
         try:
             while True:

@@ -1,4 +1,4 @@
-"""A fixed life of a log and of one route, on any disk, and what must be true after it."""
+"""A fixed life of a log and of one route, on any disk, and the promises afterwards."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 ROUTE: Final = "orders"
 SEGMENT_BYTES: Final = 2500
-"""Two or three frames: the workload rolls often."""
+"""Two or three frames, so that the workload rolls often."""
 
 
 @contextmanager
 def small_files() -> Iterator[None]:
-    """Make reserves, strides and offset logs so small that a short life meets all their ends."""
+    """Make reserves, strides and offset logs so small that a short life reaches their limits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("transporter.log.active_segment.PREALLOCATION", 2048)
         patch.setattr("transporter.log.index.STRIDE", 900)
@@ -48,19 +48,19 @@ def small_files() -> Iterator[None]:
 
 @dataclass
 class Ledger:
-    """What the outside world was told, and what it asked for."""
+    """The acknowledgements and the requests of the outside world."""
 
     acked: dict[int, bytes] = field(default_factory=dict)
     asked: dict[bytes, tuple[str, int]] = field(default_factory=dict)
-    """Every row that was ever given to an append: its reader, its position behind it."""
+    """Every row that was ever passed to an append: its reader, and the position behind it."""
     states: list[RouteState] = field(default_factory=lambda: [RouteState()])
-    """The last state of the route that was told, and those that an unanswered call may leave."""
+    """The route's last reported state, and those that an unanswered call may leave."""
     synced: int = -1
     """The highest watermark of the route that a sync has covered."""
     parked: dict[int, bytes] = field(default_factory=dict)
 
     def next_rows(self, reader: str, rows: int) -> tuple[pa.RecordBatch, str]:
-        """Return a batch that no other call gives, and the position behind it."""
+        """Return a batch unique to this call, and the position behind it."""
         number = 1 + max((position for _, position in self.asked.values()), default=0)
         data = [b"%d/%d" % (number, row) for row in range(rows)]
         self.asked |= dict.fromkeys(data, (reader, number))
@@ -70,7 +70,7 @@ class Ledger:
         return batch, str(number)
 
     def check(self, held: dict[int, bytes], positions: dict[str, str]) -> None:
-        """Compare the entries of a log with what was promised of them."""
+        """Compare the entries of a log with the promises about them."""
         missing = {offset: data for offset, data in self.acked.items() if held.get(offset) != data}
         assert not missing, f"acked and not there: {missing}"
         assert set(held.values()) <= set(self.asked), "never appended"
@@ -83,10 +83,10 @@ class Ledger:
 
 
 class Life:
-    """One engine's life on a disk: everything it is asked for is entered in the ledger.
+    """One engine's life on a disk, with every request entered in the ledger.
 
-    It asserts by itself what must hold while it lives: nothing is acked over a
-    failed sync, poison stays, a refused append is taken back and may be repeated.
+    It asserts its own promises while it lives: nothing is acked over a failed sync, poison stays, a
+    refused append is taken back and may be repeated.
     """
 
     def __init__(self, directory: Path, disk: FaultyDisk, ledger: Ledger) -> None:
@@ -96,7 +96,7 @@ class Life:
         self.parked = ParkedStore(self.offsets.folder, disk)
 
     def append(self, reader: str, rows: int) -> None:
-        """Append *rows*; they must go in, at the latest when the disk is healed."""
+        """Append *rows*, which must succeed, at the latest when the disk is healed."""
         batch, position = self._ledger.next_rows(reader, rows)
         try:
             first, last = self._patiently(lambda: self.log.append(batch, reader, position))
@@ -109,14 +109,14 @@ class Life:
         self._ledger.acked |= dict(enumerate(data, start=first))
 
     def settle(self, *, sync: bool, kind: str = "acked") -> None:
-        """Settle everything that is durable."""
+        """Settle all durable entries."""
         first, last = self.offsets.state.next_live(), self.log.durable
         self._move(lambda: self.offsets.settle(Range(first, last, kind), last, {"n": last}))
         if sync:
             self._sync()
 
     def park(self) -> None:
-        """Park the next entry and settle it so."""
+        """Park the next entry and settle it as parked."""
         offset = self.offsets.state.next_live()
         with LogReader(self._directory, self._disk) as reader:
             (entries,) = self._told(lambda: list(reader.read(offset, offset)))
@@ -128,7 +128,7 @@ class Life:
         self._sync()
 
     def retry_parked(self) -> None:
-        """Ask for the parked entry's delivery, and record that it came to pass."""
+        """Request the parked entry's delivery, and record that it happened."""
         (offset,) = self._ledger.parked
         self._move(lambda: self.offsets.request_retries([offset]))
         self._ledger.parked.pop(offset)
@@ -143,7 +143,7 @@ class Life:
         self._move(lambda: self.offsets.advance_replay(3, 1))
 
     def read(self) -> None:
-        """Read everything; what can be read is what was acked."""
+        """Read everything, and check that exactly the acked entries are readable."""
         with LogReader(self._directory, self._disk) as reader:
             found = self._told(lambda: held(reader, self.log.durable))
         self._ledger.check(found, self.log.positions)
@@ -151,7 +151,7 @@ class Life:
     def close(self) -> None:
         """Stop cleanly."""
         self._move(lambda: self.offsets.close() or self.offsets.state)
-        # A mark that does not become durable is no ack: the next open recovers instead.
+        # A mark that does not become durable is not an ack: the next open recovers instead.
         self.log.close()
 
     def _open(self) -> CommitLog:
@@ -174,7 +174,7 @@ class Life:
         return answer
 
     def _patiently(self, ask: Callable[[], Any]) -> Any:
-        """Ask; when the disk refuses, heal it, and then it must be possible (Invariant 14)."""
+        """Try, and after a refusal heal the disk and succeed (Invariant 14)."""
         try:
             return self._told(ask)
         except (LogFull, EnvironmentFault) as error:
@@ -183,9 +183,9 @@ class Life:
             return self._told(ask)
 
     def _move(self, ask: Callable[[], RouteState]) -> None:
-        """Let the route's state move; what a call left unanswered may be there or not.
+        """Let the route's state move. The effect of an unanswered call may or may not be there.
 
-        Nor is what waits for room (Invariant 14): a kill delivers it again.
+        The same is true of a change that waits for room (Invariant 14): a kill delivers it again.
         """
         ledger = self._ledger
         try:
@@ -197,7 +197,7 @@ class Life:
         ledger.states = [*ledger.states, state] if self.offsets.pending else [state]
 
     def _stay_poisoned(self, ask: Callable[[], object]) -> None:
-        """Ask again and again, with a disk that is as good as new (Invariant 13)."""
+        """Retry repeatedly, with a healed disk, and check for poison (Invariant 13)."""
         self._disk.heal()
         for _ in range(3):
             with pytest.raises(LogPoisoned):
@@ -205,7 +205,7 @@ class Life:
 
 
 def _check_kind(error: LogFull | EnvironmentFault) -> None:
-    """Only what waiting may mend is retriable (Invariant 14)."""
+    """Check that only errors that waiting may mend are retriable (Invariant 14)."""
     assert isinstance(error.__cause__, OSError)
     assert error.retriable is (error.__cause__.errno in BACK_PRESSURE)
 
@@ -236,7 +236,7 @@ def live(directory: Path, disk: FaultyDisk, ledger: Ledger) -> None:
 
 
 def check_restart(directory: Path, disk: Any, ledger: Ledger, *, power_cut: bool = False) -> None:
-    """Start again on a healthy disk, twice: everything told is there, and it goes on."""
+    """Start again on a healthy disk, twice: every promise holds, and the log goes on."""
     _check_route(directory, disk, ledger, power_cut=power_cut)
     for _ in range(2):
         with CommitLog.open(
@@ -257,7 +257,7 @@ def _check_route(directory: Path, disk: Any, ledger: Ledger, *, power_cut: bool)
     declared = ROUTE in declared_routes(directory, disk)
     state = read_state(directory, ROUTE, disk) if declared else RouteState()
     assert state.watermark >= ledger.synced
-    # A power cut takes what no sync has covered; a kill takes nothing.
+    # A power cut takes changes that no sync has covered. A kill takes nothing.
     assert power_cut or state in ledger.states
     assert state.highest() <= max(ledger.acked, default=-1)
     for offset, data in ledger.parked.items():

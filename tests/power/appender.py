@@ -1,9 +1,9 @@
-"""A small real process over a log: it says what was acked, when it was, and why it ends.
+"""A small real process over a log that reports acks, their time, and the reason for its end.
 
-``python -m power.appender DIRECTORY`` opens the log and the offset log of one
-route twice, appends and settles, and writes a line for each thing it is told:
-``acked <offset> <data>``, ``settled <offset>``, ``done``. It ends as the
-engine does: an error of ours in one line and its exit code, else a traceback.
+``python -m power.appender DIRECTORY`` opens the log and the offset log of one route twice, appends
+and settles, and writes a line for each acknowledgement: ``acked <offset> <data>``, ``settled
+<offset>``, ``done``. It ends as the engine does: with an error of ours in one line and its exit
+code, else with a traceback.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def tell(line: str) -> None:
 
 
 def append(log: CommitLog, number: int) -> None:
-    """Append one message; a full disk is tried again, as a reader does (Invariant 14)."""
+    """Append one message. A full disk is tried again, as a reader does (Invariant 14)."""
     data = f"{number}/{'x' * 300}"
     batch = messages_to_batch([Message("n", data.encode(), b"k")])
     try:
@@ -57,7 +57,7 @@ def work(directory: Path, first: int) -> None:
 
 
 def main(directory: Path) -> int:
-    """Work twice; return the exit code."""
+    """Work twice. Return the exit code."""
     try:
         work(directory, 0)
         work(directory, APPENDS)

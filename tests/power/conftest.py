@@ -1,4 +1,4 @@
-"""What the tests of this folder need of the machine, and a summary that nobody overlooks."""
+"""Requirements of this folder's tests on the machine, and a prominent summary."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ FIGURES = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin a list of what was measured."""
+    """Begin a list of measurements."""
     config.stash[FIGURES] = []
 
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Return what notes a line for the summary."""
+    """Return a function that adds a line to the summary."""
     return request.config.stash[FIGURES].append
 
 
 def may_mount() -> bool:
-    """Tell whether this process may mount file systems."""
+    """Return true if this process may mount file systems."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     rights = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
     return rights is not None and bool(int(rights[1], 16) >> CAP_SYS_ADMIN & 1)
@@ -39,7 +39,7 @@ def may_mount() -> bool:
 
 @pytest.fixture
 def needs() -> Callable[..., None]:
-    """Return what skips a test, aloud, where a tool or the right to mount is missing."""
+    """Return a function that skips a test, visibly, without a tool or the right to mount."""
 
     def need(*tools: str, root: bool = False) -> None:
         if root and not may_mount():
@@ -54,7 +54,7 @@ def needs() -> Callable[..., None]:
 def pytest_terminal_summary(
     terminalreporter: TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
-    """Show what was measured, and what was not run and why."""
+    """Show the measurements, and the tests that were not run with the reasons."""
     if lines := config.stash[FIGURES]:
         terminalreporter.section("measured")
         for line in lines:

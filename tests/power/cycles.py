@@ -1,4 +1,4 @@
-"""Cycles of mount, check, work and power cut, and what each of them must have left."""
+"""Cycles of mount, check, work and power cut, and the promises each must have kept."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ _PAGE: Final = 4096
 
 
 def payload(reader: str, number: int) -> bytes:
-    """Return data that nothing else gives, and that no compression makes small."""
+    """Return data that are unique, and that no compression makes small."""
     noise = random.Random(f"{reader}{number}")
     return b"%s/%d/" % (reader.encode(), number) + noise.randbytes(noise.choice(SIZES))
 
 
 @dataclass
 class Promises:
-    """What was told in all cycles on one file system, and what the cuts left of it."""
+    """Promises of all cycles on one file system, and the remains after the cuts."""
 
     acked: dict[int, tuple[str, int]] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(READERS, 0))
-    """Every reader's newest number that was given to an append; they are given once."""
+    """Every reader's newest number that was passed to an append, each only once."""
     settled: int = -1
     checked: int = -1
-    """Up to here every entry was compared with what was acked."""
+    """Offset up to which every entry was compared with the acked one."""
     newest: dict[str, int] = field(default_factory=dict)
     """Every reader's newest number in the log, up to ``checked``."""
     cycles: int = 0
     torn: int = 0
     unacked: int = 0
-    """Entries that a cut left although nobody was told of them."""
+    """Entries that a cut left although they were not acked."""
 
     def check(self, log: CommitLog, *, again: bool = False) -> None:
-        """Read what is new, or everything again: each entry is exact, and none is missing."""
+        """Read the new entries, or all again: each is exact, and none is missing."""
         if again:
             self.checked, self.newest, self.unacked = -1, {}, 0
         found: dict[int, tuple[str, int]] = {}
@@ -87,7 +87,7 @@ class Promises:
 
 
 class Worker(threading.Thread):
-    """Does *act* again and again until it is refused, or told to stop."""
+    """Repeats *act* until it is refused, or until a stop."""
 
     def __init__(self, name: str, act: Callable[[], None], stop: threading.Event) -> None:
         super().__init__(name=name)
@@ -95,7 +95,7 @@ class Worker(threading.Thread):
         self._act, self._stop_asked = act, stop
 
     def run(self) -> None:
-        """Act; an error that is none of ours is a finding."""
+        """Act. An error that is not one of ours is a finding."""
         try:
             while not self._stop_asked.is_set():
                 self._act()
@@ -108,11 +108,11 @@ class Worker(threading.Thread):
 def appends(
     log: CommitLog, reader: str, promises: Promises, cut: threading.Event
 ) -> Callable[[], None]:
-    """Return what appends the next message of *reader* and notes its ack, if before the *cut*.
+    """Return an act that appends *reader*'s next message and records an ack before the *cut*.
 
-    A sync that returns while the ioctl runs may succeed without effect (of 181 on
-    plain files 137 had none, on ext4 and XFS; of 25 000 before it each had). Where
-    the power really goes nobody hears of such a success.
+    A sync that returns while the ioctl runs may succeed without effect (of 181 on plain files 137
+    had none, on ext4 and XFS; of 25 000 before it each had). Where the power really goes, such a
+    success reaches no one.
     """
 
     def act() -> None:
@@ -129,7 +129,7 @@ def appends(
 def settles(
     log: CommitLog, offsets: OffsetLog, promises: Promises, cut: threading.Event
 ) -> Callable[[], None]:
-    """Return what settles all that is durable, and syncs now and then, until the *cut*."""
+    """Return an act that settles all durable entries, and syncs now and then, until the *cut*."""
 
     def act() -> None:
         first = offsets.state.next_live()
@@ -147,7 +147,7 @@ def settles(
 def writes_back(
     loop: Loop, directory: Path, chance: random.Random, cut: threading.Event
 ) -> Callable[[], None]:
-    """Return what writes a page of the newest segment back, as the kernel may at any time."""
+    """Return an act that writes a page of the newest segment back, as the kernel may."""
     files = RealFileSystem()
 
     def act() -> None:
@@ -213,13 +213,13 @@ def _check_route(directory: Path, promises: Promises) -> None:
 
 
 def _close(log: CommitLog | OffsetLog) -> None:
-    # Without power a close fails; that must not hide what went wrong before.
+    # Without power a close fails, which must not hide an earlier problem.
     with suppress(TransporterError):
         log.close()
 
 
 def _is_torn(directory: Path) -> bool:
-    """Tell whether recovery will have something to cut: a bad end, or a bad payload."""
+    """Return true if recovery will have something to cut: a bad end, or a bad payload."""
     files = RealFileSystem()
     bases = segment_bases(files, directory)
     if not bases:
@@ -250,7 +250,7 @@ def _work(
 
 
 def _close_all(place: Path) -> None:
-    """Close what a failed call left open below *place*, as the end of the process does."""
+    """Close files that a failed call left open below *place*, as the end of the process does."""
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             if descriptor.readlink().is_relative_to(place):

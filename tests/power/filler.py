@@ -1,10 +1,9 @@
 """A small real process that fills a disk: its log, command by command, until it is killed.
 
-``python -m power.filler DIRECTORY`` opens the log and writes ``open``. Each line of
-its standard input is a command, each answer a line: ``acked <offset> <crc>``, or
-``full`` where the log had no room. ``append SIZE`` answers once, ``pair SIZE`` twice:
-two threads append, and the first sync returns only once both groups are written,
-as on a slow disk. ``close`` closes the log and ends.
+``python -m power.filler DIRECTORY`` opens the log and writes ``open``. Each line of its standard
+input is a command, each answer a line: ``acked <offset> <crc>``, or ``full`` where the log had no
+room. ``append SIZE`` answers once, ``pair SIZE`` twice: two threads append, and the first sync
+returns only once both groups are written, as on a slow disk. ``close`` closes the log and ends.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PATIENCE: Final = 60
 
 
 class SlowDisk(RealFileSystem):
-    """The real disk; once armed, a segment's sync returns only after two writes."""
+    """The real disk. Once armed, a segment's sync returns only after two writes."""
 
     def __init__(self) -> None:
         """Begin unarmed."""
@@ -42,7 +41,7 @@ class SlowDisk(RealFileSystem):
         self._written = 2
 
     def arm(self) -> None:
-        """Have the next sync wait for two writes from here on."""
+        """Make the next sync wait for two writes from here on."""
         self._written = 0
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
@@ -79,10 +78,10 @@ class _Held:
 
 
 class Filler:
-    """The process, as a test directs it."""
+    """The process, with the commands of a test."""
 
     def __init__(self, process: subprocess.Popen[str], acked: dict[int, int]) -> None:
-        """Note in *acked* the checksum of each entry that was acked, by its offset."""
+        """Record in *acked* the checksum of each acked entry, by its offset."""
         assert process.stdin is not None
         assert process.stdout is not None
         self._process, self._acked = process, acked
@@ -90,7 +89,7 @@ class Filler:
         self._answers: IO[str] = process.stdout
 
     def append(self, size: int) -> bool:
-        """Append one message of *size* bytes; tell whether there was room."""
+        """Append one message of *size* bytes. Return true if there was room."""
         self._command(f"append {size}")
         return self._answered()
 
@@ -126,7 +125,7 @@ class Filler:
 
 @contextmanager
 def filler(directory: Path, acked: dict[int, int]) -> Iterator[Filler]:
-    """Run a :class:`Filler` on the log in *directory*, which must open; kill it afterwards."""
+    """Run a :class:`Filler` on the log in *directory*, which must open. Kill it afterwards."""
     command = [sys.executable, "-m", "power.filler", str(directory)]
     with subprocess.Popen(
         command,
@@ -170,7 +169,7 @@ def append_pair(log: CommitLog, disk: SlowDisk, size: int) -> None:
 
 
 def main(directory: Path) -> None:
-    """Open the log and do as the lines of standard input say.
+    """Open the log and execute the commands of standard input.
 
     A segment sets little aside, so that a full disk is full for the next group, too.
     """

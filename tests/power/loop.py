@@ -27,7 +27,7 @@ _DETACH: Final = 2
 """``MNT_DETACH``."""
 _PATIENCE: Final = 60.0
 SIZE: Final = 320 << 20
-"""Bytes of the (sparse) image; XFS wants 300 MiB."""
+"""Bytes of the (sparse) image, because XFS wants 300 MiB."""
 MAKE: Final = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}
 
 
@@ -35,7 +35,7 @@ class Loop:
     """One file system of *kind* in an image in *folder*, on a loop device of its own."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        """Make the image and the file system; nothing is mounted yet."""
+        """Make the image and the file system, without mounting it."""
         self.kind, self.place = kind, folder / "mounted"
         self._image = folder / "image"
         self.place.mkdir()
@@ -43,20 +43,20 @@ class Loop:
         self._device = _output("losetup", "--find", "--show", str(self._image))
 
     def format(self) -> None:
-        """Begin anew with an empty file system."""
+        """Begin again with an empty file system."""
         with self._image.open("wb") as image:
             image.truncate(SIZE)
         subprocess.run([*MAKE[self.kind], str(self._image)], check=True)
 
     def mount(self, options: str = "") -> None:
-        """Mount; the file system replays its journal if it must."""
+        """Mount. The file system replays its journal if it must."""
         mount(self._device, self.place, self.kind, options)
 
     def unmount(self) -> None:
-        """Unmount; every file must be closed.
+        """Unmount. Every file must be closed.
 
-        A process that got mounts of its own meanwhile, as hosts of cluster tests do, keeps the
-        file system alive: the next mount would be of the one whose power was cut.
+        A process that got mounts of its own meanwhile, as hosts of cluster tests do, keeps the file
+        system alive. The next mount would then be of the one whose power was cut.
         """
         unmount(self.place)
         alive = Path("/sys/fs") / self.kind / Path(self._device).name
@@ -66,7 +66,7 @@ class Loop:
             time.sleep(0.01)
 
     def cut_power(self) -> None:
-        """Let nothing that is not on the device reach it any more."""
+        """Keep everything that is not on the device from reaching it."""
         descriptor = os.open(self.place, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.ioctl(descriptor, _GOINGDOWN, struct.pack("I", _NO_LOG_FLUSH))
@@ -79,7 +79,7 @@ class Loop:
         _libc().sync_file_range(descriptor, *arguments)
 
     def detach(self) -> None:
-        """Unmount if need be, whatever still holds on, and free the device."""
+        """Unmount if need be, even while files are open, and free the device."""
         with suppress(OSError):
             unmount(self.place, at_once=True)
         subprocess.run(["losetup", "--detach", self._device], check=True)
@@ -89,7 +89,7 @@ class Loop:
 def loop(folder: Path, kind: str) -> Iterator[Loop]:
     """Hold a :class:`Loop` that is gone afterwards, also when a test fails.
 
-    Skips the test where there is no loop device, or this kernel does not know the *kind*.
+    Skips the test where there is no loop device, or this kernel does not support the *kind*.
     """
     with memory(folder / "memory", 2 * SIZE):
         try:
@@ -129,7 +129,7 @@ def mount(source: str, place: Path, kind: str, options: str) -> None:
 
 
 def unmount(place: Path, *, at_once: bool = False) -> None:
-    """Unmount; every file must be closed, or (*at_once*) it is done when the last one is."""
+    """Unmount. Every file must be closed, or (*at_once*) it is done when the last one is."""
     _check(_libc().umount2(os.fsencode(place), _DETACH if at_once else 0), "umount", place)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DISK: Final = 48 << 20
 LINES: Final = 6000
 SPARE: Final = 3 << 20
-"""What the ballast leaves free: less than all lines take, more than one frame."""
+"""Bytes the ballast leaves free: less than all lines take, more than one frame."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def fill(ballast: Path, spare: int) -> None:
 
 
 def is_waiting(engine: Engine) -> bool:
-    """Tell whether the reader waits for room."""
+    """Return true if the reader waits for room."""
     return engine.status().readers[0].state is State.WAITING
 
 
@@ -55,7 +55,7 @@ def test_a_full_disk_holds_readers_back_and_nothing_else(
     needs: Callable[..., None],
     figure: Callable[[str], None],
 ) -> None:
-    """Invariant 14: readers wait, delivery goes on; with room all flows, in order, once."""
+    """Invariant 14: readers wait, delivery goes on, and with room all flows, in order, once."""
     needs(root=True)
     events, out = Events(), tmp_path / "out.jsonl"
     with memory(tmp_path / "log", DISK):
@@ -67,7 +67,7 @@ def test_a_full_disk_holds_readers_back_and_nothing_else(
             assert is_waiting(engine)
             logged = engine.status().readers[0].logged
             assert 0 < logged < LINES
-            # Whatever is in the log is delivered, on both routes, while the disk is full.
+            # All logged entries are delivered, on both routes, while the disk is full.
             until(lambda: len(delivered(out)) == logged)
             until(lambda: len(delivered(tmp_path / "other.jsonl")) == logged)
             assert is_waiting(engine)
@@ -91,7 +91,7 @@ def append_until_full(log: CommitLog, size: int) -> NoReturn:
 def test_a_killed_log_opens_on_a_disk_without_room(
     tmp_path: Path, needs: Callable[..., None]
 ) -> None:
-    """Invariants 13 and 14: not a byte is free, and the recovery's copy is made all the same."""
+    """Invariants 13 and 14: without a free byte the recovery's copy is still made."""
     needs(root=True)
     directory = tmp_path / "disk" / "log"
     with memory(tmp_path / "disk", DISK):

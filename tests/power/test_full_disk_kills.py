@@ -41,7 +41,7 @@ _BLOCK: Final = 4096
 
 @contextmanager
 def disk(folder: Path, kind: str) -> Iterator[Path]:
-    """Hold a small file system of *kind* below *folder*; return where it is mounted."""
+    """Hold a small file system of *kind* below *folder*. Yield its mount point."""
     if kind == "tmpfs":
         with memory(folder / "disk", MEMORY):
             yield folder / "disk"
@@ -52,7 +52,7 @@ def disk(folder: Path, kind: str) -> Iterator[Path]:
 
 
 def fill(place: Path, spare: int = 0) -> None:
-    """Take every block of the disk, also those kept for root; give *spare* bytes back."""
+    """Take every block of the disk, also those kept for root, but leave *spare* bytes."""
     room = os.statvfs(place)
     step = room.f_bfree * room.f_frsize
     with (place / "ballast").open("ab") as file:
@@ -94,7 +94,7 @@ def bytes_to_copy(directory: Path) -> int:
 def test_a_log_killed_on_a_full_disk_opens_whatever_its_largest_group(
     tmp_path: Path, needs: Callable[..., None], kind: str, size: int
 ) -> None:
-    """Invariants 2, 13 and 14: the reserve has the room for what a start must copy."""
+    """Invariants 2, 13 and 14: the reserve has the room for the frames a start must copy."""
     needs(*(MAKE[kind][:1] if kind in MAKE else ()), root=True)
     acked: dict[int, int] = {}
     with disk(tmp_path, kind) as place:
@@ -124,7 +124,7 @@ def test_a_log_killed_on_a_full_disk_opens_whatever_its_largest_group(
 def test_a_larger_group_waits_where_its_reserve_finds_no_room(
     tmp_path: Path, needs: Callable[..., None], kind: str
 ) -> None:
-    """Invariant 13: also where the group itself has room; small ones go on, kills are harmless."""
+    """Invariant 13: also where the group itself has room. Small ones go on, kills are harmless."""
     needs(*(MAKE[kind][:1] if kind in MAKE else ()), root=True)
     acked: dict[int, int] = {}
     with disk(tmp_path, kind) as place:
@@ -149,7 +149,7 @@ def test_a_larger_group_waits_where_its_reserve_finds_no_room(
 
 @contextmanager
 def engine(folder: Path, log: Path, rows: Path, out: Path) -> Iterator[Node]:
-    """Run an engine that follows *rows* into an exact file; kill it afterwards."""
+    """Run an engine that follows *rows* into an exact file. Kill it afterwards."""
     rows.touch()
     reader = {"name": "rows", "adaptor": "file", "path": str(rows), "follow": True}
     route = {"name": "out", "writer": {"adaptor": "file", "path": str(out)}}
@@ -172,7 +172,7 @@ def numbers_in(file: Path) -> list[int]:
 
 
 def state_of_the_reader(pipeline: Path) -> str:
-    """Return how ``transporter status`` names the state of the only reader."""
+    """Return the state of the only reader from ``transporter status``."""
     command = [*TRANSPORTER, "status", "--json", str(pipeline)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return str(json.loads(said)["result"]["readers"][0]["state"])
@@ -197,7 +197,7 @@ def test_an_engine_killed_on_a_full_disk_waits_for_room_and_goes_on(
         waited = len(node.events("log-full"))
         node.start()
         await_true(lambda: len(node.events("log-full")) > waited)
-        # A full XFS has no room for the sockets either, which the engine reports.
+        # A full XFS does not have room for the sockets either, which the engine reports.
         if not node.events("control-unavailable"):
             assert state_of_the_reader(node.folder / "pipeline.yaml") == "no space"
         assert len(numbers_in(out)) < LINES
@@ -268,7 +268,7 @@ CONTROLS: Final = (
 def test_without_the_room_that_is_set_aside_a_test_fails(
     mend: Mend, tmp_path: Path, needs: Callable[..., None]
 ) -> None:
-    """Controls: each rule of the reserve is noticed by a log that is killed on a full disk."""
+    """Control: a log killed on a full disk fails without any one rule of the reserve."""
     needs(*(tools[0] for tools in MAKE.values()), root=True)
     assert mend.fits()
     mend.control(tmp_path, 60)

@@ -1,4 +1,4 @@
-"""Real file systems lose power at random moments: nothing that was acked is lost."""
+"""Real file systems lose power at random moments, and no acked entry is lost."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 CYCLES: Final = {"ext4": 2000, "xfs": 800}
 FEWER: Final = "TRANSPORTER_POWER_CYCLES"
-"""The environment variable that asks for another number of cycles of each kind."""
+"""The environment variable for another number of cycles of each kind."""
 ROUND: Final = 50
-"""Cycles on one file system before it is made anew."""
+"""Cycles on one file system before it is made again."""
 OPTIONS: Final = {
     "ext4": ["", "data=writeback,barrier=0", "data=journal", "commit=1,nodelalloc"],
     "xfs": ["", "wsync", "logbsize=256k"],
@@ -27,13 +27,13 @@ OPTIONS: Final = {
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reserve little: many logs come and go on a small disk."""
+    """Reserve little, because many logs come and go on a small disk."""
     monkeypatch.setattr("transporter.log.active_segment.PREALLOCATION", 128 << 10)
     monkeypatch.setattr("transporter.log.reserve.RESERVE_BYTES", 1 << 20)
 
 
 def rounds(made: Loop, cycles: int) -> list[Promises]:
-    """Go through *cycles* on file systems made anew now and then, each with its options."""
+    """Run *cycles* on file systems made again now and then, each with its options."""
     done: list[Promises] = []
     while (left := cycles - sum(each.cycles for each in done)) > 0:
         options = OPTIONS[made.kind][len(done) % len(OPTIONS[made.kind])]
@@ -46,7 +46,7 @@ def rounds(made: Loop, cycles: int) -> list[Promises]:
 
 
 def tell(kind: str, done: list[Promises], seconds: float) -> str:
-    """Return what was measured, in a line."""
+    """Return the measurements in a line."""
     cycles, torn, acked = (
         sum(values)
         for values in zip(

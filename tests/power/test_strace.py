@@ -43,12 +43,12 @@ from power.appender import main
 sys.exit(main(Path(sys.argv[1])))
 """,
 ]
-"""The same program, but a failed sync is passed over."""
+"""The same program, except that a failed sync is ignored."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A traced process that has ended: what it said, and its system calls in order."""
+    """A traced process that has ended: its output, and its system calls in order."""
 
     code: int
     said: list[str]
@@ -56,12 +56,12 @@ class Ended:
     calls: list[str]
 
     def places(self, call: str, directory: Path) -> list[int]:
-        """Return which of its *call* s, from 1, were about something in *directory*."""
+        """Return the numbers, from 1, of its *call* s that concerned *directory*."""
         mine = [line for line in self.calls if _name(line) == call]
         return [at for at, line in enumerate(mine, 1) if str(directory) in line]
 
     def told_after_injection(self) -> list[str]:
-        """Return what it wrote to standard output after the injected failure."""
+        """Return the lines it wrote to standard output after the injected failure."""
         (struck,) = (at for at, line in enumerate(self.calls) if "(INJECTED)" in line)
         return [line for line in self.calls[struck:] if line.startswith("write(1")]
 
@@ -79,7 +79,7 @@ def run(directory: Path, inject: str | None = None, program: list[str] = PROGRAM
     trace = directory.with_suffix(".trace")
     strace = ["strace", "-f", "-y", "-o", str(trace)]
     if not _kills(inject):
-        # Faster; but a signal is not injected at the stops that a filter makes.
+        # Faster, but a signal is not injected at the stops that a filter makes.
         strace.append("--seccomp-bpf")
     strace += ["-e", f"trace={SYSTEM_CALLS},write"]
     strace += ["-e", f"inject={inject}"] if inject else []
@@ -101,7 +101,7 @@ def run(directory: Path, inject: str | None = None, program: list[str] = PROGRAM
 
 
 def check_restart(directory: Path, said: list[str]) -> None:
-    """Open what the process left, twice: everything that it was told is there."""
+    """Open the log that the process left, twice, and check its acknowledged entries."""
     acked = {
         int(line.split()[1]): line.split()[2].encode() for line in said if line.startswith("acked")
     }
@@ -122,7 +122,7 @@ def check_restart(directory: Path, said: list[str]) -> None:
 
 
 def check_end(ended: Ended, inject: str) -> None:
-    """Compare how a process ended with what was injected."""
+    """Compare the end of a process with the injected failure."""
     assert "Traceback" not in ended.problem, ended.problem
     if _kills(inject):
         assert ended.code == -9
@@ -137,7 +137,7 @@ def check_end(ended: Ended, inject: str) -> None:
 
 
 def problem(folder: Path, inject: str, program: list[str]) -> str | None:
-    """Run *program* in *folder* with a failure to *inject*; tell what went wrong."""
+    """Run *program* in *folder* with a failure to *inject*. Return the problem."""
     folder.mkdir()
     try:
         ended = run(folder / "log", inject, program)
@@ -152,7 +152,7 @@ def problem(folder: Path, inject: str, program: list[str]) -> str | None:
 
 
 def problems(folder: Path, call: str, what: str, program: list[str] = PROGRAM) -> list[str]:
-    """Inject *what* into each *call* of the process; tell what went wrong."""
+    """Inject *what* into each *call* of the process. Return the problems."""
     whole = run(folder / "log", program=program)
     assert whole.said[-1] == "done", whole.problem
     places = whole.places(call, folder)
@@ -211,7 +211,7 @@ def test_a_process_that_passes_over_a_failed_sync_is_found(
 
 
 def test_the_process_says_all_it_should(tmp_path: Path, needs: Callable[..., None]) -> None:
-    """Unhurt, the process acks every append and settles every second one."""
+    """Without a fault, the process acks every append and settles every second one."""
     needs("strace")
     said = run(tmp_path / "log").said
     assert sum(line.startswith("acked") for line in said) == 2 * APPENDS

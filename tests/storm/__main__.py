@@ -21,12 +21,12 @@ from storm.truth import Violation
 from storm.world import World, leave_sockets
 
 _TELLS = 50
-"""After so many storms it is said how things stand."""
+"""Interval, in storms, between two progress lines."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What one storm came to: its *problem* is empty when everything held."""
+    """The outcome of one storm. Its *problem* is empty when everything held."""
 
     plan: Plan
     acts: int
@@ -35,7 +35,7 @@ class Result:
 
 
 def main() -> int:
-    """Run what the command line asks for; 1 when something did not hold."""
+    """Run the command line's request. Return 1 when something did not hold."""
     asked = _arguments()
     begun, results = time.monotonic(), list[Result]()
     plans = [Plan.load(each) for each in asked.file] or [
@@ -102,16 +102,16 @@ def _say(text: str) -> None:
 
 
 def memory_folder() -> Path | None:
-    """Return a folder in memory where there is one: what syncs cost is not what is tested here."""
+    """Return a folder in memory where there is one, because the cost of syncs is not under test."""
     folder = Path("/dev/shm")  # noqa: S108 - a storm makes a folder of its own in it
     return folder if os.access(folder, os.W_OK) else None
 
 
 def storm(plan: Plan, keep: Path | None = None, failed: Path | None = None) -> Result:
-    """Run *plan*; with *keep* all that it left is copied there.
+    """Run *plan*. With *keep* copy everything it left there.
 
-    With *failed* that of a storm that fails is copied into a folder there, named by its seed:
-    not each of them fails again when it is run again.
+    With *failed* the remains of a storm that fails are copied into a folder there, named by its
+    seed, because not each of them fails again when it is run again.
     """
     folder = Path(tempfile.mkdtemp(prefix="storm-", dir=memory_folder()))
     world = World(folder, plan)

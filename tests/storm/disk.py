@@ -1,8 +1,8 @@
 """The real disk below an engine of the storm: it fills up, fails, is slow, or loses power.
 
-Installed by putting it in place of the methods of ``RealFileSystem``, so everything
-that the engine's process writes goes through it. While it *records*, it keeps a simulated disk
-beside the real one, from which any legal image of a power cut can be taken.
+It replaces the methods of ``RealFileSystem``, so everything that the engine's process writes goes
+through it. While it *records*, it keeps a simulated disk beside the real one, from which any legal
+image of a power cut can be taken.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _IMAGES = 8
 
 
 class HostileDisk:
-    """Stands between an engine and its disk. Thread-safe."""
+    """A layer between an engine and its disk. Thread-safe."""
 
     def __init__(self, directory: Path, *, record: bool) -> None:
-        """Look after what is below *directory*; other files are left alone."""
+        """Watch the files below *directory*, and leave other files alone."""
         self._directory = directory
         self._lock = threading.RLock()
         self._fault: dict[str, Any] = {}
@@ -68,12 +68,12 @@ class HostileDisk:
             setattr(filesystem.RealFileSystem, name, changing(name))
 
     def set_fault(self, fault: dict[str, Any]) -> None:
-        """Behave as *fault* says from now on; an empty one heals the disk."""
+        """Apply *fault* from now on. An empty one heals the disk."""
         with self._lock:
             self._fault = dict(fault)
 
     def meet(self, kind: str, name: str, *, grows: bool = False) -> None:
-        """Fail the call if the disk is to; *grows* tells that it needs new room."""
+        """Fail the call if the disk is to. With *grows* it needs new room."""
         fault = self._fault
         match fault.get("mode"):
             case "slow":
@@ -83,7 +83,7 @@ class HostileDisk:
                 if grows or kind == "create_directory":
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             case "full-cow":
-                # Copy-on-write: whatever is overwritten needs room, too.
+                # Copy-on-write: an overwrite needs room, too.
                 if kind in ("pwrite", "allocate", "create_directory"):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             case "fail":
@@ -97,7 +97,7 @@ class HostileDisk:
                 raise OSError(fault["errno"], os.strerror(fault["errno"]))
 
     def cut_power(self, rng: Random, target: Path) -> str:
-        """Write what is left on the disk to *target*; nothing of this process goes on after it."""
+        """Write the surviving state to *target*. Nothing of this process goes on after it."""
         self._lock.acquire()
         assert self._shadow is not None
         images = list(crash_states(self._shadow, rng, _IMAGES))
@@ -113,7 +113,7 @@ class HostileDisk:
 
 
 class _File:
-    """One open file; of a file that was closed nothing may be asked any more."""
+    """One open file. Any use of a closed file is recorded as misuse."""
 
     def __init__(self, disk: HostileDisk, name: str, real: Any, shadow: Any) -> None:
         self._disk, self._name, self._real, self._shadow = disk, name, real, shadow
@@ -139,7 +139,7 @@ class _File:
             try:
                 self._check("pwrite", grows=byte + len(data) > self._real.size())
             except OSError:
-                # A full disk takes what has room; a failing one may have taken some, too.
+                # A full disk takes as much as has room. A failing one may have taken some, too.
                 half = bytes(data[: len(data) // 2])
                 if half and not self._closed:
                     self._put(half, byte)
@@ -166,7 +166,7 @@ class _File:
             self._real.sync()
             return
         with self._disk._lock:
-            # What is written while it runs is not covered: one at a time is the plainest order.
+            # Writes during a sync are not covered, so one at a time is the plainest order.
             self._real.sync()
             self._shadow.sync()
 
@@ -178,7 +178,7 @@ class _File:
                 self._shadow.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Let the real file answer what changes nothing."""
+        """Delegate calls that change nothing to the real file."""
         return getattr(self._real, name)
 
     def _put(self, data: bytes, byte: int) -> None:

@@ -1,4 +1,4 @@
-"""Somebody who follows the log of an engine through all that happens to it."""
+"""A follower of an engine's log through all that happens to it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from storm.plan import Plan
 
 _OFTEN: Final = 0.3
-"""How probable a look is behind an act: who looks seldom finds much changed."""
+"""Probability of a look behind an act. A rare look finds much changed."""
 
 
 class Following:
-    """Follows one log, and judges: each entry is shown once, in order, or told to be gone.
+    """Follows one log, and judges: each entry is shown once, in order, or reported as gone.
 
-    What compaction may have dropped before it was reached need not be shown.
+    An entry that compaction may have dropped before it was reached need not be shown.
     """
 
     def __init__(self, plan: Plan, engine: str, directory: Path) -> None:
@@ -37,7 +37,7 @@ class Following:
         self._gone = set[int]()
 
     def begin_again(self) -> None:
-        """Go on behind what is there: the log is not the one that it was."""
+        """Go on at the end of the log, which was replaced by another one."""
         self._follower.close()
         self._follower = Follower(self._directory, 0)
         with suppress(TransporterError, OSError):
@@ -47,7 +47,7 @@ class Following:
         self._gone.clear()
 
     def look(self, *, surely: bool = False) -> None:
-        """Look at what has come, now and then or *surely*."""
+        """Read the new entries, now and then or *surely*."""
         if self._chance.random() > _OFTEN and not surely:
             return
         try:
@@ -64,7 +64,7 @@ class Following:
             self.begin_again()  # The log may be away for a moment, or its disk fail.
 
     def judge(self, known: dict[int, RowId]) -> None:
-        """See that of the rows that are *known* to be logged none was passed over."""
+        """Check that none of the *known* logged rows was passed over."""
         self.look(surely=True)
         newest: dict[tuple[str, bytes | None], int] = {}
         for offset in sorted(known):
@@ -84,10 +84,10 @@ class Following:
             raise Violation(f"who follows {self._engine} is not shown {ranges_of(silent)}")
 
     def close(self) -> None:
-        """Close what is open of the log."""
+        """Close the log's open files."""
         self._follower.close()
 
     def _replaced_by(self, each: RowId) -> tuple[str, bytes | None]:
-        """Return what a later row must share with *each* for compaction to drop that."""
+        """Return the fields that a later row must share with *each* for compaction to drop it."""
         found = row(self._seed, *each)
         return found.namespace, found.key if self._by_key else None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Appends to one file; a line is written by one call, so lines never mix. Thread-safe."""
+    """Appends to one file, each line by one call, so lines never mix. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
@@ -21,7 +21,7 @@ class Journal:
     def write(self, **fields: Any) -> None:
         """Append one line, with the monotonic time ``t`` that all processes share."""
         line = json.dumps({"t": time.monotonic(), **fields}, separators=(",", ":"), default=str)
-        # A line that a kill has torn must not take this one with it.
+        # The leading newline keeps a line that a kill has torn from spoiling this one.
         os.write(self._descriptor, b"\n" + line.encode() + b"\n")
 
     def close(self) -> None:
@@ -30,13 +30,13 @@ class Journal:
 
 
 class Follower:
-    """Reads what was appended to a journal since it was read last."""
+    """Reads the lines appended to a journal since the last read."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._byte = path, 0
 
     def news(self) -> Iterator[dict[str, Any]]:
-        """Yield each line that has come whole since the last call."""
+        """Yield each line that was completed since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -50,7 +50,7 @@ class Follower:
 
 
 def whole(line: bytes) -> dict[str, Any] | None:
-    """Return what a journal's *line* holds; ``None`` if it is empty, or torn: it never was."""
+    """Return the content of a journal's *line*, or ``None`` if it is empty or torn."""
     try:
         found: dict[str, Any] = json.loads(line)
     except ValueError:
@@ -59,20 +59,20 @@ def whole(line: bytes) -> dict[str, Any] | None:
 
 
 class Switch:
-    """A small JSON value in a file, which one process sets and others look at."""
+    """A small JSON value in a file, which one process sets and others read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: tuple[int, Any] = (0, None)
 
     def set(self, value: Any) -> None:
-        """Let everybody see *value* from now on."""
+        """Publish *value* to all processes from now on."""
         draft = self._path.with_name(f"{self._path.name}.{os.getpid()}.draft")
         draft.write_text(json.dumps(value))
         draft.replace(self._path)
 
     def get(self) -> Any:
-        """Return the value; ``None`` before the first."""
+        """Return the value, or ``None`` before the first."""
         try:
             stamp = os.stat(self._path)  # noqa: PTH116 - looked at before every call of a sink
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""One life of an engine in a storm, or one act on a log that no engine runs on; in a forked child.
+"""One life of an engine in a storm, or one act on a log without an engine, in a forked child.
 
-The engine is the real one, with the sparkless host of the other tests; only numbers are
-smaller, so that segments roll, files turn over and timers end within a fraction of a second.
+The engine is the real one, with the sparkless host of the other tests. Only numbers are smaller, so
+that segments roll, files turn over and timers end within a fraction of a second.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ NUMBERS: Final[dict[str, Any]] = {
     "transporter.engine.maintenance.log_budget.PRESSED": 0.02,
     "transporter.engine.maintenance.log_budget.STUCK": 0.3,
 }
-"""What is smaller, or sooner, than in an engine of people."""
+"""Settings that are smaller, or timers that are shorter, than in production."""
 _LOOK: Final = 0.01
 
 
 def live(request: dict[str, Any], channel: socket.socket) -> None:
-    """Do what *request* says, and answer on *channel*."""
+    """Carry out *request*, and answer on *channel*."""
     os.setpgid(0, 0)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_DFL)
@@ -95,9 +95,9 @@ def live(request: dict[str, Any], channel: socket.socket) -> None:
 
 
 def shrink_numbers() -> None:
-    """Make files small and timers short; one that is not there any more is a mistake here.
+    """Make files small and timers short. A constant that no longer exists is a mistake here.
 
-    Pipelines are read as what they are, JSON: the parser of YAML takes longer than a life.
+    Pipelines are read as plain JSON, because the parser of YAML takes longer than a life.
     """
     config.read = lambda path, *_: from_values(json.loads(path.read_text()))  # type: ignore[assignment]
     for place, value in NUMBERS.items():
@@ -108,7 +108,7 @@ def shrink_numbers() -> None:
 
 
 def watch_opens(journal: Journal) -> None:
-    """Note what a log holds when it is opened: before compaction, or retention, takes any of it."""
+    """Journal a log's content when it is opened, before compaction or retention takes any of it."""
     opened = CommitLog.open.__func__  # type: ignore[attr-defined]
 
     def opening(cls: type[CommitLog], directory: Path, **more: Any) -> CommitLog:
@@ -125,7 +125,7 @@ def watch_opens(journal: Journal) -> None:
 
 
 class _Life:
-    """An engine from its start to its end; the driver's commands are met by the main thread."""
+    """An engine from its start to its end. The main thread executes the driver's commands."""
 
     def __init__(self, request: dict[str, Any], channel: socket.socket) -> None:
         self._request, self._channel = request, channel
@@ -134,7 +134,7 @@ class _Life:
         self._skew = request.get("skew", 0)
 
     def run(self) -> None:
-        """Run until told to stop, or until the engine ends by itself."""
+        """Run until a stop command, or until the engine ends by itself."""
         self._bear_hosts()
         shrink_numbers()
         self._jump_clocks()
@@ -151,7 +151,7 @@ class _Life:
             self._serve(engine)
 
     def _bear_hosts(self) -> None:
-        """Fork, before there is a thread, what forks the engine's hosts."""
+        """Fork, before there is a thread, the process that forks the engine's hosts."""
         ours, theirs = socket.socketpair()
         if os.fork() == 0:
             ours.close()
@@ -170,7 +170,7 @@ class _Life:
         time.time = lambda: zero() + self._skew
 
     def _watch_appends(self) -> None:
-        """Note which row stands at which offset, and what is settled without being delivered."""
+        """Journal each row's offset, and the entries that are settled undelivered."""
         append, supersede, journal = CommitLog.append, OffsetLog.supersede, self._journal
         settle, audit = OffsetLog.settle, OffsetLog.audit
 
@@ -208,7 +208,7 @@ class _Life:
         OffsetLog.audit = auditing  # type: ignore[method-assign]
 
     def _watch_slices(self) -> None:
-        """Note when each slice was cut, for what is superseded must not be in one cut later."""
+        """Journal when each slice was cut. A superseded entry must not be in a later one."""
         name = "cut" if hasattr(Cutter, "cut") else "next"
         cut, send, journal = getattr(Cutter, name), Line.send, self._journal
         moment = threading.local()
@@ -284,12 +284,12 @@ class _Life:
         ended = {"asked": asked, "problem": problem, "took": took, "misused": self._disk.misused}
         self._journal.write(what="ended", **ended)
         _tell(self._channel, ended=ended)
-        # What is left behind (a source that hangs) must not hold the process.
+        # A part left behind (a source that hangs) must not keep the process alive.
         os._exit(0)
 
 
 def _alone(request: dict[str, Any]) -> dict[str, Any]:
-    """Do one thing to a log without an engine."""
+    """Do one act on a log without an engine."""
     shrink_numbers()
     directory = Path(request["directory"])
     watch_opens(Journal(Path(request["world"]) / f"{directory.name.removeprefix('log-')}.journal"))
@@ -300,7 +300,7 @@ def _alone(request: dict[str, Any]) -> dict[str, Any]:
                 return {"result": Offline(directory).perform(asked, Operator("storm", 0, 0))}
             case "verify":
                 found = verify(directory)
-                # Parked entries are damaged by the storm itself.
+                # The storm itself damages parked entries.
                 return {"sound": not (found.damages or found.routes), "text": str(found)}
             case "command":
                 return _command(request["words"])
@@ -320,7 +320,7 @@ def _command(words: list[str]) -> dict[str, Any]:
 
 
 def _tell(channel: socket.socket, **answer: Any) -> None:
-    with suppress(OSError):  # the driver may not want it any more
+    with suppress(OSError):  # the driver may be gone
         channel.sendall(json.dumps(answer, default=str).encode() + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""The engines of a storm: how they are started, asked, stopped, and judged by how they end."""
+"""The engines of a storm: their start, their requests, their stop, and a judgement of their end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from storm.plan import Plan
 
 ANSWER: Final = 20.0
-"""Seconds within which an operator has an answer, whatever else goes on."""
+"""Seconds within which an operator gets an answer under any load."""
 END: Final = 40.0
 """Seconds within which a stop must end an engine: its own deadlines are shorter."""
 _REFUSALS: Final = (
@@ -46,7 +46,7 @@ _REFUSALS: Final = (
 )
 
 
-client._ANSWER = ANSWER + 2  # whoever gives no answer is found out sooner
+client._ANSWER = ANSWER + 2  # a missing answer is noticed sooner
 
 
 class Engine:
@@ -60,18 +60,18 @@ class Engine:
         self.fault: dict[str, Any] = {}
         self.skew = 0
         self.may_fail = ""
-        """Why it may end by itself, if it may."""
+        """The reason for which it may end by itself, if it may."""
         self.backup: Path | None = None
         self.started = 0.0
 
     @property
     def runs(self) -> bool:
-        """Whether its process is there."""
+        """True if its process is there."""
         return self.child is not None
 
 
 class Lives:
-    """The engines of one storm in a *folder*, and what is known of them."""
+    """The engines of one storm in a *folder*, and the known facts about them."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
@@ -97,7 +97,7 @@ class Lives:
         self.write_pipelines()
 
     def show_threads(self) -> None:
-        """Have engines write into the output what their threads are at, for whoever looks there."""
+        """Make engines write their threads' stacks into the output, to analyse a failure."""
         for engine in self.engines.values():
             if engine.child is not None and not engine.child.ended():
                 os.kill(engine.child.pid, signal.SIGUSR1)
@@ -135,7 +135,7 @@ class Lives:
             raise Violation(f"engine {engine.name} refused to start: {answer}")
 
     def _repairable(self, answer: dict[str, Any]) -> bool:
-        """Tell whether a refusal is one that names what an operator is to do about it."""
+        """Return true if a refusal names an action for the operator."""
         return "restore" in answer["text"] or "remove" in answer["text"]
 
     def ends_by_power_cut(self, engine: Engine) -> bool:
@@ -192,7 +192,7 @@ class Lives:
         self.truth.read()
 
     def close_down(self) -> None:
-        """Stop everything in order; nothing of it is damaged then."""
+        """Stop everything in order, and check that no log is damaged then."""
         for thread in self._asking:
             thread.join(ANSWER)
             if thread.is_alive():
@@ -201,7 +201,7 @@ class Lives:
             self.stop(engine)
             self.do_verify(engine.name)
 
-    # Talking to engines.
+    # Requests to engines.
 
     def command(self, engine: Engine, **command: Any) -> dict[str, Any] | None:
         if engine.child is None:
@@ -216,7 +216,7 @@ class Lives:
         return answer
 
     def ask(self, engine: str, kind: str, **fields: Any) -> dict[str, Any] | None:
-        """Do what an operator does; ``None`` when it is refused, or there is nobody to ask."""
+        """Act as an operator. Return ``None`` when that is refused, or there is no log."""
         each = self.engines[engine]
         if not each.directory.exists():
             return None
@@ -270,7 +270,7 @@ class Lives:
             return None
         return answer
 
-    # Looking.
+    # Observation.
 
     def switch(self, name: str) -> Switch:
         return Switch(self.folder / name)
@@ -282,7 +282,7 @@ class Lives:
         return None
 
     def rows_of(self, engine: Engine) -> dict[int, tuple[str, int]]:
-        """Return which rows the log holds now, as any reader of it sees it."""
+        """Return the rows that the log holds now, as any reader of it sees it."""
         found: dict[int, tuple[str, int]] = {}
         last = max(self._last(engine), -1)
         if last < 0:
@@ -372,7 +372,7 @@ class Lives:
 
 
 def parked_offsets_of(directory: Path, route: str) -> list[int]:
-    """Return what is parked for *route*, as the disk tells it."""
+    """Return the offsets parked for *route*, read from disk."""
     if route not in declared_routes(directory):
         return []
     return sorted(parked_offsets(route_folder(directory, route), RealFileSystem()))

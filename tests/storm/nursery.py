@@ -1,7 +1,7 @@
 """A process that has imported everything, and forks the processes of storms: each in 10 ms.
 
-Run as a program it forks a child for every request; the child runs an engine, or does
-one thing to a log without an engine, and answers on a channel of its own.
+Run as a program it forks a child for every request. The child runs an engine, or does one act on a
+log without an engine, and answers on a channel of its own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from child_paths import python_path
 
 
 class Child:
-    """A process that the nursery has forked: what it is told, and what it answers."""
+    """A forked process of the nursery, with its commands and answers."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid, self._channel = pid, channel
         self._pidfd = os.pidfd_open(pid)
         self._buffer = b""
-        # It begins only now: of a child that has ended there is no descriptor to be had.
+        # It begins only now, because a child that has ended has no descriptor to open.
         channel.sendall(b"\n")
 
     def ask(self, timeout: float, **request: Any) -> dict[str, Any] | None:
-        """Return the answer to *request*; ``None`` if the child ended, or has none in time."""
+        """Return the answer to *request*, or ``None`` if the child ended, or has none in time."""
         try:
             self._channel.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
@@ -41,7 +41,7 @@ class Child:
         return self.answer(timeout)
 
     def answer(self, timeout: float) -> dict[str, Any] | None:
-        """Return the next answer; ``None`` as :meth:`ask`."""
+        """Return the next answer, or ``None`` as for a request."""
         self._channel.settimeout(timeout)
         while b"\n" not in self._buffer:
             try:
@@ -56,7 +56,7 @@ class Child:
         return answer
 
     def ended(self, timeout: float = 0.0) -> bool:
-        """Tell whether the process has ended, waiting up to *timeout* seconds."""
+        """Return true if the process has ended, waiting up to *timeout* seconds."""
         return bool(select.select([self._pidfd], [], [], timeout)[0])
 
     def kill(self) -> None:
@@ -66,13 +66,13 @@ class Child:
         assert self.ended(20.0), f"process {self.pid} does not die"
 
     def close(self) -> None:
-        """Release what belongs to it."""
+        """Release its resources."""
         self._channel.close()
         os.close(self._pidfd)
 
 
 class Nursery:
-    """Forks children on demand; ends with the process that made it. Thread-safe."""
+    """Forks children on demand. Ends with the process that made it. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class Nursery:
         theirs.close()
 
     def bear(self, **request: Any) -> Child:
-        """Fork a child that does what *request* says."""
+        """Fork a child that carries out *request*."""
         ours, theirs = socket.socketpair()
         with self._lock:
             socket.send_fds(self._channel, [json.dumps(request).encode()], [theirs.fileno()])
@@ -94,7 +94,7 @@ class Nursery:
         return Child(pid, ours)
 
     def close(self) -> None:
-        """End the nursery; its children end by themselves or by their drivers."""
+        """End the nursery. Its children end by themselves or by their drivers."""
         self._channel.close()
         self._process.wait()
 
@@ -111,7 +111,7 @@ def main() -> None:
 
     channel = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # Else each child's collector would write to, and so copy, every page of what is imported.
+    # Otherwise each child's collector would write to, and so copy, every page of the imports.
     gc.freeze()
     while True:
         said, descriptors, _, _ = socket.recv_fds(channel, 1 << 16, 1)

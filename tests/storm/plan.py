@@ -1,7 +1,7 @@
-"""Plans of storms: a pipeline and a list of acts, drawn from one seed; plain JSON values.
+"""Plans of storms: a pipeline and a list of acts, drawn from one seed, as plain JSON values.
 
-An act stands for itself: one that makes no sense where it comes does nothing, so a list from which
-others were taken out is a plan, too.
+An act stands for itself: one that makes no sense where it comes does nothing. A list from which
+others were taken out is therefore a plan, too.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ WEIGHTS: Final[dict[str, float]] = {
 
 @dataclass(slots=True)
 class Plan:
-    """What one storm consists of."""
+    """The parts of one storm."""
 
     seed: int
     engines: list[str]
@@ -90,7 +90,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what :meth:`save` wrote."""
+        """Read a file that :meth:`save` wrote."""
         return cls(**json.loads(path.read_text()))
 
 
@@ -106,18 +106,18 @@ EPISODES: Final[list[tuple[Any, ...]]] = [
     ),
     # A replay begins while segments are rewritten.
     (_MANY, _MANY, _MANY, "settle", _MANY, _MANY, "settle", ("replay", _MOST), "settle"),
-    # Much is parked, replayed and retried, one here and one there.
+    # Many entries are parked, replayed and retried, one here and one there.
     (
         *(_REFUSED, _MANY, ("wait", {"milliseconds": 150}), ("replay", _MOST)),
         *(("wait", {"milliseconds": 100}), ("sink_heal", {}), ("park_retry", {"one": True})),
         *(("park_retry", {"one": True}), "settle"),
     ),
-    # A long look on a slow disk, and somebody who wants to stop.
+    # A long read on a slow disk, and an operator who wants to stop.
     (
         *(_MANY, _MANY, _MANY, "settle", ("disk_fault", {"fault": _SLOW})),
         *(("dry_replay", _MOST), ("wait", {"milliseconds": 100}), "pause", "stop", "start"),
     ),
-    # The budget is spent by a route that stands still.
+    # A paused route uses up the budget.
     (("pause", {}), _MANY, _MANY, _MANY, _MANY, _MANY, ("wait", {"milliseconds": 300}), "settle"),
     # Terms end while slices linger.
     (_MANY, "elect", "produce", "elect", _MANY, "elect", "produce", "elect", "settle"),
@@ -132,7 +132,7 @@ EPISODES: Final[list[tuple[Any, ...]]] = [
     # A stop while appends still sync.
     ("stop_engine_hung", "start", _MANY, "stop_engine_hung", "start"),
 ]
-"""Acts that only in their order come to something."""
+"""Acts that have an effect only in their order."""
 
 
 def draw(seed: int, acts: int) -> Plan:
@@ -156,7 +156,7 @@ def draw(seed: int, acts: int) -> Plan:
 
 
 def _episode(rng: Random, plan: Plan, names: tuple[Any, ...]) -> Iterator[Act]:
-    """Yield acts that only together come to something: each a name, or a name and settings."""
+    """Yield acts that have an effect only together: each a name, or a name and settings."""
     engine, route = rng.choice(plan.engines), rng.choice(list(plan.routes))
     for each in names:
         name, settings = (each, {}) if isinstance(each, str) else each
@@ -197,7 +197,7 @@ def _route(rng: Random, before: list[str]) -> dict[str, Any]:
         "retry": {"attempts": rng.choice((1, 2, 3)), "backoff": f"{first}ms..20ms"},
         "slice_timeout": "700ms",
         "worker_memory": None,
-        # Whoever comes back, forgotten meanwhile, is a new one, and not an old one renamed.
+        # A route that comes back after it was forgotten is a new one, not an old one renamed.
         "start": "earliest",
     }
     if before and rng.random() < 0.15:

@@ -1,4 +1,4 @@
-"""The rows that a storm's sources hold: each a pure function of the seed, its source and number."""
+"""The rows of a storm's sources: each a pure function of the seed, its source and number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIZES: Final = (40, 600, 3000, 8000)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row: where it comes from, its number there (from 0), and what it becomes."""
+    """A row: its source, its number there (from 0), and its content."""
 
     source: str
     number: int

@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 QUIET: Final = 60.0
 """Seconds within which everything must come to rest once all faults are healed."""
 SILENT: Final = 15.0
-"""Seconds for which something may stand still without saying why."""
+"""Seconds for which a stuck part may report no problem."""
 PACE: Final = 0.1
 """Seconds between two acts of the same kind on the same route, while all comes to rest."""
 _BUSY: Final = 0.6
 """The share of a core that a quiet engine must not use."""
 _WATCHED: Final = 0.2
-"""Seconds for which that is watched, at the end of every storm and in each rest of a short one."""
+"""Seconds of that watch, at the end of every storm and in each rest of a short one."""
 _NOT_AT_REST: Final = ("stopped", "no space", "retrying", "starting", "ended", "paused")
 _SHORT: Final = 3
-"""The acts of a storm that is short."""
+"""Number of acts below which a storm counts as short."""
 
 
 class Settling:
-    """Heals a world and waits until it is at rest; whoever stands still must say why."""
+    """Heals a world and waits until it is at rest. Any part that is stuck must report a problem."""
 
     def __init__(self, world: World, *, retry: bool) -> None:
-        """With *retry* nothing may stay parked, either."""
+        """Prepare to heal *world*. With *retry* nothing may stay parked, either."""
         self._world, self._retry = world, retry
         self._acted: dict[str, float] = {}
         self._clear_parked = retry
@@ -81,19 +81,19 @@ class Settling:
                 world.stop(engine)  # from now on it may not fail
 
     def _blockers(self) -> tuple[list[str], bool]:
-        """Return what is not at rest, and whether any of it tells an operator why."""
+        """Return the parts not at rest, and whether any of them reports a problem."""
         found, told = self._engines_block()
         if not found:
             found += self._rows_left()
             if found and any(self._parked(each) for each in self._world.plan.routes):
                 told = told or self._say_so(found)
         if not found:
-            # What was logged since the engines were asked, routes may still be at.
+            # Routes may still be at entries that were logged since the engines' status.
             return self._engines_block()
         return found, told
 
     def _engines_block(self) -> tuple[list[str], bool]:
-        """Return what engines say that they are at, and whether they tell an operator why."""
+        """Return the engines' unfinished work, and whether any of them reports a problem."""
         found: list[str] = []
         told = False
         for engine in self._world.engines.values():
@@ -104,7 +104,7 @@ class Settling:
             there = {each["name"] for each in (*status["readers"], *status["routes"])}
             plan = self._world.plan
             if missing := [each for each in (*plan.sources, *plan.routes) if each not in there]:
-                # Who was still leaving when all were asked back is asked again.
+                # A part still leaving when all were requested back is requested again.
                 found.append(f"{engine.name} lacks {missing}")
                 self._act(engine, "reload", "")
             for route in status["routes"]:
@@ -120,12 +120,12 @@ class Settling:
                     )
                     told = told or bool(reader["problem"])
                     if reader["state"] in ("stopped", "ended"):
-                        # A reader that has ended begins anew with its engine.
+                        # A reader that has ended begins again with its engine.
                         self._restart(engine)
         return found, told
 
     def _say_so(self, found: list[str]) -> bool:
-        """Tell whether a reader that waits for parked entries says so; then they are retried."""
+        """Return true if a reader waiting for parked entries reports it. They are then retried."""
         for engine in self._world.engines.values():
             status = self._world.ask(engine.name, "status")
             for reader in (status or {"readers": ()})["readers"]:
@@ -136,7 +136,7 @@ class Settling:
         return False
 
     def _route_blocks(self, engine: Engine, route: dict[str, Any], last: int) -> str | None:
-        """Act as an operator would on a route that is not done; say what it is at."""
+        """Act as an operator would on an unfinished route, and return its state."""
         name = route["name"]
         state, problem = route["state"], route["problem"]
         if route["paused"]:
@@ -165,7 +165,7 @@ class Settling:
         self._act(engine, "resume", name)
 
     def _retry_or_skip(self, engine: Engine, name: str) -> None:
-        """Retry what is parked; what stays for good (its reader could not read it) is skipped."""
+        """Retry parked entries, then skip those that stay (their reader could not read them)."""
         world = self._world
         known = parked_offsets_of(engine.directory, name)
         if not known:
@@ -181,7 +181,7 @@ class Settling:
             world.skip_parked(engine.name, name, 0, known[-1])
 
     def _mend_parked(self, engine: Engine, name: str) -> None:
-        """Take a damaged parked file away, as ``log repair`` would, and give the entry up."""
+        """Remove a damaged parked file, as ``log repair`` would, and skip the entry."""
         for offset in parked_offsets_of(engine.directory, name):
             folder = route_folder(engine.directory, name)
             try:
@@ -215,12 +215,12 @@ class Settling:
             self._world.stop(engine)
 
     def _rows_left(self) -> list[str]:
-        """Return the rows that no log holds yet, or that a source still waits to be told of."""
+        """Return the rows of each source that no log holds yet."""
         world = self._world
         world.truth.read()
         left = []
         if not self._all_noted:
-            # What was logged by an append that failed, or never returned, is in no journal.
+            # Entries of an append that failed, or never returned, are in no journal.
             self._all_noted = True
             for engine in world.engines.values():
                 for offset, found in world.rows_of(engine).items():
@@ -243,7 +243,7 @@ class Settling:
 
     def _judge(self) -> None:
         world, truth = self._world, self._world.truth
-        # Before the journals are read, for an engine may still be at what was released. In this
+        # Before the journals are read, because an engine may still be at released entries. In this
         # order: an entry is parked before a watermark passes it, and noted before either.
         states = {
             (engine, route): world.state(engine, route)
@@ -282,7 +282,7 @@ class Settling:
         truth.judge_told()
 
     def _judge_parked(self, engine: Engine, route: str, parked: set[int]) -> None:
-        """Find parked entries that wait for a later one, or whose source gives them again."""
+        """Fail if parked entries wait for a later one, or were superseded."""
         log = self._world.truth.logs[engine.name]
         before, since = log.parked_once[route], log.superseded[route]
         stale = [each for each in parked if since.get(each, 0.0) > before.get(each, 0.0)]
@@ -295,14 +295,14 @@ class Settling:
                     raise Violation(f"{engine.name}/{route}: {offset} waits behind {found.reason}")
 
     def _judge_clock(self, engine: Engine) -> None:
-        """Find out whether an engine whose log is years ahead of its clock says so."""
+        """Fail if an engine whose log is years ahead of its clock does not report it."""
         truth = self._world.truth
         told = any("time" in e["event"] or "clock" in e["event"] for e in truth.events[engine.name])
         if truth.logged_ahead[engine.name] and engine.skew < YEARS and not told:
             raise Violation(f"engine {engine.name} has logged in 2100, and nobody is told")
 
     def _judge_busy(self) -> None:
-        """Find out whether a quiet engine uses the processor."""
+        """Fail if a quiet engine uses the processor."""
         world = self._world
         begun = time.monotonic()
         before = {each.name: world.command(each, do="look") for each in world.engines.values()}
@@ -315,7 +315,7 @@ class Settling:
                 raise Violation(f"engine {engine.name} uses {share:.0%} of a core for nothing")
 
     def _judge_files(self, engine: Engine) -> None:
-        """Find out whether an engine keeps segments open that are gone."""
+        """Fail if an engine keeps removed segments open."""
         if engine.child is not None:
             gone = _deleted_segments(engine.child.pid)
             if gone > 2 * len(self._world.plan.routes) and "removed segments" not in IGNORED:

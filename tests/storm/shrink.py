@@ -1,4 +1,4 @@
-"""Cutting a failing storm down to the fewest acts that still fail in the same way."""
+"""Reduction of a failing storm to the fewest acts that still fail in the same way."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from storm.plan import Act, Plan
 
 TRIES = 3
-"""Runs after which a list of acts is taken for one that does not fail: threads differ."""
+"""Runs after which a list of acts counts as one that does not fail, because threads differ."""
 
 
 def kind_of(problem: str) -> str:
-    """Return what two violations of one kind have in common: their words, without numbers."""
+    """Return the common part of violations of one kind: their words, without numbers."""
     return " ".join(re.sub(r"[^a-z ]", " ", re.sub(r"\b\w*\d\w*\b", "", problem.lower())).split())[
         :40
     ]
@@ -27,8 +27,8 @@ def shrink(
 ) -> Plan:
     """Return *plan* with as few acts as still end in a problem of the same kind.
 
-    Delta debugging (Zeller and Hildebrandt, 2002): ever smaller parts of the acts are
-    left out, for as long as what is left still fails.
+    Delta debugging (Zeller and Hildebrandt, 2002): ever smaller parts of the acts are left out, for
+    as long as the rest still fails.
     """
     wanted = kind_of(problem)
 

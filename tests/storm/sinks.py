@@ -1,4 +1,4 @@
-"""The sink of a storm: a journal of what was delivered, with every way in which sinks fail."""
+"""The sink of a storm: a journal of deliveries, with every way in which sinks fail."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from transporter.message import Entry
 
 FAR = 100_000
-"""How far a writer that names wrong offsets is off."""
+"""Distance of the wrong offsets that a writer names."""
 
 
 class SinkConfig(AdaptorConfig):
-    """Which sink of the storm it is; with ``exact`` it stores its offset with what is delivered."""
+    """Settings of a storm's sink. With ``exact`` it stores its offset along with the entries."""
 
     world: LocalPath
     sink: str
@@ -32,12 +32,12 @@ class SinkConfig(AdaptorConfig):
 
     @property
     def upserts(self) -> bool:
-        """Whether the sink keeps the newest value of a key."""
+        """True if the sink keeps the newest value of a key."""
         return self.upsert
 
 
 class StormWriter:
-    """Appends one line for each call; of an exact sink that line holds the stored offset, too."""
+    """Appends one line for each call. That of an exact sink holds the stored offset, too."""
 
     Config: ClassVar[type[AdaptorConfig]] = SinkConfig
 
@@ -100,7 +100,7 @@ class StormWriter:
             raise Rejected("refused without a name, for the storm")
 
     def _first_bad(self, entries: list[Entry], fault: dict[str, Any]) -> int | None:
-        """Return the place of the first entry that the fault is about."""
+        """Return the place of the first entry that the fault affects."""
         if fault["mode"] not in ("refuse", "unnamed", "wrong"):
             return None
         numbers = (identity(each.message.data or b"")[1] for each in entries)
@@ -142,7 +142,7 @@ class StormWriter:
                 time.sleep(0.005)
 
     def _dies(self, fault: dict[str, Any]) -> bool:
-        """Tell whether this worker is the one that dies of *fault*: only the first one does."""
+        """Return true if this worker is the first to meet *fault*: only that one dies."""
         mark = self._path.with_suffix(f".died-{fault['id']}")
         try:
             os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -151,10 +151,10 @@ class StormWriter:
         return True
 
     def _last_stored(self) -> StoredOffset | None:
-        """Return what is stored of this log, or else of another one.
+        """Return the stored offset of this log, or else of another one.
 
-        Engines that take turns write into one sink, each from a log of its own: one that
-        stored a single offset for all of them would forget what the others have of theirs.
+        Engines that take turns write into one sink, each from a log of its own. A sink that stored
+        a single offset for all of them would lose the offsets of the others.
         """
         assert self._context is not None
         mine: dict[str, Any] | None = None

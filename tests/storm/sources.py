@@ -1,7 +1,8 @@
-"""The sources of a storm: one that keeps its history, and one whose rows go when they are told.
+"""The sources of a storm: one keeps its history, one removes rows once they are acknowledged.
 
-What is available, away or elected stands in files that the storm's driver writes;
-what the engine told a source is in its journal, which survives every crash.
+The storm's driver writes files with the available rows, the sources that are away and the elected
+engine. The engine's acknowledgements to a source are in the source's journal, which survives every
+crash.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SourceConfig(AdaptorConfig):
-    """Where a source of the storm is, and how it is read."""
+    """Settings of a storm's source and its reader."""
 
     world: LocalPath
     source: str
@@ -39,17 +40,17 @@ class SourceConfig(AdaptorConfig):
 
     @property
     def needs_delivery(self) -> bool:
-        """Whether engines take turns: the source then waits for delivery."""
+        """True if engines take turns: the source then waits for delivery."""
         return self.turns
 
     @property
     def shared(self) -> bool:
-        """Whether engines take turns."""
+        """True if engines take turns."""
         return self.turns
 
 
 class _Source:
-    """What both readers have in common."""
+    """Common part of both readers."""
 
     Config: ClassVar[type[AdaptorConfig]] = SourceConfig
 
@@ -94,7 +95,7 @@ class _Source:
 
 
 class HistoryReader(_Source):
-    """Reads a source that keeps everything, as Kafka does; the position is the next number."""
+    """Reads a source that keeps everything, as Kafka does. The position is the next number."""
 
     def __init__(self, config: SourceConfig) -> None:
         super().__init__(config)
@@ -125,9 +126,9 @@ class HistoryReader(_Source):
 class OutboxReader(_Source):
     """Reads a source whose rows go one by one, when they are durable or delivered.
 
-    With ``turns`` the driver says which engine is elected; the source's own file says whose
-    term was the last. Where that is this log's, an open goes on with what is logged; what is
-    logged is superseded only when another engine has led, as with the real outbox.
+    With ``turns`` the driver elects an engine, and the source's own file holds the leader of the
+    last term. If that is this log, an open resumes its logged entries. They are superseded only
+    when another engine has led, as with the real outbox.
     """
 
     def __init__(self, config: SourceConfig) -> None:
@@ -186,7 +187,7 @@ class OutboxReader(_Source):
         return self._decided
 
     def _leads(self) -> bool:
-        """Begin a term if this engine is elected and has none; find out that it is over."""
+        """Begin a term if this engine is elected and has none, and end a term that is over."""
         config, resume = self._config, self._resume
         assert resume is not None
         elected = not config.turns or self._elected.get() == config.engine
@@ -198,7 +199,7 @@ class OutboxReader(_Source):
                 resume.tell("leader-fenced", term=term, problem="the storm elected another")
                 self._give_up("fenced")
                 if not config.turns:
-                    # Without an election it is for people to find out who else is there.
+                    # Without an election it is up to people to find the other engine.
                     raise SourceError("another engine has begun a term")
             if not self._decided and not mine:
                 self._give_up("another has led")
@@ -218,12 +219,12 @@ class OutboxReader(_Source):
         self._resume.tell("leader-acquired", term=self._term, leader=leader)
 
     def _go_on(self) -> None:
-        """Wait on for what is logged, for nobody else has led since."""
+        """Resume the logged entries, because no other engine has led since."""
         assert self._resume is not None
         if not hasattr(self._resume, "reopen"):
-            self._give_up("opened")  # an engine of before
+            self._give_up("opened")  # an older engine
             return
-        # In this order: what is delivered in between is in both answers.
+        # In this order: entries delivered in between are in both results.
         undelivered = [
             {each.offset: identity(each.message.data)[1] for each in entries}
             for _, entries in self._resume.undelivered()
@@ -250,7 +251,7 @@ class OutboxReader(_Source):
         self._decided = True
 
     def _know(self) -> None:
-        """Keep which rows the source may forget, and forget which were handed out."""
+        """Keep the rows that the source may delete, and clear the delivered-out batches."""
         assert self._resume is not None
         self._known = [
             identity(entry.message.data)[1]
@@ -268,7 +269,7 @@ class OutboxReader(_Source):
 
 
 class _Gone:
-    """The rows that a source has forgotten, and the number of its last term; a file of lines."""
+    """The rows that a source has removed, and the number of its last term, in a file of lines."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._told = path, Follower(path)
@@ -277,7 +278,7 @@ class _Gone:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let nobody else change the file for the length of a ``with`` block."""
+        """Lock the file against other processes for the length of a ``with`` block."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -296,12 +297,12 @@ class _Gone:
         return self._term, self._leader
 
     def begin_term(self, leader: str) -> int:
-        """Begin a term for *leader*; return its number."""
+        """Begin a term for *leader*. Return its number."""
         self._write({"term": self.term()[0] + 1, "leader": leader})
         return self.term()[0]
 
     def remove(self, numbers: Sequence[int] | set[int]) -> None:
-        """Forget rows."""
+        """Remove rows."""
         if numbers:
             self._write({"rows": sorted(numbers)})
 

@@ -1,4 +1,4 @@
-"""Storms: the whole engine under everything at once, judged by a small model (DESIGN.md, "Invariants")."""
+"""Storms of the whole engine, judged by a small model (DESIGN.md, "Invariants")."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from storm.__main__ import storm
 from storm.plan import Plan, draw
 
 SEEDS = range(1, 26)
-"""A sample: ``make storm`` runs a thousand fresh ones."""
+"""Seeds of a sample: ``make storm`` runs a thousand fresh ones."""
 ACTS = 200
 JOBS = 4
-"""Storms at once: each waits for a good part of its time."""
+"""Storms at once, because each waits for a good part of its time."""
 PLANS = sorted((Path(__file__).parent / "plans").glob("*.json"))
 
 
 def test_everything_holds_in_storms() -> None:
-    """Whatever anybody does, nothing is lost, stale, twice where it must not be, or stuck."""
+    """Under any acts no entry is lost, stale, stuck, or repeated where it must not be."""
     with ThreadPoolExecutor(JOBS) as pool:
         results = list(pool.map(storm, [draw(seed, ACTS) for seed in SEEDS]))
 

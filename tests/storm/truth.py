@@ -1,8 +1,8 @@
-"""What a storm's sources gave and its sinks got, and what that must have to do with each other.
+"""The truth about a storm's sources and sinks, and the relations that must hold between them.
 
-The truth is put together from journals only: of the sources, of the sinks, and of the
-engines, which note what they append and what they settle undelivered. The numbers are those of
-DESIGN.md's invariants.
+The truth is put together from journals only: of the sources, of the sinks, and of the engines,
+which record their appends and undelivered settles. The numbers are those of DESIGN.md's
+invariants.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ UNDELIVERED = ("skipped", "operator", "released", "superseded")
 
 
 IGNORED = os.environ.get("STORM_IGNORES", "")
-"""Kinds of violations that are let pass: for storms on code that is known to have them."""
+"""Kinds of violations that are ignored, for storms on code with these defects."""
 YEARS = 1_000_000_000
-"""Seconds that a clock must be ahead for an engine to say so."""
+"""Seconds that a clock must be ahead for an engine to report it."""
 WINDOW = 0.5
 MOST_CALLS = 100
-"""Failing calls of a sink within so many seconds; back-off begins at 2 ms and ends at 20."""
+"""Failing calls of a sink within so many seconds. Back-off begins at 2 ms and ends at 20."""
 
 
 class Violation(AssertionError):
-    """Something that must hold does not."""
+    """A broken promise."""
 
 
 @dataclass(slots=True)
@@ -48,41 +48,43 @@ class Delivery:
     offset: int
     row: RowId
     number: int
-    """Of the line in the sink's journal."""
+    """Number of its line in the sink's journal."""
 
 
 @dataclass(slots=True)
 class Log:
-    """One engine's log: which row stands at which offset, and what routes passed undelivered.
+    """One engine's log: the row at each offset, and the entries that routes passed undelivered.
 
-    ``since`` is when the log was last replaced by an older copy: what sinks got before
-    that is of another history wherever it is beyond ``kept``.
+    ``since`` is when the log was last replaced by an older copy. Sink entries from before then are
+    of another history wherever they are beyond ``kept``.
     """
 
     log_id: str = ""
     rows: dict[int, RowId] = field(default_factory=dict)
     passed: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
     parked_once: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
-    """When each entry was parked last."""
+    """Time at which each entry was parked last."""
     superseded: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
-    """When a parked entry was superseded last."""
+    """Time at which a parked entry was superseded last."""
     begun: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """When each route that was forgotten began anew; what was logged before is spared from
-    then on where a source gives again what was not delivered."""
+    """Time at which each forgotten route began again.
+
+    Entries logged before are spared from then on where a source redelivers undelivered rows.
+    """
     since: float = 0.0
     kept: int = 1 << 60
 
 
 @dataclass(slots=True)
 class Replayed:
-    """A replay that an operator has begun: what it must have delivered when it is over."""
+    """A replay that an operator has begun, with the entries it must deliver before it is over."""
 
     engine: str
     route: str
     generation: int
     offsets: set[int]
     since: float
-    """When it was asked for: of a route that was forgotten, generations come again."""
+    """Time of the request, because generations of a forgotten route recur."""
 
 
 class Truth:
@@ -98,33 +100,33 @@ class Truth:
         self.calls: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.events: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.logged_ahead: dict[str, bool] = defaultdict(bool)
-        """Whether rows were logged while an engine's clock was years ahead."""
+        """True if rows were logged while an engine's clock was years ahead."""
         self.sent: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.logged_at: dict[str, dict[int, float]] = defaultdict(dict)
         self.superseded_at: dict[tuple[str, str], list[float]] = defaultdict(list)
         self.lives: dict[str, list[tuple[float, int]]] = defaultdict(list)
-        """When each engine's processes were started, and their ids."""
+        """Start times and ids of each engine's processes."""
         self.terms: dict[str, list[tuple[str, float]]] = defaultdict(list)
         self.given_up: dict[str, list[tuple[str, float]]] = defaultdict(list)
-        """When readers began to give up what was logged and not delivered."""
+        """Times at which readers began to supersede undelivered entries."""
         self._copies: dict[str, dict[RowId, tuple[int, float]]] = defaultdict(dict)
         self._failing: dict[str, deque[float]] = defaultdict(deque)
         self.shared: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        """When two engines ran on one log, until one of them noticed."""
+        """Times at which two engines ran on one log, until one of them noticed."""
         self.told: dict[str, dict[int, float]] = defaultdict(dict)
         self.committed: dict[str, int] = defaultdict(int)
         self.replays: list[Replayed] = []
         self.released: dict[tuple[str, str], list[tuple[float, int, int]]] = defaultdict(list)
-        """What was taken from a route, or from its replay, and when."""
+        """Ranges released from a route, or from its replay, and the time."""
         self.inexact: dict[str, float] = defaultdict(float)
-        """Of exact sinks: since when they may not hold an entry twice again."""
+        """Exact sinks' times from which they may not hold an entry twice again."""
         self.judged_told: dict[str, set[int]] = defaultdict(set)
         self.numbers = {route: re.compile(keys["namespace"]) for route, keys in plan.routes.items()}
 
-    # What the journals tell.
+    # Facts from the journals.
 
     def read(self) -> None:
-        """Take in what has come since the last time."""
+        """Read the journal lines since the last call."""
         for engine, journal in self._engines.items():
             for line in journal.news():
                 self._engine_said(engine, line)
@@ -165,7 +167,7 @@ class Truth:
             self._refuse_copies(engine, each, offset, line["t"])
 
     def _held(self, engine: str, line: dict[str, Any]) -> None:
-        """Take in what an open has found: also what an append that failed has logged."""
+        """Record the entries that an open has found, including those of an append that failed."""
         known = self.logs[engine].rows
         for offset, each in zip(line["offsets"], map(parsed, line["rows"]), strict=True):
             if offset not in known:
@@ -186,7 +188,7 @@ class Truth:
             for offset in range(first, last + 1):
                 passed.setdefault(offset, "superseded")
         for offset in log.parked_once[line["route"]]:
-            # A parked copy goes with it; whose it is shows in the row.
+            # A parked copy goes with it. The row shows its source.
             whose = log.rows.get(offset, ("",))[0]
             spared = self._spared(engine, line["route"], offset)
             if offset <= line["through"] and whose == line["reader"] and not spared:
@@ -194,14 +196,14 @@ class Truth:
                 log.superseded[line["route"]][offset] = line["t"]
 
     def _spared(self, engine: str, route: str, offset: int) -> bool:
-        """Tell whether *offset* was logged before *route* was forgotten, and began anew."""
+        """Return true if *offset* was logged before *route* was forgotten, and began again."""
         return self.logged_at[engine].get(offset, 0.0) < self.logs[engine].begun[route]
 
     def note(self, engine: str, offset: int, found: RowId) -> None:
-        """Take note that *found* stands at *offset*."""
+        """Record that *found* stands at *offset*."""
         known = self.logs[engine].rows.setdefault(offset, found)
         if known != found:
-            # Invariant 4: an offset is never given twice.
+            # Invariant 4: an offset is never assigned twice.
             raise Violation(f"engine {engine}: offset {offset} is {known} and {found}")
 
     def _refuse_copies(self, engine: str, found: RowId, offset: int, moment: float) -> None:
@@ -211,7 +213,7 @@ class Truth:
         if known is None or known[0] == offset or "logged twice" in IGNORED:
             return
         if any(known[0] in parked for parked in self.logs[engine].parked_once.values()):
-            return  # its copy may have been given up, and the log has let it go: nobody knows it
+            return  # a copy superseded after the log dropped it is in no journal
         if self._given_up(engine, found[0], known[0]):
             return
         self._read_sources()
@@ -219,15 +221,15 @@ class Truth:
             raise Violation(f"engine {engine}: {found} is logged twice, at {known[0]} and {offset}")
 
     def _given_up(self, engine: str, source: str, offset: int) -> bool:
-        """Tell whether *source* gives the row at *offset* again, for it was taken from a route."""
+        """Return true if *source* redelivers the row at *offset*, released from a route."""
         passed = self.logs[engine].passed.values()
         waits = self._plan.sources[source]["release"] == "delivered"
         return waits and any(each.get(offset) == "released" for each in passed)
 
     def _term_ended(self, engine: str, source: str, moment: float) -> bool:
-        """Tell whether *engine* has given up what it logged in the term of *moment*.
+        """Return true if *engine* has superseded the entries it logged in the term of *moment*.
 
-        Not later than *moment*: what was polled in a term is appended when it is over, too.
+        Not later than *moment*, because rows polled in a term may be appended after its end, too.
         """
         own = max((t for who, t in self.terms[source] if who == engine and t <= moment), default=0)
         return any(who == engine and t > own for who, t in self.given_up[source])
@@ -278,9 +280,9 @@ class Truth:
                 self.committed[source] = max(self.committed[source], line["position"])
 
     def _supersedes(self, source: str, line: dict[str, Any]) -> bool:
-        """Tell whether routes pass what this reader gives up: not of an engine without its lock.
+        """Return true if routes pass the superseded entries, which needs the engine's lock.
 
-        The other one on its log goes on with the entries.
+        Another engine on its log goes on with the entries.
         """
         begun = [pid for t, pid in self.lives[line["engine"]] if t <= line["t"]]
         waits = self._plan.sources[source]["release"] == "delivered"
@@ -289,11 +291,11 @@ class Truth:
     def _engine_of(self, log_id: str) -> str | None:
         return next((name for name, log in self.logs.items() if log.log_id == log_id), None)
 
-    # What the driver tells.
+    # Facts from the driver.
 
     def restored(self, engine: str, rows: dict[int, RowId], moment: float) -> None:
-        """Take note that the log of *engine* holds *rows* again, an older copy of it."""
-        # Now, for what an operator has passed of the newer log is forgotten with it.
+        """Record that the log of *engine* holds *rows* again, an older copy of it."""
+        # Now, because an operator's skips in the newer log are lost with it.
         self.judge_told()
         log = self.logs[engine]
         log.kept = max(rows, default=-1)
@@ -310,23 +312,23 @@ class Truth:
         self.replays = [each for each in self.replays if each.engine != engine]
 
     def passed(self, engine: str, route: str, first: int, last: int, kind: str) -> None:
-        """Take note that an operator let *route* pass a range."""
+        """Record that an operator let *route* pass a range."""
         passed = self.logs[engine].passed[route]
         for offset in range(first, last + 1):
-            # What was released while it was delivered may be parked all the same.
+            # An entry released during its delivery may still be parked.
             if passed.get(offset, "released") == "released":
                 passed[offset] = kind
 
     def end_replays(self, engine: str, route: str) -> None:
-        """Take note that the replays of *route* are over, whatever they have delivered."""
+        """Record that the replays of *route* are over, whatever they have delivered."""
         kept = [each for each in self.replays if (each.engine, each.route) != (engine, route)]
         self.replays = kept
 
     def forgot(self, engine: str, route: str, parked: list[int], moment: float) -> None:
-        """Take note that *route* begins anew at *moment*, without its replay and what was parked.
+        """Record that *route* begins again at *moment*, without its replay and parked entries.
 
-        Its generations begin anew, too, so an exact sink may have stored one that the route has
-        not reached: it may get everything once more, but only once.
+        Its generations begin again, too, so an exact sink may have stored one that the route has
+        not reached. It may get everything once more, but only once.
         """
         log = self.logs[engine]
         log.begun[route] = moment
@@ -335,15 +337,15 @@ class Truth:
         self.inexact[route] = max(self.inexact[route], moment)
         self.end_replays(engine, route)
 
-    # What must hold.
+    # Promises.
 
     def accepts(self, route: str, found: RowId) -> bool:
-        """Tell whether *route* takes the row *found*."""
+        """Return true if *route* takes the row *found*."""
         wanted = row(self._plan.seed, *found)
         return self.numbers[route].search(wanted.namespace) is not None
 
     def delivered(self, engine: str, route: str) -> dict[int, list[Delivery]]:
-        """Return what the sink of *route* got of the log of *engine* as it is now, by offset."""
+        """Return the deliveries of *engine*'s current log to the sink of *route*, by offset."""
         log, found = self.logs[engine], defaultdict(list)
         for log_id, each in self.deliveries[route]:
             if log_id == log.log_id and (each.t >= log.since or each.offset <= log.kept):
@@ -362,7 +364,7 @@ class Truth:
         self._nothing_stale(engine)
 
     def _nothing_stale(self, engine: str) -> None:
-        """Refuse slices that were cut after a reader had superseded what is in them."""
+        """Refuse slices that were cut after a reader had superseded an entry in them."""
         rows, logged = self.logs[engine].rows, self.logged_at[engine]
         for line in self.sent[engine]:
             passed = self.logs[engine].passed[line["route"]]
@@ -380,7 +382,7 @@ class Truth:
         self.sent[engine].clear()
 
     def _nothing_lost(self, engine: str, route: str, watermark: int, parked: set[int]) -> None:
-        """Invariants 5 and 6: whatever is settled was delivered, or passed as somebody asked."""
+        """Invariants 5 and 6: each settled entry was delivered, or passed by request."""
         log, got = self.logs[engine], self.delivered(engine, route)
         passed = log.passed[route]
         lost = [
@@ -405,7 +407,7 @@ class Truth:
         aside = {
             offset
             for offset, moment in log.parked_once[route].items()
-            # Of two engines on one log each does not know what the other has parked.
+            # Of two engines on one log neither sees the entries that the other has parked.
             if free or any(begin <= moment <= end for begin, end in self.shared[engine])
         }
         last: dict[bytes, int] = {}
@@ -428,7 +430,7 @@ class Truth:
             last[key] = each.offset
 
     def _exactly_once(self, engine: str, route: str) -> None:
-        """Refuse what a sink that stores its offset got twice, but for replays and retries."""
+        """Refuse repetitions in a sink that stores its offset, except for replays and retries."""
         seen: set[tuple[int, int]] = set()
         since = self.inexact[route]
         for log_id, each in self.deliveries[route]:
@@ -442,7 +444,7 @@ class Truth:
             seen.add(mark)
 
     def _replayed(self, replay: Replayed, parked: set[int]) -> None:
-        """Refuse a replay that is over and has not delivered what the log held when it began."""
+        """Refuse a finished replay that has not delivered the entries logged when it began."""
         got = {
             offset
             for offset, each in self.delivered(replay.engine, replay.route).items()
@@ -469,14 +471,14 @@ class Truth:
             )
 
     def _taken(self, replay: Replayed, offset: int) -> bool:
-        """Tell whether *offset* was released, for the budget's sake, since *replay* began."""
+        """Return true if *offset* was released, for the budget's sake, since *replay* began."""
         released = self.released[replay.engine, replay.route]
         return any(t > replay.since and first <= offset <= last for t, first, last in released)
 
     def judge_rows(self, available: dict[str, int], parked: dict[str, set[RowId]]) -> None:
         """Invariant 6: every row reaches every route that takes it, or was passed there for good.
 
-        Superseded is not for good: its source gives it again.
+        Superseded is not for good: its source redelivers it.
         """
         for route in self._plan.routes:
             reached = {each.row for _, each in self.deliveries[route]} | parked[route]
@@ -500,7 +502,7 @@ class Truth:
                     raise Violation(f"route {route}: of {source} rows {ranges_of(lost)} never came")
 
     def forgotten(self, source: str) -> set[int]:
-        """Return the rows that a source had been told were durable, and an older copy has not."""
+        """Return the rows that were acknowledged to a source, and that an older copy lacks."""
         restored = max((log.since for log in self.logs.values()), default=0.0)
         keys = self._plan.sources[source]
         if not restored or keys["kind"] == "history":
@@ -508,7 +510,7 @@ class Truth:
         return {n for n, told in self.told[source].items() if told <= restored}
 
     def judge_told(self) -> None:
-        """Invariant 11, ``release: delivered``: told of is only what every route had delivered."""
+        """Invariant 11, ``release: delivered``: only rows delivered everywhere are acknowledged."""
         for source, keys in self._plan.sources.items():
             if keys["release"] != "delivered":
                 continue

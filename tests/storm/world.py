@@ -1,4 +1,4 @@
-"""A storm: the driver that does the acts of a plan to real engines, and has them judged."""
+"""A storm: the driver that performs the acts of a plan on real engines, and has them judged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class World(Lives):
     """One storm. Each act of a plan is the method ``do_<name>``."""
 
     def run(self) -> None:
-        """Do every act, then let all come to rest, and judge; raises :class:`Violation`."""
+        """Do every act, then let all come to rest, and judge. Raises :class:`Violation`."""
         try:
             begun = time.monotonic()
             for engine in self.engines.values():
@@ -110,7 +110,7 @@ class World(Lives):
         self.ask(engine, "resume", route=route)
 
     def do_reader_pause(self, source: str, engine: str) -> None:
-        # Of a source at which engines take turns the journals do not tell why it was given up.
+        # If engines take turns at a source, the journals do not show why it was superseded.
         if not self.plan.sources[source]["turns"]:
             self.ask(engine, "reader-pause", reader=source)
 
@@ -121,7 +121,7 @@ class World(Lives):
         self.ask(engine, "reader-restart", reader=source)
 
     def do_reader_leave(self, source: str, engine: str) -> None:
-        # Of a source at which engines take turns the journals do not tell why it was given up.
+        # If engines take turns at a source, the journals do not show why it was superseded.
         staying = [each for each in self.plan.sources if each not in (source, *self.away)]
         if staying and not self.plan.sources[source]["turns"]:
             self._reload_without(engine, source)
@@ -129,7 +129,7 @@ class World(Lives):
     def do_route_leave(self, route: str, engine: str) -> None:
         staying = [each for each in self.plan.routes if each not in (route, *self.away)]
         followed = any(self.plan.routes[each].get("after") == route for each in staying)
-        # Else it is refused: no source that waits for deliveries is told without a route.
+        # Otherwise it is refused: a source that waits for deliveries needs every route.
         waited_for = any(each["release"] == "delivered" for each in self.plan.sources.values())
         if staying and not followed and not waited_for:
             self._reload_without(engine, route)
@@ -177,7 +177,7 @@ class World(Lives):
         fields = self._range(engine, route, asked)
         if fields is None:
             return
-        # Beside the rest: looks must hold nobody.
+        # Beside the rest: a query must block no other request.
         thread = threading.Thread(
             target=self._ask_in_background, args=(engine, fields), daemon=True
         )
@@ -206,7 +206,7 @@ class World(Lives):
     def skip_parked(
         self, engine: str, route: str, first: int, last: int, *, only: bool = False
     ) -> None:
-        # Before it is done: what becomes of a request that gets no answer is open.
+        # Before it is done, because the outcome of a request without an answer is open.
         known = parked_offsets_of(self.engines[engine].directory, route)
         done = self.ask(engine, "parked-skip", route=route, first=first, last=last, only=only)
         for offset in {*known, *(done or {"offsets": ()})["offsets"]}:
@@ -216,7 +216,7 @@ class World(Lives):
     def do_reload(self, route: str, engine: str, change: dict[str, Any]) -> None:
         self._routes[route] |= change
         if "parallelism" in change:
-            # What was stored under another number of shards says nothing of these.
+            # An offset stored under another number of shards does not apply to these.
             self.truth.inexact[route] = float("inf")
         self.write_pipelines()
         self.ask(engine, "reload")
@@ -226,7 +226,7 @@ class World(Lives):
 
     def do_forget(self, route: str, engine: str) -> None:
         parked = parked_offsets_of(self.engines[engine].directory, route)
-        # Refused where it runs; without an engine the route begins anew with the next one.
+        # Refused where it runs. Without an engine the route begins again with the next one.
         if self.ask(engine, "forget", route=route) is not None:
             self.truth.read()
             self.truth.forgot(engine, route, parked, time.monotonic())
@@ -266,7 +266,7 @@ class World(Lives):
         self.stop(self.engines[engine])
 
     def do_stop_engine_hung(self, engine: str, **_: Any) -> None:
-        """Stop while syncs are slow and a source hangs: appends outlive the stop."""
+        """Stop while syncs are slow and a source hangs, so that appends outlive the stop."""
         each = self.engines[engine]
         if each.runs:
             slow = {"mode": "slow", "kinds": ["sync"], "files": ".log", "seconds": 0.5}
@@ -309,7 +309,7 @@ class World(Lives):
         each = self.engines[engine]
         if each.runs or each.backup is None:
             return
-        time.sleep(0.1)  # a worker of before sees its engine's end
+        time.sleep(0.1)  # a worker of the last engine notices its end
         shutil.rmtree(each.directory)
         shutil.copytree(each.backup, each.directory)
         self.truth.read()
@@ -317,7 +317,7 @@ class World(Lives):
         self.following[engine].begin_again()
 
     def do_remove_lock(self, engine: str, **_: Any) -> None:
-        """Remove the lock file, and start another engine: one of the two must end by itself."""
+        """Remove the lock file, and start another engine. One of the two must end by itself."""
         each = self.engines[engine]
         if not each.runs:
             return
@@ -341,7 +341,7 @@ class World(Lives):
             each.child = first
         self.following[engine].begin_again()
         if each.runs and self.ends_by_power_cut(each):
-            # Beside it somebody else has changed the disk, which its record cannot know.
+            # Another engine beside it has changed the disk, which its record does not show.
             self.stop(each)
             self.start(each)
 
@@ -351,7 +351,7 @@ class World(Lives):
             (directory / name).write_bytes(b"not ours")
 
     def do_damage_parked(self, engine: str, route: str, **_: Any) -> None:
-        """Damage a parked file while no engine runs; its route may halt, no other."""
+        """Damage a parked file while no engine runs. Its route may halt, no other."""
         each = self.engines[engine]
         if each.runs:
             return
@@ -362,7 +362,7 @@ class World(Lives):
             path.write_bytes(bytes(data))
 
     def do_look(self, engine: str, **_: Any) -> None:
-        """Look what has come so far; some of what must hold shows in the journals alone."""
+        """Read the journals so far. Some promises show in them alone."""
         self.truth.read()
 
     def do_settle(self, engine: str, *, last: bool = False, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The real command as a subprocess: start it, watch it, kill it, see what it leaves behind."""
+"""The real command as a subprocess: start it, watch it, kill it, and inspect the remains."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ sys.exit(app.execute(sys.argv[1:]))
 def without_java(
     home: Path, *words: str, timeout: float = 120, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command *words* of a user whose home is *home*, where there is no Java."""
+    """Run the command *words* of a user whose home is *home*, on a machine without Java."""
     return subprocess.run(
         [sys.executable, "-c", _WITHOUT_JAVA, *words],
         env={"PATH": "/nonexistent", "HOME": str(home), **variables},
@@ -146,14 +146,14 @@ class Running:
         return [each for each in found if kind is None or kind_of(each) == kind]
 
     def kill(self) -> list[psutil.Process]:
-        """Kill the engine alone, as the kernel would; return what it left behind for now."""
+        """Kill the engine alone, as the kernel would. Return the processes left behind for now."""
         left = self.descendants()
         self.process.kill()
         self._end()
         return left
 
     def stop(self, timeout: float = 60) -> int:
-        """Ask for a clean stop and return the exit code."""
+        """Request a clean stop and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait(timeout)
 
@@ -173,7 +173,7 @@ class Running:
 
 @contextmanager
 def running(pipeline: Path, **variables: str) -> Iterator[Running]:
-    """Run a pipeline for the length of a block; whatever happens, nothing of it stays."""
+    """Run a pipeline for the length of a block, and leave no process behind in any case."""
     engine = Running(pipeline, **variables)
     left: list[psutil.Process] = []
     try:
@@ -187,7 +187,7 @@ def running(pipeline: Path, **variables: str) -> Iterator[Running]:
 
 
 def gone(processes: list[psutil.Process], timeout: float = 10) -> list[psutil.Process]:
-    """Wait until *processes* have ended; kill and return those that have not."""
+    """Wait until *processes* have ended. Kill and return those that have not."""
     _, alive = psutil.wait_procs(processes, timeout)
     for process in alive:
         process.kill()
@@ -208,7 +208,7 @@ def transporter(*arguments: str, timeout: float = 60, **variables: str) -> Any:
 
 
 def await_true(holds: Callable[[], bool], timeout: float, what: str, pause: float = 0.1) -> None:
-    """Look every *pause* seconds whether *holds*, as an operator would, until *timeout*."""
+    """Check every *pause* seconds whether *holds*, as an operator would, until *timeout*."""
     deadline = time.monotonic() + timeout
     while not holds():
         if time.monotonic() > deadline:
@@ -217,7 +217,7 @@ def await_true(holds: Callable[[], bool], timeout: float, what: str, pause: floa
 
 
 def page(url: str, **headers: str) -> tuple[int, str]:
-    """Return the status of a page and what it says, asked for with *headers*."""
+    """Request a page with *headers*, and return its status and body."""
     request = Request(url, headers=headers)  # noqa: S310 - our own
     try:
         with urlopen(request, timeout=20) as answer:  # noqa: S310 - as above
@@ -228,7 +228,7 @@ def page(url: str, **headers: str) -> tuple[int, str]:
 
 
 def kind_of(process: psutil.Process) -> str:
-    """Tell what a process below an engine is; the Python daemon is nobody's business."""
+    """Return the kind of a process below an engine, or an empty string (the Python daemon)."""
     try:
         command = process.cmdline()
         if "java" in process.name():

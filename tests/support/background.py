@@ -1,4 +1,4 @@
-"""Work that goes on beside a test, in a thread of its own."""
+"""Work that runs beside a test, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Background:
-    """Runs ``_run`` in a thread while its block lasts; it ends when ``_stopping`` is set."""
+    """A base that runs ``_run`` in a thread during its block. Setting ``_stopping`` ends it."""
 
     def __init__(self, name: str) -> None:
         self._stopping = threading.Event()

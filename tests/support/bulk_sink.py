@@ -17,7 +17,7 @@ BULK = 4
 
 
 class BulkWriter(LinesWriter):
-    """Sends bulks, and acks the entries of a bulk when all of it is there.
+    """Sends bulks, and acks the entries of a bulk once all of it has arrived.
 
     While the file ``<path>.broken`` exists, bulks behind the second of the log fail half-way.
     """

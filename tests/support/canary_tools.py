@@ -1,4 +1,4 @@
-"""Canaries: secrets of many forms, and a search for their traces in whatever is shown."""
+"""Canaries: secrets of many forms, and a search for their traces in any output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SAMPLES: dict[str, Any] = {
     "token_url": "http://127.0.0.1:1/",
     "url": "http://127.0.0.1:1/",
 }
-"""What is written for settings that must be there; any other is ``x``."""
+"""Values of required settings. Any other setting is ``x``."""
 SASL = {"security_protocol": "sasl_plaintext", "sasl_mechanism": "PLAIN"}
 TLS = {"url": "https://127.0.0.1:1/", "cert_file": "c.pem", "key_file": "k.pem"}
 INSTALLED = sorted((kind, each.name) for kind in (READER, WRITER) for each in known(kind))
@@ -76,7 +76,7 @@ def encodings(secret: str) -> Iterator[str]:
 
 
 def lines(secret: str) -> list[str]:
-    """Return the lines of *secret* that are no secret's begin or end."""
+    """Return the lines of *secret* without the BEGIN and END lines."""
     return [each for each in secret.splitlines() if not each.startswith("-----")]
 
 

@@ -1,4 +1,4 @@
-"""A sink that says of single messages whether it takes them."""
+"""A sink that accepts or rejects single messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ChoosyWriter(LinesWriter):
-    """Takes no data that begins with ``no``, and gives a reason for what begins with ``why``."""
+    """Rejects data that begins with ``no``, and with a reason data that begins with ``why``."""
 
     def accepts(self, message: Message) -> bool:
         data = message.data or b""
@@ -23,7 +23,7 @@ class ChoosyWriter(LinesWriter):
 
 
 class MendedWriter(ChoosyWriter):
-    """Takes everything once there is a file ``<path>.mended``."""
+    """Accepts everything once there is a file ``<path>.mended``."""
 
     def accepts(self, message: Message) -> bool:
         return self._beside("mended").exists() or super().accepts(message)

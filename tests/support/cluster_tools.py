@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
 PATIENCE = 60.0
 SECRET = secrets.token_hex()
-"""What every cluster of this process shares with its engines."""
+"""The secret that every cluster of this process shares with its engines."""
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _PAGES = re.compile(r"MasterWebUI to \S+ and started at (http://\S+)")
 _FORM = re.compile(r"csrfToken[\"'][^>]*value=[\"']([^\"']+)")
@@ -87,25 +87,25 @@ def host():
 
 @dataclass
 class Node:
-    """One machine of a cluster: what its processes are started with."""
+    """One machine of a cluster, with the settings of its processes."""
 
     address: str
     before: tuple[str, ...] = ()
-    """A command that runs another one, in the machine's own view of the world."""
+    """A command that runs another one, with the machine's own mounts and network."""
 
 
 @dataclass
 class Cluster:
-    """A master and its workers; every one of them is a process of ours."""
+    """A master and its workers, each a process of this test."""
 
     folder: Path
     master: str = ""
     pages: str = ""
-    """Where the master shows its applications, and takes orders."""
+    """URL at which the master shows its applications and takes orders."""
     settings: dict[str, str] = field(default_factory=lambda: {**PROTECTED, SECRET_KEY: SECRET})
-    """What its hosts have in their own configuration."""
+    """Settings in the hosts' own configuration."""
     workers: list[psutil.Process] = field(default_factory=list)
-    """One a node, in the order in which they were started."""
+    """One a node, in start order."""
     nodes: list[Node] = field(default_factory=list)
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -149,8 +149,8 @@ class Cluster:
         next(each for each in self._processes if each.pid == worker.pid).wait(PATIENCE)
 
     def boot_host(self, number: int) -> None:
-        """Start the worker of a node again if it has ended; it comes last then."""
-        # One that was killed is there until it is waited for.
+        """Start the worker of a node again if it has ended. It then comes last."""
+        # A killed process remains a zombie until it is waited for.
         process = next(each for each in self._processes if each.pid == self.workers[number].pid)
         if process.poll() is not None:
             self.workers.pop(number)
@@ -186,7 +186,7 @@ class Cluster:
                     "SPARK_DAEMON_MEMORY": "256m",
                     "SPARK_LOCAL_HOSTNAME": node.address,
                     "SPARK_LOCAL_IP": node.address,
-                    # As on a host where nobody has logged in.
+                    # As on a host where no user has logged in.
                     "HOME": str(self.folder),
                 },
                 start_new_session=True,
@@ -205,7 +205,7 @@ class Cluster:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """Have a cluster for the length of a block; nothing of it stays."""
+    """Run a cluster for the length of a block, and leave nothing behind."""
     made = Cluster(folder)
     try:
         yield made
@@ -222,7 +222,7 @@ def below(pid: int) -> list[psutil.Process]:
 
 
 def kill(process: psutil.Process) -> None:
-    """End it as ``kill -9`` does; it may have ended by itself."""
+    """End it as ``kill -9`` does. It may have ended by itself."""
     with suppress(psutil.NoSuchProcess):
         process.kill()
 
@@ -268,14 +268,14 @@ def _parent(process: psutil.Process) -> int:
 
 
 _FREE = "grep -E '^/dev/loop' /proc/mounts | cut -d ' ' -f 2 | xargs -r umount -l"
-"""Lets go of devices that other tests unmount, and mount again."""
+"""Releases devices that other tests unmount and mount again."""
 
 
 def hiding(folders: list[Path], *outer: str) -> tuple[str, ...]:
     """Return a command that runs another one where *folders* and our checkout are empty.
 
-    The environment with the dependencies stays, wherever it is: it is what an executor must
-    have. Its link to the checkout leads nowhere.
+    The environment with the dependencies stays in its place, because an executor needs it. Its link
+    to the checkout leads nowhere.
     """
     venv = Path(sys.prefix)
     script = ["set -e", "mount --make-rprivate /", _FREE]
@@ -292,7 +292,7 @@ def hiding(folders: list[Path], *outer: str) -> tuple[str, ...]:
 
 
 def unsharing() -> tuple[str, ...]:
-    """Return what gives a command mounts of its own; skip the test where nobody may have them."""
+    """Return a command that gives another one its own mounts, or skip the test if none may."""
     tried = [("unshare", "-m"), ("unshare", "-rm")]
     for command in tried:
         probe = [*command, "sh", "-c", "mount -t tmpfs none /mnt"]
@@ -305,25 +305,25 @@ def unsharing() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Wire:
-    """What connects us to hosts of their own: a switch, and a cable to each."""
+    """The network to hosts of their own: a switch, and a cable to each host."""
 
     name: str
     ours: str
     hosts: tuple[tuple[str, tuple[str, ...]], ...]
-    """The address of each, and the command that runs another one there."""
+    """Each host's address, and the command that runs another one there."""
 
     def cut(self, number: int) -> None:
-        """Pull the cable of a host out of the switch: nobody is told, packets are gone."""
+        """Pull the cable of a host out of the switch: packets vanish without notice."""
         _do("ip", "link", "set", f"{self.name}{number}", "nomaster")
 
     def mend(self, number: int) -> None:
-        """Put it back."""
+        """Plug the cable in again."""
         _do("ip", "link", "set", f"{self.name}{number}", "master", self.name)
 
 
 @contextmanager
 def wired(count: int, net: int) -> Iterator[Wire]:
-    """Have *count* hosts with network stacks of their own; needs root and iproute2."""
+    """Run *count* hosts with network stacks of their own. Needs root and iproute2."""
     name = f"t{os.getpid() % 1000000}-"
     with ExitStack() as stack:
         _do("ip", "link", "add", name, "type", "bridge")
@@ -357,10 +357,10 @@ def _do(*command: str) -> None:
 def pipeline(
     folder: Path, master: str, sink: Path, rows: int, *, pace: float = 0.0, **options: Any
 ) -> Path:
-    """Write a pipeline of *rows* rows, ten keys, into the file *sink*; return its own.
+    """Write a pipeline of *rows* rows with ten keys into the file *sink*. Return its path.
 
-    *pace* is the seconds that an entry takes while there is no file ``<sink>.hurry``;
-    *options* are those of the route, but for ``config``, which is Spark's.
+    *pace* is the seconds that an entry takes while there is no file ``<sink>.hurry``. *options* are
+    those of the route, except ``config``, which is Spark's.
     """
     config = {"spark.executor.memory": "512m", SECRET_KEY: SECRET, **options.pop("config", {})}
     folder.mkdir(parents=True, exist_ok=True)
@@ -383,13 +383,13 @@ def pipeline(
 
 
 def delivered(sink: Path) -> list[dict[str, Any]]:
-    """Return what has arrived in *sink*, in order; a line that is half written has not."""
+    """Return the entries that have arrived in *sink*, in order, without a half-written line."""
     lines = sink.read_text().split("\n")[:-1] if sink.exists() else []
     return [json.loads(line) for line in lines]
 
 
 def check(found: list[dict[str, Any]], rows: int) -> None:
-    """Nothing is missing, first deliveries of a key are in order, workers follow each other."""
+    """Check that no entry is missing, keys are first delivered in order, and no workers overlap."""
     firsts: dict[str, list[int]] = defaultdict(list)
     seen: set[int] = set()
     for each in found:

@@ -1,4 +1,4 @@
-"""What tests of compaction and retention share: logs cut as a test wants, and plain models."""
+"""Shared tools for tests of compaction and retention: logs cut to order, and plain models."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from transporter.message import Entry
 
 LATE = 10**10
-"""Seconds after which everything that a test has logged is old."""
+"""Seconds after which all entries that a test has logged are old."""
 SECOND = 1_000_000
 
 
 class Frame(NamedTuple):
-    """An append: its messages, who read them, and the position behind them."""
+    """An append: its messages, their reader, and the position behind them."""
 
     messages: Sequence[Message]
     reader: str = "r"
@@ -54,14 +54,14 @@ def write_log(
     files: FileSystem | None = None,
     clock: Callable[[], int] = lambda: 0,
 ) -> int:
-    """Append *segments* to the log in *directory*, each frame once; return the last offset."""
+    """Append *segments* to the log in *directory*, one frame at a time. Return the last offset."""
     with CommitLog.open(directory, files=files, compression=None, clock=clock) as log:
         append_segments(log, segments)
         return log.durable
 
 
 def append_segments(log: CommitLog, segments: Sequence[Sequence[Frame]]) -> None:
-    """Append *segments* to *log*, rolling before each but where it is empty."""
+    """Append *segments* to *log*, rolling before each unless it is empty."""
     usual = log._segment_bytes
     for frames in segments:
         log._segment_bytes = 1
@@ -76,7 +76,7 @@ def bases_of(directory: Path) -> list[int]:
 
 
 def everything(directory: Path, files: FileSystem | None = None) -> dict[int, Entry]:
-    """Return all that can be read from the log."""
+    """Return all entries that can be read from the log."""
     with LogReader(directory, files) as reader:
         last = inspect(directory, files=files).last if files is None else _last(directory, files)
         return {
@@ -103,7 +103,7 @@ def compacted(
     tombstones: float = LATE,
     dry_run: bool = False,
 ) -> Report:
-    """Compact the log in *directory*, in which everything is old but no tombstone."""
+    """Compact the log in *directory*, in which everything is old except tombstones."""
     settings, now = CompactionSettings(0.0, keep, tombstones, None), LATE * SECOND // 2
     if dry_run:
         return preview(directory, files, watermark=watermark, settings=settings, now=now)

@@ -1,4 +1,4 @@
-"""What readers, routes and operators do to a log, drawn at random; the truth is kept beside it."""
+"""Acts of readers, routes and operators on a log, drawn at random, with a record of the truth."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIG: Final = SimpleNamespace(
 
 @dataclass
 class Route:
-    """An open route: its offset log, what is parked, and what its sink has."""
+    """An open route: its offset log and its parked entries."""
 
     name: str
     offsets: OffsetLog
@@ -39,7 +39,7 @@ class Route:
 
 
 class Acts:
-    """What is done while a process runs: ``log`` and ``routes`` are open, ``rng`` draws."""
+    """Acts of a running process: ``log`` and ``routes`` are open, ``rng`` draws."""
 
     rng: Random
     clock: Callable[[], int]
@@ -52,18 +52,18 @@ class Acts:
     # Acts of readers.
 
     def append(self) -> None:
-        """Append, and let the reader hear of it."""
+        """Append, and acknowledge to the reader."""
         assert self.log is not None
         proves = self.log.durable
         frame = self._frame()
         first, last = self.log.append(messages(frame.data), frame.reader, frame.position)
         assert (first, last) == (frame.first, frame.last)
         self.truth.must = self.truth.given = last
-        # The frame is durable, and with it what its header says.
+        # The frame is durable, so the durable offset in its header counts as proved.
         self.truth.proved = max(self.truth.proved, proves)
 
     def write(self) -> None:
-        """Write a reader's frame whose sync has not come yet."""
+        """Write a reader's frame that is not yet synced."""
         assert self.log is not None
         frame = self._frame()
         source = Source(frame.reader, frame.position)
@@ -71,13 +71,13 @@ class Acts:
         active.write(messages(frame.data), source, self.clock(), self.log.durable)
 
     def sync(self) -> None:
-        """Sync what was written."""
+        """Sync the written frames."""
         assert self.log is not None
         with self.log._state:
             self.log._sync_through(self.log._active.last)
 
     def roll(self) -> None:
-        """Append where the segment is full."""
+        """Append to a full segment."""
         assert self.log is not None
         self.log._segment_bytes = 1
         try:
@@ -96,7 +96,7 @@ class Acts:
             self._open_route(self.rng.choice(absent), first)
 
     def deliver(self) -> None:
-        """Deliver a slice of a route and write how far it has come."""
+        """Deliver a slice of a route and write its progress."""
         for route in self._some_route():
             assert self.log is not None
             first = route.offsets.state.next_live()
@@ -112,7 +112,7 @@ class Acts:
             self._synced(route)
 
     def skip(self) -> None:
-        """Give up on a route's next entry."""
+        """Skip a route's next entry."""
         for route in self._some_route():
             assert self.log is not None
             first = route.offsets.state.next_live()
@@ -165,7 +165,7 @@ class Acts:
                     self._synced(route)
 
     def retry(self) -> None:
-        """Ask for parked entries to be delivered; some fail again."""
+        """Request delivery of parked entries, some of which fail again."""
         for route in self._some_route():
             known = self.truth.routes[route.name]
             there = [offset for offset, kept in known.parked.items() if kept]
@@ -182,7 +182,7 @@ class Acts:
                     route.parking.failed_again(offset, "no again")
             self._synced(route)
 
-    # What the acts share.
+    # Helpers of the acts.
 
     def _frame(self) -> Frame:
         assert self.log is not None
@@ -217,7 +217,7 @@ class Acts:
         assert offsets.state == known.legal[-1], f"{offsets.state} for {known.legal[-1]}"
         known.legal = [offsets.state]
         _note_before_writing(offsets, known)
-        # Nobody else looks into this log: the reader may stay open.
+        # No other process reads this log, so the reader may stay open.
         reader = LogReader(LOG, self.disk)
         parking = Parking(CONFIG, self.log, reader, offsets, self.clock)  # type: ignore[arg-type]
         parking.store = ParkedStore(route_folder(LOG, name), self.disk)
@@ -229,7 +229,7 @@ class Acts:
         route.offsets.settle(part, self.log.durable, {"n": part.last})
 
     def _synced(self, route: Route) -> None:
-        """Note that the route's state was said to be durable."""
+        """Record the route's state as reported durable."""
         self.truth.routes[route.name].legal = [route.offsets.state]
         self.truth.proved = max(self.truth.proved, route.offsets.state.highest())
 
@@ -244,7 +244,7 @@ class Acts:
 
 
 def _note_before_writing(offsets: OffsetLog, known: RouteTruth) -> None:
-    """Let a crash in the middle of a write find the state that was being written."""
+    """Let a crash in the middle of a write find the new state legal."""
     put = offsets._put_event
 
     def putting(event: dict[str, Any], after: RouteState) -> None:

@@ -1,7 +1,6 @@
-"""Looking at every crash that random lives of a log could have had.
+"""A check of every crash state that random lives of a log could have had.
 
-``PYTHONPATH=tests:tests/support python -m crash_hunt SEED OPERATION`` shows again what went
-wrong there.
+``PYTHONPATH=tests:tests/support python -m crash_hunt SEED OPERATION`` reproduces a failure there.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How closely a life is looked at.
+    """The depth to which a life is checked.
 
-    ``acts`` a life; ``states`` a power cut before each operation, and one time in
-    ``nested_every`` also ``nested`` ones before each operation of the recovery;
-    one time in ``damage_every`` a durable frame is damaged; one time in
-    ``whole_every`` a recovered log goes on, stops and starts again. ``only``: the
-    one operation to look at.
+    A life has ``acts`` acts. Before each operation ``states`` power cuts are tried. One time in
+    ``nested_every``, ``nested`` more are tried before each operation of the recovery. One time in
+    ``damage_every`` a durable frame is damaged. One time in ``whole_every`` a recovered log goes
+    on, stops and starts again. ``only`` is the one operation to check.
     """
 
     acts: int = 30
@@ -45,12 +43,12 @@ class Plan:
 
 
 class Red(AssertionError):
-    """What went wrong in which life, and how to see it again."""
+    """A failure in one life, and the command to reproduce it."""
 
 
 @dataclass
 class Hunt:
-    """The crash states of one life: looked at, counted, never twice."""
+    """The crash states of one life, each counted and checked once."""
 
     seed: int
     numbers: Numbers
@@ -59,18 +57,18 @@ class Hunt:
     label: str = ""
 
     def __call__(self, world: World, what: str) -> None:
-        """Look at the states that a power cut right before *what* may leave."""
+        """Check the states that a power cut right before the operation *what* may leave."""
         self.label, world.watched = "", what
         if self.plan.only not in (None, world.operations):
             return
-        # The same states whether or not what came before was looked at.
+        # The same states whether or not earlier operations were checked.
         rng = Random(f"{self.seed}/{world.operations}/{what}")
         with self.numbers.aside():
             for image in crash_states(world.disk, rng, self.plan.states):
                 self._check(image, world, rng.getrandbits(32))
 
     def _check(self, image: Image, world: World, draw: int) -> None:
-        """Judge what is found on *image*."""
+        """Judge the state on *image*."""
         self.label = image.label
         found = self.seen.get(image.fingerprint)
         if found is not None:
@@ -103,7 +101,7 @@ class Hunt:
         examine(disk, whole=False, opened=opened)
 
     def _check_again(self, image: Image, world: World, first: Outcome) -> None:
-        """Judge what a second crash has left; what the first one had left is not given again."""
+        """Judge the state after a second crash, which must not assign visible offsets again."""
         found = self.seen.get(image.fingerprint)
         if found is None:
             found = examine(self._disk(image, world), whole=False)
@@ -120,13 +118,12 @@ class Hunt:
 
 
 def hunt(seed: int, plan: Plan, prepare: Callable[[World], None] = lambda _: None) -> array[int]:
-    """Live the life *seed*, looking at its crash states; return their fingerprints.
+    """Live the life *seed*, check its crash states, and return their fingerprints.
 
     Fingerprints compare between processes of one ``PYTHONHASHSEED``.
 
     Raises:
         Red: a promise was broken, or something failed that must not.
-
     """
     gc.collect()
     with tiny() as numbers:

@@ -1,4 +1,4 @@
-"""How long the state machines of this suite run, and what Hypothesis must not do to them."""
+"""Run lengths of this suite's state machines, and Hypothesis features that are off."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def run_machine(
     machine: type[RuleBasedStateMachine], *, examples: int, steps: int, exhaustive: bool
 ) -> None:
-    """Run *examples* lives of *machine*, each of *steps*; the same ones unless *exhaustive*."""
+    """Run *examples* lives of *machine*, each of *steps*, the same ones unless *exhaustive*."""
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -1,4 +1,4 @@
-"""What lets a random life repeat itself, in files of a few hundred bytes."""
+"""Deterministic ids and tiny files, so that a random life repeats itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Numbers:
-    """Where ids come from, so that a life repeats itself whatever else is looked at meanwhile."""
+    """A source of ids that repeats itself, independent of checks made in between."""
 
     drawn: int = 0
 
@@ -27,7 +27,7 @@ class Numbers:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Draw others for a while."""
+        """Draw other numbers for the length of a block."""
         kept, self.drawn = self.drawn, 1 << 40
         yield
         self.drawn = kept
@@ -35,7 +35,7 @@ class Numbers:
 
 @contextmanager
 def tiny() -> Iterator[Numbers]:
-    """Make files, reserves and strides tiny, and let everything random repeat itself."""
+    """Make files, reserves and strides tiny, and everything random deterministic."""
     numbers = Numbers()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("transporter.log.active_segment.PREALLOCATION", 2048)

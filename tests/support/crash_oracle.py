@@ -1,8 +1,7 @@
-"""What must hold after any crash of a log and its routes, and looking whether it does.
+"""Promises that must hold after any crash of a log and its routes, and their check.
 
-:func:`examine` opens what is on a disk with the real code and tells what it found;
-:func:`judge` compares that with the truth about the workload. Neither knows how
-the disk came to be as it is.
+:func:`examine` opens a disk with the real code and reports its contents. :func:`judge` compares the
+report with the truth about the workload. Neither depends on how the disk came to be as it is.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class Frame:
-    """An append of the surviving lineage; ``payload`` once it has been read and was right."""
+    """An append of the surviving lineage. ``payload`` is set once it was read and right."""
 
     first: int
     data: tuple[bytes, ...]
@@ -62,7 +61,7 @@ class Frame:
         return self.first + len(self.data) - 1
 
     def matches(self, first: int, last: int, payload: bytes) -> bool:
-        """Tell whether these are this frame's offsets and, byte by byte, its entries."""
+        """Return true if these are this frame's offsets and, byte by byte, its entries."""
         if (first, last) != (self.first, self.last):
             return False
         if self.payload is None:
@@ -78,10 +77,10 @@ class Frame:
 
 @dataclass
 class RouteTruth:
-    """What is known of one route: the states that a crash may go back to, ``None``: no route.
+    """The truth about one route: the states to which a crash may go back, ``None`` for no route.
 
-    ``parked`` says of each offset whether a copy must be there (``True``), must
-    not (``False``), or may (``None``: it is being parked or removed).
+    ``parked`` records for each offset whether a copy must be there (``True``), must not
+    (``False``), or may (``None``: it is being parked or removed).
     """
 
     legal: list[RouteState | None]
@@ -91,13 +90,14 @@ class RouteTruth:
 
 @dataclass
 class Truth:
-    """What the workload did and whom it told.
+    """The acts of the workload, and the acknowledgements it gave.
 
-    ``must`` is the highest offset that was acked, told to a source or seen by a
-    route; ``given`` the highest that anybody may hold; ``proved`` the highest
-    that the disk proves durable; ``moving`` a rename of a route in flight. ``clean``:
-    the log was stopped cleanly, and nobody has begun to open it. ``audits``: the reasons that
-    the audit file must have for ever.
+    - ``must``: the highest offset that was acked, reported to a source or seen by a route
+    - ``given``: the highest offset that any party may hold
+    - ``proved``: the highest offset that the disk proves durable
+    - ``moving``: a rename of a route in flight
+    - ``clean``: the log was stopped cleanly, and no process has begun to open it
+    - ``audits``: the reasons that the audit file must keep for ever
     """
 
     frames: list[Frame] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Truth:
     audits: list[str] = field(default_factory=list)
 
     def killed(self, found: Outcome) -> None:
-        """Go on from what a killed process has left: the disk may still lose it."""
+        """Go on from the state a killed process has left, which the disk may still lose."""
         self.frames = [frame for frame in self.frames if frame.last <= found.last]
         for name, route in list(self.routes.items()):
             if name in found.routes:
@@ -121,7 +121,7 @@ class Truth:
                 del self.routes[name]
 
     def cut(self, found: Outcome) -> None:
-        """Go on from what a power cut has left."""
+        """Go on from the state a power cut has left."""
         self.frames = [frame for frame in self.frames if frame.last <= found.last]
         self.given = max(self.given, found.visible, found.last)
         for name, route in list(self.routes.items()):
@@ -137,7 +137,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class RouteFound:
-    """A route as a recovery finds it."""
+    """A route in the state a recovery finds."""
 
     state: RouteState
     parked: frozenset[int]
@@ -145,10 +145,10 @@ class RouteFound:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a recovery finds.
+    """The state a recovery finds.
 
-    ``frames`` are ``all`` or those of the last two segments; ``visible`` is the highest
-    offset in an intact header that was there before it.
+    ``frames`` are ``all`` or those of the last two segments. ``visible`` is the highest offset in
+    an intact header that was there before it.
     """
 
     frames: tuple[tuple[int, int, bytes], ...]
@@ -186,11 +186,11 @@ def open_log(disk: SimulatedDisk, clock: Callable[[], int] = lambda: 10**6) -> C
 def examine(
     disk: SimulatedDisk, *, whole: bool, opened: Callable[[], None] | None = None
 ) -> Outcome:
-    """Recover what is on *disk*, and tell what is there.
+    """Recover the log on *disk*, and report its contents.
 
-    *opened* is called when the log and the routes are open. *whole*: look at all
-    segments, not just the last two, and at the routes; append one more, stop
-    cleanly, and look whether the next start finds it all.
+    *opened* is called when the log and the routes are open. With *whole*, check all segments, not
+    just the last two, and the routes. Then append one more, stop cleanly, and check that the next
+    start finds it all.
     """
     visible = _visible(disk)
     routes = dict(_routes(disk))
@@ -202,7 +202,7 @@ def examine(
         last=log.durable,
         next=log._active.next,
         epoch=log.epoch,
-        # A segment of this epoch is a copy of what an unclean stop has left.
+        # A segment of this epoch is a copy of one left by an unclean stop.
         recovered=log._active.header.epoch == log.epoch,
         visible=visible,
         positions=log.positions,
@@ -220,7 +220,7 @@ def examine(
 
 
 def _go_on(disk: SimulatedDisk, log: CommitLog, before: Outcome) -> None:
-    """Append one more, stop, start again: nothing may be missing, nothing may have moved."""
+    """Append one more, stop, start again, and check that nothing is missing or has moved."""
     first, last = log.append(EXTRA, READER, "position")
     _check(first == last == before.next, f"offset {first} given where {before.next} was next")
     log.close()
@@ -238,7 +238,7 @@ def _go_on(disk: SimulatedDisk, log: CommitLog, before: Outcome) -> None:
 
 
 def _frames(disk: SimulatedDisk, last: int, *, whole: bool) -> tuple[tuple[int, int, bytes], ...]:
-    """Read the log, or its last two segments; the checksums are the reader's to verify."""
+    """Read the log, or its last two segments. The reader verifies the checksums."""
     bases = segment_bases(disk, LOG)
     with LogReader(LOG, disk) as reader:
         found = []
@@ -268,7 +268,7 @@ def _visible(disk: SimulatedDisk) -> int:
 def _routes(disk: SimulatedDisk) -> Iterator[tuple[str, RouteFound]]:
     for name in declared_routes(LOG, disk):
         folder = route_folder(LOG, name)
-        # A folder without the first file is a route that was just being declared.
+        # A folder without the first file is a route whose declaration was in progress.
         if NAMES[0] in disk.names(folder):
             parked = ParkedStore(folder, disk).offsets()
             state = read_state(LOG, name, disk)
@@ -276,7 +276,7 @@ def _routes(disk: SimulatedDisk) -> Iterator[tuple[str, RouteFound]]:
 
 
 def _audits(disk: SimulatedDisk) -> Iterator[str]:
-    """Yield the reasons in the audit file that can be read, as an operator would look for them."""
+    """Yield the readable reasons in the audit file, as an operator would look for them."""
     if AUDIT not in disk.names(LOG):
         return
     for change in read_audit(disk.content(LOG / AUDIT).split(b"\n")):
@@ -332,7 +332,7 @@ def _judge_routes(found: Outcome, truth: Truth) -> None:
 def _judge_route(name: str, here: RouteFound, route: RouteTruth, last: int) -> None:
     _check(here.state in route.legal, f"route {name}: {here.state}, not one of {route.legal}")
     _check(here.state.highest() <= last, f"route {name} is ahead of the log, which ends at {last}")
-    # What is being parked may be there or not; once the record says parked, it is.
+    # A copy being parked may or may not be there. Once the record is parked, it must be.
     recorded = settled_by(here.state) - route.settled if None in route.parked.values() else set()
     for offset, known in route.parked.items():
         there = True if known is None and offset in recorded else known
@@ -347,7 +347,7 @@ def _check(holds: bool, otherwise: str) -> None:
 
 
 def damaged_is_refused(disk: SimulatedDisk, proved: int, draw: Callable[[int], int]) -> None:
-    """Hurt a frame that was proved durable: an open or a read must name it, never pass it over."""
+    """Damage a frame that was proved durable. An open or a read must report it, never skip it."""
     bases = segment_bases(disk, LOG)
     if not bases:
         return

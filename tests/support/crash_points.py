@@ -1,4 +1,4 @@
-"""Moments at which an engine of ``leader_tools`` ends the hard way, for tests of what is left."""
+"""Points at which an engine of ``leader_tools`` exits abruptly, for tests of the remains."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CODE = 9
-"""The exit code of an engine that has ended so."""
+"""Exit code of an engine that has ended so."""
 
 
 class Point(NamedTuple):
-    """A call, by whose class and name, and whether the engine ends behind it or before."""
+    """A call, by its class and name, and whether the engine ends behind it or before."""
 
     owner: type
     method: str
@@ -49,19 +49,19 @@ POINTS = {
 
 
 def ask(folder: Path, point: str) -> None:
-    """Have the next engine in *folder* end at *point*, the first time that it has rows."""
+    """Make the next engine in *folder* end at *point*, the first time that it has rows."""
     folder.mkdir(exist_ok=True)
     (folder / "die.json").write_text(json.dumps(point))
 
 
 def arm(folder: Path) -> None:
-    """Be that engine: do as a test has asked, once."""
+    """Be that engine: follow the test's request once."""
     file = folder / "die.json"
     if not file.exists():
         return
     owner, method, behind = POINTS[json.loads(file.read_text())]
     file.unlink()
-    # The first sync of an append, and not one of the log's opening.
+    # The first sync of an append, not one of the log's opening.
     ready = _noted(CommitLog, "append") if owner is _RealFile else None
     original = getattr(owner, method)
 
@@ -78,7 +78,7 @@ def arm(folder: Path) -> None:
 
 
 def _noted(owner: type, method: str) -> threading.Event:
-    """Return what is set once *method* of *owner* was called."""
+    """Return an event that is set once *method* of *owner* was called."""
     called, original = threading.Event(), getattr(owner, method)
 
     @functools.wraps(original)

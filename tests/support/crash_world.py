@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from transporter.log.commit_log import CommitLog
 
 REPEATED: Final = 0.6
-"""How often a process that died does first at its next start what it was doing."""
+"""Probability that a process that died first repeats its last act at its next start."""
 NEW_FOLDER: Final = 0.5
 NEW_NAME: Final = 0.04
-"""How often the process dies right behind the creation of one, or a rename."""
+"""Probability that the process dies right behind a creation or a rename."""
 
 
 ACTS: Final = {
@@ -53,15 +53,15 @@ ACTS: Final = {
     "delete": 1,
     "rename": 1,
 }
-"""How often each act comes in a hundred or so."""
+"""Frequency of each act in a hundred or so."""
 
 
 class PowerCut(BaseException):
-    """The power fails: nothing catches it but who asked for it."""
+    """A power failure, which only the code that requested it may catch."""
 
 
 class Killed(BaseException):
-    """The process dies in the middle of something; its page cache stays."""
+    """Death of the process in the middle of an act. Its page cache stays."""
 
 
 @dataclass
@@ -94,7 +94,7 @@ class World(Acts):
         self._take(self.disk)
 
     def act(self, name: str) -> bool:
-        """Do one act, and tell whether it came to its end.
+        """Do one act, and return true if it completed.
 
         A power cut that comes meanwhile, a kill or a sync that fails ends the process.
         """
@@ -120,7 +120,7 @@ class World(Acts):
         return False
 
     def open(self) -> None:
-        """Start the process: the log, then every route there is."""
+        """Start the process: the log, then every existing route."""
         self.sync_failed = self.truth.clean = False
         self.log = log = open_log_on(self.disk, self.clock)
         truth = self.truth
@@ -144,14 +144,14 @@ class World(Acts):
         log, self.log = self.log, None
         last = self.truth.frames[-1].last if self.truth.frames else -1
         log.close()
-        # Invariant 18: a clean stop loses nothing, and need not be recovered from.
+        # Invariant 18: a clean stop loses nothing, and does not need recovery.
         self.truth.must = last
         self.truth.given = max(self.truth.given, last)
         self.truth.proved = max(self.truth.proved, last)
         self.truth.clean = True
 
     def kill(self) -> None:
-        """Let the process die; what it wrote stays in the page cache."""
+        """Let the process die. Its writes stay in the page cache."""
         with self.numbers.aside():
             found = examine(image_of(self.disk, PAGE_CACHE).disk(), whole=True)
         judge(found, self.truth)
@@ -169,7 +169,7 @@ class World(Acts):
         self.end_in, self.end = self.rng.randint(1, 25), PowerCut
 
     def fail_a_sync(self) -> None:
-        """One of the next syncs fails; who asked for it must not go on."""
+        """Let one of the next syncs fail. Its caller must not go on."""
         left = self.rng.randrange(5)
 
         def fail(_: str) -> OSError | None:
@@ -203,7 +203,7 @@ class World(Acts):
             self.truth.routes[new].legal, self.truth.moving = state, None
             del self.truth.routes[name]
 
-    # What the acts share.
+    # Helpers of the acts.
 
     def _stop_in_order(self) -> None:
         """Stop for an operator's command, which only a power cut may end before its time."""
@@ -222,7 +222,7 @@ class World(Acts):
         self.sync_failed = False
 
     def _go_on(self) -> None:
-        """Lose power: what is on the disk is one of many things, and the next start finds it."""
+        """Lose power: the disk has one of many possible states, which the next start finds."""
         images = list(crash_states(self.disk, self.rng, 12))
         image = self.rng.choice(images)
         self.history.append(f"image: {image.label}")
@@ -239,7 +239,7 @@ class World(Acts):
         fatal = NEW_FOLDER if what.endswith("/") else NEW_NAME
         named = self.mortal and what.startswith(("create ", "rename "))
         if named and not self.end_in and self.rng.random() < fatal:
-            # A name that no sync has covered is what processes trip over after their death.
+            # A dead process's successor stumbles over a name that no sync has covered.
             self.end_in, self.end = 2, Killed
         if self.end_in:
             self.end_in -= 1
@@ -247,7 +247,7 @@ class World(Acts):
                 raise self.end(what)
 
     def _look(self, what: str) -> None:
-        """Take in what a route or another process could see right now, then let others look."""
+        """Record the state that routes and other processes can see now, then call the watcher."""
         truth = self.truth
         seen = published_offset(self.disk, LOG) if self.disk.is_directory(LOG) else None
         truth.must = max(truth.must, -1 if seen is None else seen)

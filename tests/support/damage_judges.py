@@ -1,9 +1,9 @@
-"""What may become of a damaged log, a damaged offset log, a damaged parked entry: the judges.
+"""Judges of damage: the allowed fates of a log, an offset log and a parked entry.
 
-Each goes the ways that users go (look, read, open, append, stop, open again) and
-raises ``AssertionError`` for whatever must not be: an altered entry, a hole, an
-offset given twice, a refusal that changed something. What must become of it is
-told from what was written alone, never by asking the code under test.
+Each goes the ways that users go (look, read, open, append, stop, open again) and raises
+``AssertionError`` for any forbidden result: an altered entry, a hole, an offset assigned twice, a
+refusal that changed something. The expected result is derived from the written bytes alone, never
+from the code under test.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 
 class Expected(NamedTuple):
-    """What must become of a log whose last segment is damaged.
+    """The required fate of a log whose last segment is damaged.
 
-    ``refused`` is whether it may be opened: ``False``, ``True``, or ``None`` where
-    the index decides whether the open looks there (the read finds it then).
-    ``last`` is the last offset that is there once it is open, ``floor`` the highest
-    proved one. ``hurt`` is the frame that cannot be read, ``behind`` whether those
-    behind it need not be found. ``used`` is the highest offset never to be given again.
+    ``refused`` is whether it may be opened: ``False``, ``True``, or ``None`` where the index
+    decides whether the open looks there (the read finds it then). ``last`` is the last offset that
+    is there once it is open, ``floor`` the highest proved one. ``hurt`` is the frame that cannot be
+    read, ``behind`` whether those behind it need not be found. ``used`` is the highest offset never
+    to be assigned again.
     """
 
     refused: bool | None
@@ -50,11 +50,11 @@ class Expected(NamedTuple):
     behind: bool = False
     used: int = -1
     vague: bool = False
-    """Whether a reader's position may be an older one."""
+    """True if a reader's position may be an older one."""
 
 
 def expect(left: Left, damage: Damage) -> Expected:
-    """Tell, from what was written alone, what *damage* to the last segment must lead to."""
+    """Return the required result of *damage* to the last segment, from the written bytes alone."""
     if damage.byte < left.begin:
         return Expected(refused=True, last=left.last, floor=left.proved)
     return _after_cut(left, damage.byte) if damage.bit is None else _after_flip(left, damage.byte)
@@ -94,11 +94,11 @@ def _rounded(left: Left, floor: int) -> int:
 
 
 NEW = some_messages(999, 2)
-"""What is appended to a log that was damaged and opened."""
+"""Entries that are appended to a log that was damaged and opened."""
 
 
 def judge_last_segment(left: Left, place: Place, name: str, damage: Damage) -> None:
-    """Take an exact prefix or a refusal, by every way into the log; no refusal changes a thing."""
+    """Accept an exact prefix or a refusal, by every way into the log. A refusal changes nothing."""
     expected = expect(left, damage)
     refused = _look(place, expected)
     read_all(left, place, expected, refused=refused)
@@ -115,7 +115,7 @@ def judge_last_segment(left: Left, place: Place, name: str, damage: Damage) -> N
 
 
 def refuses(call: Callable[..., object], *arguments: object) -> None:
-    """See that *call* is refused in so many words."""
+    """Check that *call* raises a documented refusal."""
     try:
         call(*arguments)
     except TransporterError:
@@ -124,7 +124,7 @@ def refuses(call: Callable[..., object], *arguments: object) -> None:
 
 
 def judge_index(left: Left, place: Place, name: str, damage: Damage) -> None:
-    """Miss nothing: a hint that is damaged or gone costs no entry, and the log goes on."""
+    """Miss no entry: an index that is damaged or gone costs none, and the log goes on."""
     expected = expect(left, Damage(1 << 62, 0))
     assert not _look(place, expected)
     read_all(left, place, expected, refused=False)
@@ -135,7 +135,7 @@ def judge_index(left: Left, place: Place, name: str, damage: Damage) -> None:
 
 
 def judge_sealed_segment(left: Left, place: Place, name: str, damage: Damage) -> None:
-    """Find what is in other segments; what is in the damaged one is exact or refused.
+    """Read every intact segment. Entries of the damaged one are exact or refused.
 
     A damaged segment header is different: every open looks at it and refuses the log.
     """
@@ -163,7 +163,7 @@ def judge_sealed_segment(left: Left, place: Place, name: str, damage: Damage) ->
 
 
 def judge_meta(left: Left, place: Place, name: str, damage: Damage) -> None:
-    """See refused whatever changes in the log's meta, but for the newline at its end."""
+    """Check that any change in the log's meta is refused, except for the newline at its end."""
     harmless = damage.byte == len(place.content[name]) - 1
     log = opened(place)
     if log is not None:
@@ -176,9 +176,9 @@ def judge_meta(left: Left, place: Place, name: str, damage: Damage) -> None:
 
 
 def _thorough(left: Left, damage: Damage) -> bool:
-    """Tell whether to use the log that was opened, too: it takes as long as all the rest.
+    """Return true if the opened log is to be used, too, which takes as long as all the rest.
 
-    For each truncation, each bit of a frame's header, one bit of each other byte.
+    It is true for each truncation, each bit of a frame's header, and one bit of each other byte.
     """
     if damage.bit is None or damage.bit == damage.byte % 8:
         return True
@@ -187,7 +187,7 @@ def _thorough(left: Left, damage: Damage) -> bool:
 
 
 def _look(place: Place, expected: Expected) -> bool:
-    """Look at the log as a command does; tell whether it was refused."""
+    """Look at the log as a command does. Return true if it was refused."""
     try:
         found = inspect(place.directory, proved_offset(place.directory, place.files), place.files)
     except TransporterError as refusal:
@@ -200,7 +200,7 @@ def _look(place: Place, expected: Expected) -> bool:
 
 
 def opened(place: Place) -> CommitLog | None:
-    """Open the log; return ``None`` when that is refused."""
+    """Open the log. Return ``None`` when that is refused."""
     try:
         return CommitLog.open(
             place.directory,
@@ -213,7 +213,7 @@ def opened(place: Place) -> CommitLog | None:
 
 
 def use(left: Left, place: Place, expected: Expected, log: CommitLog, *, kill: bool) -> None:
-    """Check what the open *log* says, append, leave it, open it again, read everything."""
+    """Check the open *log*'s state, append, leave it, open it again, read everything."""
     with ExitStack() as stack:
         stack.callback(crash if kill else CommitLog.close, log)
         assert log.durable == expected.last
@@ -237,7 +237,7 @@ def _positions(left: Left, last: int = 1 << 62) -> dict[str, str]:
 
 
 def _check_positions(found: dict[str, str], left: Left, expected: Expected) -> None:
-    """No reader goes on beyond what the log holds; none goes back without need."""
+    """Check that no reader is beyond the log's contents, and none goes back without need."""
     if not expected.vague:
         assert found == _positions(left, expected.last)
     held = {kept.position for kept in left.frames if kept.frame.last <= expected.last}
@@ -245,7 +245,7 @@ def _check_positions(found: dict[str, str], left: Left, expected: Expected) -> N
 
 
 def read_all(left: Left, place: Place, expected: Expected, *, refused: bool) -> None:
-    """Read all that must be there, in one go, and from the first damage on each on its own."""
+    """Read all required entries in one go, then one by one from the first damage on."""
     frames = [kept for kept in left.frames if kept.frame.last <= expected.last]
     with LogReader(place.directory, place.files) as reader:
         found = read_in_order(reader, frames)
@@ -268,7 +268,7 @@ def _read_alone(reader: LogReader, kept: Kept, expected: Expected, *, refused: b
 
 
 def read_in_order(reader: LogReader, frames: list[Kept]) -> int:
-    """Read *frames* in one go; return how many came, all of them exactly as written."""
+    """Read *frames* in one go. Return the number read, all of them exactly as written."""
     count = 0
     if not frames:
         return count
@@ -290,7 +290,7 @@ def _read_backwards(left: Left, place: Place, last: int) -> None:
 
 
 def judge_offsets(route: LeftRoute, place: Place, name: str, damage: Damage) -> None:
-    """Find the route's state before the first record that was hurt, also when it is used."""
+    """Find the route's state before the first damaged record, also when it is used."""
     expected = route.state_after(name, damage)
     if expected is None:
         for look in (read_state, OffsetLog):
@@ -319,7 +319,7 @@ def kill(log: OffsetLog) -> None:
 
 
 def judge_parked(parked: dict[str, Parked], place: Place, name: str, damage: Damage) -> None:
-    """See the parked entry exact or refused, and no other one suffer."""
+    """Check that the parked entry is exact or refused, and that no other one suffers."""
     folder = route_folder(place.directory, ROUTE)
     frame = FrameHeader.decode(place.content[name], 0, 0)
     assert frame is not None

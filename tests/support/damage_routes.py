@@ -1,4 +1,4 @@
-"""Offset logs and parked entries as they were left, to be damaged."""
+"""Offset logs and parked entries as a process left them, to be damaged."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LeftRoute:
-    """A route's offset log as it was left.
+    """A route's offset log as a process left it.
 
-    ``known`` tells the state behind each record: by file, in order, with the byte
-    where the record's own bytes end (padding left out). ``current`` is the newest file.
+    ``known`` holds the state behind each record: by file, in order, with the byte where the
+    record's own bytes end (padding left out). ``current`` is the newest file.
     """
 
     content: dict[str, bytes]
@@ -32,7 +32,7 @@ class LeftRoute:
     current: str
 
     def state_after(self, name: str, damage: Damage) -> RouteState | None:
-        """Return the state that *damage* to the file *name* leaves; ``None`` when it is none."""
+        """Return the state that *damage* to the file *name* leaves, or ``None`` without one."""
         other = next(each for each in self.known if each != self.current)
         if name != self.current:
             return self.known[self.current][-1][1]
@@ -99,7 +99,7 @@ def _some_event(log: OffsetLog, number: int) -> None:
 
 
 def leave_parked(directory: Path) -> dict[str, Parked]:
-    """Park three entries of a route, each in its own file below *directory*; return them."""
+    """Park three entries of a route, each in its own file below *directory*. Return them."""
     parked = {}
     with small():
         store = ParkedStore(route_folder(directory, ROUTE))

@@ -1,8 +1,8 @@
-"""What tests of damage share: logs as they were left, every way to hurt them, and the judge.
+"""Shared tools for tests of damage: logs as left behind, every kind of damage, and the sweep.
 
-A judge goes the ways that users go (look, read, open, append, stop, open again) and
-raises ``AssertionError`` for whatever the log must not do; a :func:`sweep` collects
-what the judges say, so that a mutation control can see that they say something.
+A judge goes the ways that users go (look, read, open, append, stop, open again) and raises
+``AssertionError`` for any forbidden result. A :func:`sweep` collects the judges' complaints, so
+that a mutation control can check that there are some.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from transporter.log.filesystem import File
     from transporter.log.format import FrameHeader
 MAX_READ = 64 << 20
-"""Bytes that may be asked for at once, whatever a damaged length says (Invariant 17)."""
+"""Bytes that one read may request, even if a damaged frame records more (Invariant 17)."""
 LOCK = "lock"
 ROUTE = "out"
 
 
 class Damage(NamedTuple):
-    """One bit that changes, or, without a bit, the byte from which on everything is gone."""
+    """One flipped bit, or, without a bit, the byte from which on everything is gone."""
 
     byte: int
     bit: int | None = None
@@ -59,7 +59,7 @@ def every_damage(data: bytes) -> list[Damage]:
 
 
 class Watched(RealFileSystem):
-    """The real disk; keeps the names that were changed, and the most that a read asked for."""
+    """The real disk. Keeps the names that were changed, and the largest read request."""
 
     def __init__(self) -> None:
         self.changed: set[str] = set()
@@ -108,7 +108,7 @@ class _WatchedFile:
 
 
 class Kept(NamedTuple):
-    """A frame as it was written: its segment, header, entries, and its reader's position."""
+    """A written frame: its segment, header, entries, and its reader's position."""
 
     base: int
     frame: FrameHeader
@@ -118,10 +118,10 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class Left:
-    """A log as it was left, and all that must be known of it to judge what damage does.
+    """A log as a process left it, with all facts needed to judge the effect of damage.
 
-    ``base`` is that of the last segment, ``begin`` the byte of its first frame,
-    ``proved`` what ``meta`` and the offset logs prove durable.
+    ``base`` is that of the last segment, ``begin`` the byte of its first frame, ``proved`` the
+    offset that ``meta`` and the offset logs prove durable.
     """
 
     content: dict[str, bytes]
@@ -148,14 +148,14 @@ class Left:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a log comes to be left: what is written, and how it ends.
+    """The history of a log that is left: its entries, and how it ends.
 
-    ``rows`` of ``size`` bytes a frame; the last ``loose`` frames were never synced;
-    an offset log proves the offsets up to ``settled``; ``zeros`` reserved bytes stay,
-    or, with ``fill``, as many frames are written as fit, and zeros up to that length.
-    ``end`` is ``killed``, ``closed`` or ``sealed`` (killed behind the trailer);
-    ``before`` it there is nothing, a sealed segment (``rolled``), or one that
-    recovery cut and copied (``recovered``).
+    A frame has ``rows`` rows of ``size`` bytes. The last ``loose`` frames were never synced. An
+    offset log proves the offsets up to ``settled``. ``zeros`` reserved bytes stay. With ``fill``,
+    as many frames are written as fit, and zeros up to that length.
+
+    ``end`` is ``killed``, ``closed`` or ``sealed`` (killed behind the trailer). ``before`` it there
+    is nothing, a sealed segment (``rolled``), or one that recovery cut and copied (``recovered``).
     """
 
     name: str
@@ -172,14 +172,14 @@ class Kind:
     compression: str | None = None
 
     def messages(self, number: int) -> pa.RecordBatch:
-        """Return what is written into a frame; every second one is too small to be compressed."""
+        """Return the messages of a frame. Every second one is too small to be compressed."""
         return some_messages(
             number, self.rows, 40 if self.compression and number % 2 else self.size
         )
 
 
 def some_messages(number: int, rows: int = 1, size: int = 100) -> pa.RecordBatch:
-    """Return a batch that no other number gives, with something in every column."""
+    """Return a batch unique to its number, with something in every column."""
     return messages_to_batch(
         [
             Message(
@@ -196,7 +196,7 @@ def some_messages(number: int, rows: int = 1, size: int = 100) -> pa.RecordBatch
 
 
 def leave(directory: Path, kind: Kind) -> Left:
-    """Make a log of *kind* in *directory* and leave it; return what it is."""
+    """Make a log of *kind* in *directory*, leave it, and return its description."""
     with small(kind.stride):
         _before(directory, kind)
         log = _open(directory, compression=kind.compression)
@@ -228,7 +228,7 @@ def _fitting(log: CommitLog, kind: Kind) -> int:
 
 
 def describe(directory: Path) -> Left:
-    """Return what the undamaged log in *directory* is."""
+    """Return the description of the undamaged log in *directory*."""
     frames = _kept(directory)
     base = frames[-1].base
     with closing(Segment(RealFileSystem(), directory / segment_name(base))) as segment:
@@ -321,7 +321,7 @@ class Place:
             self._restore(path)
 
     def unchanged(self, name: str, damage: Damage) -> None:
-        """Make sure that nothing but the lock was touched since the damage was done."""
+        """Check that nothing but the lock was touched since the damage was done."""
         assert not self.files.changed - {LOCK}, f"changed: {self.files.changed}"
         if damage.byte % 16 == 0:
             found = {path: (self.directory / path).read_bytes() for path in self._names()}
@@ -356,7 +356,7 @@ def sweep(
     damages: Iterable[tuple[str, Damage]],
     most: int = 5,
 ) -> list[str]:
-    """Return what *judge* has to say of *damages*, up to *most* complaints."""
+    """Return the complaints of *judge* about *damages*, up to *most*."""
     said: list[str] = []
     for name, damage in damages:
         with place.damaged(name, damage):

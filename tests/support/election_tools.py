@@ -1,4 +1,4 @@
-"""Electors at work: pulsed by threads and processes, watched all the time, and a bad pooler."""
+"""Electors pulsed by threads and processes under constant watch, and a bad pooler."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ GAP = 0.05
 PATIENCE = 60.0
 TERM = 1.0
 SESSION = 6.0
-"""Seconds that a broker as it comes allows a session at the least."""
+"""The shortest session, in seconds, that a broker allows by default."""
 BUSY = 0.4
-"""Seconds by which a machine that others use, too, may be late."""
+"""Seconds by which a shared machine may be late."""
 
 CHILD = """
 import json, sys, time
@@ -47,7 +47,7 @@ while True:
 
 
 class Engine:
-    """A thread that pulses an elector as an engine does; keeps what it was told."""
+    """A thread that pulses an elector as an engine does, and keeps the reported transitions."""
 
     def __init__(self, elector: Elector, gap: float = GAP) -> None:
         self.elector, self.gap = elector, gap
@@ -56,7 +56,7 @@ class Engine:
         self.longest = 0.0
         self.error: BaseException | None = None
         self.pulsing = threading.Event()
-        """Cleared, the engine is as one that is paused."""
+        """Flag that is cleared while the engine is paused."""
         self.pulsing.set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -93,7 +93,7 @@ class Engine:
 
 
 class Watch:
-    """Looks all the time how many lead."""
+    """A constant watch of the number of leaders."""
 
     def __init__(self) -> None:
         self.engines: list[Engine] = []
@@ -115,7 +115,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stop.wait(0.001):
-            # Two looks: between the first elector's and the second's one may have handed over.
+            # Look twice: between reading two electors the first may have handed over.
             if len(leaders := self.leaders) > 1 and all(each.leads for each in leaders):
                 self.worst.append(f"{len(leaders)} led at {time.monotonic()}")
 
@@ -128,18 +128,18 @@ class Watch:
         return self.engines[-1]
 
     def leader(self, seconds: float = PATIENCE) -> Engine:
-        """Wait until one leads, and return it."""
+        """Wait for a leader, and return it."""
         until(lambda: self.leaders, "somebody leads", seconds)
         return self.leaders[0]
 
     def successor(self, of: Engine, seconds: float = PATIENCE) -> Engine:
-        """Wait until one leads that is not *of*, and return it."""
+        """Wait for a leader other than *of*, and return it."""
         until(lambda: [each for each in self.leaders if each is not of], "another leads", seconds)
         return next(each for each in self.leaders if each is not of)
 
 
 def until(holds: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Look again and again whether *holds*; fail after *seconds*."""
+    """Check *holds* repeatedly, and fail after *seconds*."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -152,7 +152,7 @@ def tell(text: str) -> None:
 
 
 def elector(dsn: str = "", name: str = "orders", **election: Any) -> Elector:
-    """Return an elector; by PostgreSQL, with a term of a second, unless told otherwise."""
+    """Return an elector, by default through PostgreSQL with a term of a second."""
     values = {"kind": "postgres", "term": TERM, **election}
     return make_elector(TypeAdapter(Election).validate_python(values), name, SecretStr(dsn))
 
@@ -179,12 +179,12 @@ class Child:
         return bool(self.lines) and self.lines[-1][1] == "leader"
 
     def stop(self) -> float:
-        """Freeze it; return when."""
+        """Freeze it. Return the time."""
         self.process.send_signal(signal.SIGSTOP)
         return time.monotonic()
 
     def resume(self) -> tuple[float, str, list[str]]:
-        """Let it go on; return the first pulse that it finished behind the pause."""
+        """Let it go on. Return the first pulse that it finished behind the pause."""
         seen = len(self.lines)
         resumed = time.monotonic()
         self.process.send_signal(signal.SIGCONT)
@@ -202,7 +202,7 @@ class Child:
 
 @contextmanager
 def child(election: dict[str, Any], dsn: str = "") -> Iterator[Child]:
-    """Run an engine in a process of its own; it leads when the block begins."""
+    """Run an engine in a process of its own. It leads when the block begins."""
     made = Child(election, dsn)
     try:
         until(lambda: made.leads, "the child leads")
@@ -212,7 +212,7 @@ def child(election: dict[str, Any], dsn: str = "") -> Iterator[Child]:
 
 
 class Pooler:
-    """Lends one session of the server to all its clients, a question at a time."""
+    """A pooler that lends one server session to all its clients, one query at a time."""
 
     def __init__(self, port: int) -> None:
         self._lock = threading.Lock()

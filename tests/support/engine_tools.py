@@ -1,7 +1,7 @@
-"""What tests of the engine share: a host without Spark, adaptors over files, a pipeline maker.
+"""Shared tools for tests of the engine: a host without Spark, file adaptors, a pipeline maker.
 
-Run as a program this file forks hosts: each answers the engine as the Spark host
-does, but starts its workers by a plain fork.
+Run as a program this file forks hosts. Each responds to the engine as the Spark host does, but
+starts its workers by a plain fork.
 """
 
 from __future__ import annotations
@@ -53,19 +53,25 @@ if TYPE_CHECKING:
     from transporter.protocol.channel import WorkerChannel
 
 PATIENCE = 20.0
-"""Seconds after which a test gives up; nothing waits that long when all is well."""
+"""Seconds after which a test fails. No wait lasts that long in a passing run."""
 
 
 @dataclass
 class SparklessHost:
-    """Launches hosts without Spark; implements ``carrier.Launch``.
+    """Launches hosts without Spark. Implements ``carrier.Launch``.
 
-    Behaviours are used one a launch, the last one for ever: ``good``; ``dead``
-    ends at once; ``mute`` never calls; ``slow`` calls and is never ready;
-    ``busy`` is ready and starts no worker; ``stubborn`` never ends by itself;
-    ``gossip`` tells of the end of a worker only when it has started the next;
-    ``doomed`` calls and ends for a reason; ``removed`` ends for a reason when it is asked
-    for a worker; ``refusing`` starts none and says why.
+    Each launch uses the next behaviour, and the last one is used for ever:
+
+    - ``good``
+    - ``dead`` ends at once
+    - ``mute`` never calls
+    - ``slow`` calls and is never ready
+    - ``busy`` is ready and starts no worker
+    - ``stubborn`` never ends by itself
+    - ``gossip`` reports the end of a worker only when it has started the next
+    - ``doomed`` calls and ends for a reason
+    - ``removed`` ends for a reason when a worker is requested
+    - ``refusing`` starts none and reports why
     """
 
     behaviours: list[str] = field(default_factory=lambda: ["good"])
@@ -79,7 +85,7 @@ class SparklessHost:
 
 
 class Host:
-    """A host process; has of ``subprocess.Popen`` what the carrier uses."""
+    """A host process with the ``subprocess.Popen`` members that the carrier uses."""
 
     def __init__(self, pid: int, stdin: BinaryIO) -> None:
         self.pid, self.stdin = pid, stdin
@@ -88,7 +94,7 @@ class Host:
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        """Tell whether it has ended."""
+        """Return the exit code, or ``None`` while it runs."""
         with suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
@@ -111,7 +117,7 @@ class Host:
 
 
 class _Nursery:
-    """A process that has imported everything and forks hosts: each is then there in 10 ms."""
+    """A process that has imported everything and forks hosts, each within 10 ms."""
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair()
@@ -120,7 +126,7 @@ class _Nursery:
         atexit.register(self._end)
 
     def bear(self, behaviour: str, ticket: Ticket) -> Host:
-        """Fork a host and tell it where to call; it starts when it reads that."""
+        """Fork a host and send it the engine's address. It starts when it reads that."""
         reading, writing = os.pipe()
         socket.send_fds(self._channel, [b"h"], [reading])
         os.close(reading)
@@ -143,7 +149,7 @@ def _nursery() -> _Nursery:
 
 
 def fork_hosts() -> None:
-    """Fork a host for every descriptor that comes, which is its standard input."""
+    """Fork a host for every descriptor that arrives, which becomes its standard input."""
     channel = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -216,7 +222,7 @@ def _start_workers(engine: WorkerChannel, behaviour: str) -> None:
 
 
 def _work(asked: Invitation, engine: WorkerChannel, lifeline: tuple[int, int]) -> None:
-    """Serve as *asked* says as long as the host lives, as a Python worker of Spark does."""
+    """Serve the invitation as long as the host lives, as a Python worker of Spark does."""
     engine.close()
     os.close(lifeline[1])
 
@@ -230,7 +236,7 @@ def _work(asked: Invitation, engine: WorkerChannel, lifeline: tuple[int, int]) -
 
 
 class LinesConfig(AdaptorConfig):
-    """Where a :class:`LinesReader` reads."""
+    """Settings of a :class:`LinesReader`."""
 
     path: LocalPath
     end: bool = True
@@ -238,7 +244,7 @@ class LinesConfig(AdaptorConfig):
 
 
 class LinesReader:
-    """Reads ``namespace data`` lines of a file; the position is the number of lines read."""
+    """Reads ``namespace data`` lines of a file. The position is the number of lines read."""
 
     Config: ClassVar[type[AdaptorConfig]] = LinesConfig
 
@@ -268,23 +274,23 @@ class LinesReader:
 
 
 class LinesWriterConfig(AdaptorConfig):
-    """How a :class:`LinesWriter` behaves."""
+    """Settings of a :class:`LinesWriter`."""
 
     path: LocalPath
     reject: tuple[int, ...] = ()
     stores_offset: bool = False
     show: bool = False
     die_at: int = -1
-    """The worker ends the hard way at this offset, once."""
+    """Offset at which the worker exits abruptly, once."""
     pause_at: int = -1
-    """Waits at this offset as long as the file ``<path>.paused`` exists."""
+    """Offset at which it waits as long as the file ``<path>.paused`` exists."""
 
 
 class LinesWriter:
-    """Appends what is delivered to a file, a line of JSON an entry.
+    """Appends delivered entries to a file, one line of JSON each.
 
-    While a file ``<path>.down`` exists the sink is unavailable; what it holds is
-    the name of the step that fails, ``open`` or ``write``.
+    While a file ``<path>.down`` exists the sink is unavailable. Its content is the name of the step
+    that fails, ``open`` or ``write``.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = LinesWriterConfig
@@ -348,9 +354,9 @@ class LinesWriter:
 
 
 def delivered(path: Path) -> list[dict[str, Any]]:
-    """Return what a :class:`LinesWriter` has delivered to *path*, in order.
+    """Return the entries a :class:`LinesWriter` has delivered to *path*, in order.
 
-    A line that it is writing at this moment is none yet.
+    A line that is being written at this moment does not count yet.
     """
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
@@ -363,7 +369,7 @@ def offsets(path: Path) -> list[int]:
 
 @dataclass
 class Holders:
-    """Offset logs that run, with no reader; a ``retention_holds.Holders``."""
+    """Running offset logs without a reader, as a ``retention_holds.Holders``."""
 
     offsets: dict[str, OffsetLog]
     feeds: tuple[()] = ()
@@ -374,7 +380,7 @@ class Holders:
 def make_pipeline(folder: Path, lines: list[str], *, end: bool = True, **routes: Any) -> Pipeline:
     """Return a pipeline from ``source.txt`` with *lines* into ``<route>.jsonl`` for each route.
 
-    A route is given as its keys; those of its writer under ``writer``.
+    A route is given as its keys, with those of its writer under ``writer``.
     """
     from transporter.pipeline.config import load  # noqa: PLC0415 - the host does without
 
@@ -399,7 +405,7 @@ def _route(name: str, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 class Events:
-    """Keeps what the engine tells; implements ``events.Observer``."""
+    """Keeps the engine's events. Implements ``events.Observer``."""
 
     def __init__(self) -> None:
         self.all: list[tuple[str, dict[str, Any]]] = []
@@ -415,7 +421,7 @@ class Events:
         return [details for name, details in list(self.all) if name == event]
 
     def await_count(self, event: str, count: int = 1) -> dict[str, Any]:
-        """Wait for *count* of *event*; return the details of the last of them."""
+        """Wait for *count* of *event*. Return the details of the last of them."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.named(event)) >= count, PATIENCE), (
                 event,
@@ -425,7 +431,7 @@ class Events:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for something that happens in another process."""
+    """Wait for an event in another process."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -461,7 +467,7 @@ def run_to_end(pipeline: Pipeline, events: Events | None = None) -> Engine:
 
 
 def worker_spec(folder: Path, **settings: Any) -> WorkerSpec:
-    """Return what a worker for route ``out`` of a log in *folder* is told.
+    """Return the specification of a worker for route ``out`` of a log in *folder*.
 
     Settings but ``namespace`` and ``writer`` are the writer's.
     """
@@ -478,13 +484,13 @@ def worker_spec(folder: Path, **settings: Any) -> WorkerSpec:
         writer=settings.pop("writer", "engine_tools:LinesWriter"),
         settings={"path": "out.jsonl", **settings},
         folder=str(folder),
-        # Some workers are threads of the test's own process: a watch that fires would end that.
+        # Some workers are threads of the test's own process, which a watchdog that fires would end.
         slice_timeout=3600.0,
     )
 
 
 def hello(spec: WorkerSpec) -> Hello:
-    """Return what a worker for *spec* says first."""
+    """Return the first message of a worker for *spec*."""
     return Hello(spec.route, spec.shard, spec.epoch, os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""A sink that fails as it is told, entry by entry; what it is told can change while it runs."""
+"""A sink that fails on configured entries, and whose configuration can change while it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FailingConfig(AdaptorConfig):
-    """Where it writes, and what its failures look like."""
+    """The output path, and the kind of failure."""
 
     path: LocalPath
     how: str = "named"
@@ -26,7 +26,7 @@ class FailingConfig(AdaptorConfig):
 
 
 class FailingWriter:
-    """Appends ``{"offset": …, "data": …}`` lines; entries whose ``bad`` is true fail.
+    """Appends ``{"offset": …, "data": …}`` lines, and fails on entries whose ``bad`` is true.
 
     While a file ``<path>.mended`` exists nothing fails any more.
     """
@@ -67,7 +67,7 @@ class FailingWriter:
 
 
 def fail(how: str) -> None:
-    """Fail in the ways that no exception tells of."""
+    """Fail in the ways that raise no exception."""
     if how == "exit":
         os._exit(3)
     if how == "hang":
@@ -80,5 +80,5 @@ def fail(how: str) -> None:
 
 
 def written(path: Path) -> list[dict[str, Any]]:
-    """Return what was delivered, in order."""
+    """Return the delivered entries, in order."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -28,15 +28,15 @@ LOG_TIME = 1_700_000_000_123_456
 
 
 class Killed(BaseException):
-    """What a kill looks like from inside: nothing but descriptors is let go."""
+    """A kill seen from inside: only descriptors are closed."""
 
 
 @dataclass
 class EndingDisk(Disk):
     """Ends the writer at the ``at``-th call that changes something, or refuses it as full.
 
-    ``within`` leaves half of what an append was to write. Syncs do nothing: a
-    kill leaves the page cache as it is.
+    ``within`` leaves half of an append. Syncs do nothing, because a kill leaves the page cache as
+    it is.
     """
 
     at: int = 0
@@ -94,10 +94,10 @@ class EndingDisk(Disk):
 
 @dataclass
 class Engine:
-    """Delivers numbered entries as the engine does, and knows what the sink must hold.
+    """Delivers numbered entries as the engine does, and keeps the sink's required content.
 
-    Of a slice that was ended by a kill it has heard nothing, and goes on behind
-    what it had settled or what the sink says it has.
+    A slice that was ended by a kill is unconfirmed. Delivery goes on behind the offset that was
+    settled, or that the sink has stored.
     """
 
     path: Path
@@ -111,7 +111,7 @@ class Engine:
     writer: FileWriter | None = None
 
     def start(self, disk: Disk | None = None) -> None:
-        """Open a writer and take what the sink has stored as settled."""
+        """Open a writer and settle the entries that the sink has stored."""
         self.context = replace(self.context, epoch=self.context.epoch + 1)
         settings = {"path": self.path, "format": "data", **self.settings}
         self.writer = FileWriter(FileWriter.Config(**settings), disk or EndingDisk())
@@ -125,12 +125,12 @@ class Engine:
         return self.total if self.last is None else self.last
 
     def settle(self, offset: int) -> None:
-        """Take everything up to *offset* as delivered."""
+        """Record everything up to *offset* as delivered."""
         self.delivered += range(self.next, offset + 1)
         self.next = max(self.next, offset + 1)
 
     def deliver(self, count: int) -> bool:
-        """Deliver up to *count* entries; tell whether all of them arrived."""
+        """Deliver up to *count* entries. Return true if all of them arrived."""
         assert self.writer is not None
         rows = range(self.next, min(self.next + count, self.end + 1))
         batch = entries([Message("n", line(n)) for n in rows], self.next)
@@ -152,25 +152,25 @@ class Engine:
         self.next, self.last = go_on, None
 
     def stop(self) -> None:
-        """Let go of everything, as the end of a process does."""
+        """Close everything, as the end of a process does."""
         if self.writer is not None:
             self.writer.close()
         self.writer = None
 
     def finish(self, size: int = 7, disk: Disk | None = None) -> None:
-        """Start with a sound disk, deliver what is left and stop."""
+        """Start with a sound disk, deliver the remaining entries and stop."""
         self.start(disk)
         while self.next <= self.end:
             assert self.deliver(size)
         self.stop()
 
     def expected(self) -> bytes:
-        """Return all that was delivered, as lines."""
+        """Return all delivered entries, as lines."""
         return b"".join(line(n) + b"\n" for n in self.delivered)
 
 
 def run(engine: Engine, slices: tuple[int, ...], disk: Disk) -> bool:
-    """Start and deliver slices of these sizes; tell whether the disk let all of it happen."""
+    """Start and deliver slices of these sizes. Return true if the disk let all of it happen."""
     try:
         engine.start(disk)
         for size in slices:
@@ -183,31 +183,31 @@ def run(engine: Engine, slices: tuple[int, ...], disk: Disk) -> bool:
 
 
 def line(number: int) -> bytes:
-    """Return the line of an entry; lines differ in length."""
+    """Return the line of an entry. Lines differ in length."""
     return b"%d-" % number + b"x" * (number * 7 % 23)
 
 
 def held(folder: Path, pattern: str = "out*.jsonl") -> dict[str, bytes]:
-    """Return what the files of lines hold, in the order of their names."""
+    """Return the contents of the files of lines, in the order of their names."""
     return {path.name: path.read_bytes() for path in sorted(folder.glob(pattern))}
 
 
 def aside(folder: Path) -> list[bytes]:
-    """Return what was copied aside."""
+    """Return the bytes that were copied aside."""
     return [path.read_bytes() for path in sorted(folder.glob("*.cut-*"))]
 
 
 class PowerDisk(Disk):
-    """Remembers what a power cut leaves for certain, and leaves anything of the rest.
+    """Keeps the durable state that survives a power cut, and mixes the rest at random.
 
-    Sync decides: a file's bytes and length when it was synced itself, its name
-    when its folder was.
+    Sync decides: a file's bytes and length are durable when it was synced itself, its name when its
+    folder was.
     """
 
     boot = "first run"  # type: ignore[assignment]
 
     def __init__(self, at: int, folder: Path) -> None:
-        """Cut the power at the *at*-th call that changes something; *folder* is durable so far."""
+        """Cut the power at the *at*-th call that changes something. *folder* is durable so far."""
         self._at, self._calls = at, 0
         there = folder.iterdir() if folder.exists() else ()
         self._durable = {path: path.read_bytes() for path in there}
@@ -239,7 +239,7 @@ class PowerDisk(Disk):
         self._names |= set(folder.iterdir())
 
     def fall(self, folder: Path, chance: random.Random) -> None:
-        """Turn *folder* into something that the cut may have left."""
+        """Turn *folder* into one of the states that the cut may have left."""
         for path in folder.iterdir():
             if path not in self._names and chance.random() < 0.5:
                 path.unlink()
@@ -261,7 +261,7 @@ def path_of(descriptor: int) -> Path:
 
 
 def _left(durable: bytes, current: bytes, chance: random.Random) -> bytes:
-    """Mix two states of a file, sector by sector; lengths are either's or between."""
+    """Mix two states of a file, sector by sector, with a length of either or between."""
     low, high = sorted((len(durable), len(current)))
     length = chance.choice((len(durable), len(current), chance.randint(low, high)))
     sectors = []

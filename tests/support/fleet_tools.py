@@ -1,4 +1,4 @@
-"""A fleet of engines on one outbox, and all that befalls it: see ``leader_tools``."""
+"""A fleet of engines on one outbox, and the faults that befall it: see ``leader_tools``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TERM = 1.0
 
-# Whatever changes a row of the outbox must be done by the session that began the last term.
+# Only the session that began the last term may change a row of the outbox.
 _WATCH = """
 CREATE TABLE led (term bigint PRIMARY KEY, pid int);
 CREATE TABLE wrong (what text, id bigint, term bigint);
@@ -54,14 +54,14 @@ CREATE TRIGGER judge AFTER UPDATE OR DELETE ON outbox FOR EACH ROW EXECUTE FUNCT
 
 
 def prepare(database: Database) -> None:
-    """Create the outbox, and watch who changes its rows."""
+    """Create the outbox, and record the sessions that change its rows."""
     database.execute(outbox_sql())
     database.execute(term_ddl(TableName("transporter_term", "public")))
     database.execute(_WATCH)
 
 
 class Server:
-    """A PostgreSQL of a test's own, which can be restarted; always on the same port."""
+    """A PostgreSQL of a test's own, which can be restarted, always on the same port."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.port = folder, free_port()
@@ -78,16 +78,16 @@ class Server:
         self._stack.close()
 
     def restart(self) -> None:
-        """End it, and start it again; return when it answers."""
+        """End it, and start it again. Return when it answers."""
         self._stack.close()
         self.__enter__()
 
 
 class Fleet:
-    """Engines that share an outbox, each behind a proxy of its own; all end with the block.
+    """Engines that share an outbox, each behind a proxy of its own. All end with the block.
 
-    ``took`` holds the seconds of each takeover of a running fleet, by what had befallen the
-    leader.
+    ``took`` holds the seconds of each takeover of a running fleet, with the fault that the leader
+    suffered.
     """
 
     def __init__(
@@ -122,14 +122,14 @@ class Fleet:
 
     @property
     def term(self) -> int:
-        """The number of the last term that was begun; 0 while the server does not tell."""
+        """The number of the last term that was begun, or 0 while the server does not answer."""
         with suppress(psycopg.Error):
             found = self._database.execute("SELECT term FROM transporter_term")
             return int(found[0][0]) if found else 0
         return 0
 
     def leader(self) -> int | None:
-        """Return which engine has begun the last term, if it goes on."""
+        """Return the engine that has begun the last term, if it is still running."""
         term = self.term
         leading = (place for place, node in enumerate(self.nodes) if node.running)
         return next((place for place in leading if self.nodes[place].term == term), None)
@@ -149,7 +149,7 @@ class Fleet:
             "refuse": proxy.refuse,
         }[how]()
         if len(self.nodes) == 1:
-            # Nobody else is there to lead: it does so again.
+            # No other engine is there to lead, so this one does again.
             time.sleep(1.5 * TERM)
             self._undo(how, place)
             await_true(lambda: self.term > term)
@@ -169,20 +169,20 @@ class Fleet:
         }[how]()
 
     def stop(self) -> None:
-        """End all of them in order; no route and no reader may have stopped by itself."""
+        """End all of them in order. No route and no reader may have stopped by itself."""
         for node in self.nodes:
             node.stop()
             assert node.events("route-stopped", "reader-stopped") == []
 
     def settle(self) -> None:
-        """Wait until the outbox is empty; nobody but a leader may have changed it."""
+        """Wait until the outbox is empty. Only a leader may have changed it."""
         empty = [(0,)]
         await_true(lambda: self._database.execute("SELECT count(*) FROM outbox") == empty, 120)
         assert self._database.execute("SELECT * FROM wrong") == []
 
 
 def tcp_dsn(database: Database) -> str:
-    """Return how *database* is reached over TCP, where a proxy can stand in between."""
+    """Return a DSN of *database* over TCP, where a proxy can stand in between."""
     return database.dsn if "host=127.0.0.1" in database.dsn else database.tcp_dsn()
 
 
@@ -206,7 +206,7 @@ def fleet_pipeline(dsn: str, route: dict[str, Any]) -> dict[str, Any]:
 
 
 def tell(took: Sequence[tuple[str, float]]) -> float:
-    """Print how long takeovers took; return the median."""
+    """Print how long takeovers took. Return the median."""
     seconds = sorted(each for _, each in took)
     median, most = statistics.median(seconds), seconds[-1]
     late = seconds[int(len(seconds) * 0.9)]
@@ -231,19 +231,19 @@ def kafka_route(broker: Broker, topic: str) -> dict[str, Any]:
 
 
 def all_committed(broker: Broker, topic: str, inserted: dict[str, int]) -> bool:
-    """Tell whether the last row of each key is in *topic*."""
+    """Return true if the last row of each key is in *topic*."""
     last = {each.key: each.number for each in committed(broker, topic)}
     return all(last.get(key, 0) >= count for key, count in inserted.items())
 
 
 def committed(broker: Broker, topic: str) -> list[Seen]:
-    """Return what consumers see that read what is committed, in order."""
+    """Return the rows that read-committed consumers see, in order."""
     found = (line(record.value()).split() for record in consume(broker, topic))
     return [Seen(key, int(number)) for key, number in found]
 
 
 def wrongly_committed(broker: Broker, topic: str, inserted: dict[str, int]) -> list[str]:
-    """Return what is wrong in *topic*: missing rows, a row behind a later one, an old last row."""
+    """Return the errors in *topic*: missing rows, a row behind a later one, an old last row."""
     records = committed(broker, topic)
     view = {each.key: each.number for each in records}
     old = [f"{key}: {view.get(key)} of {n}" for key, n in inserted.items() if view.get(key) != n]

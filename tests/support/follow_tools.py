@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 KEPT = 40_000
 """Bytes that retention leaves: about twenty segments."""
 STALL = 200
-"""Rolls after which the one that follows is held up until entries are gone."""
+"""Rolls after which the follower is paused until entries are gone."""
 
 
 class Tail:
-    """One ``log tail -f`` and the lines it writes, read as they come."""
+    """One ``log tail -f`` and its output lines, read as they come."""
 
     def __init__(self, target: Path, *options: str) -> None:
         self.process = subprocess.Popen(
@@ -59,12 +59,12 @@ class Tail:
             lines.append(line)  # noqa: PERF402 - seen by others while it grows
 
     def await_lines(self, count: int, timeout: float = 60) -> list[str]:
-        """Wait for *count* lines of output and return what there is."""
+        """Wait for *count* lines of output and return all lines so far."""
         await_true(lambda: len(self.lines) >= count, timeout, f"{count} lines: {self.errors}")
         return self.lines
 
     def await_error(self, text: str, timeout: float = 60) -> None:
-        """Wait until *text* was said on stderr."""
+        """Wait until *text* appears on stderr."""
         await_true(
             lambda: any(text in line for line in self.errors), timeout, f"{text}: {self.errors}"
         )
@@ -104,7 +104,7 @@ class Writer:
             self.append()
 
     def append(self) -> None:
-        """Append a few messages, some of whose keys come again and again."""
+        """Append a few messages, some of whose keys recur."""
         start = max(self.keys, default=-1) + 1
         count = self._chance.randrange(1, 9)
         keys = [
@@ -116,7 +116,7 @@ class Writer:
         self.keys |= dict(zip(range(first, last + 1), keys, strict=True))
 
     def restart(self) -> None:
-        """End as an engine does, or as one that is killed, and begin again."""
+        """End as an engine does, or as a killed one does, and begin again."""
         if self._chance.random() < 0.5:
             self.log.close()
         else:
@@ -125,7 +125,7 @@ class Writer:
         self.restarts += 1
 
     def compact(self) -> None:
-        """Drop what is obsolete."""
+        """Drop obsolete entries."""
         settings = CompactionSettings(after=0, keep="key", tombstones=0)
         now = 1 << 62
         found = compact(self.directory, watermark=self._all, settings=settings, now=now)
@@ -142,7 +142,7 @@ class Writer:
 
 
 def follow(directory: Path, rolls: int, seed: int) -> tuple[Writer, list[int], list[list[int]]]:
-    """Let a process follow through *rolls*; return the writer, what was seen and told missing."""
+    """Let a process follow through *rolls*. Return the writer, seen offsets and missing ranges."""
     directory.mkdir()
     with Tail(directory, "--json", "-n", "0") as tail:
         tail.await_error("waiting")
@@ -171,7 +171,7 @@ def follow(directory: Path, rolls: int, seed: int) -> tuple[Writer, list[int], l
 
 
 def stall(tail: Tail, writer: Writer) -> None:
-    """Hold up the one that follows until what it has not seen is gone."""
+    """Pause the follower until its unseen entries are gone."""
     tail.process.send_signal(signal.SIGSTOP)
     for _ in range(6):
         writer.roll()
@@ -180,7 +180,7 @@ def stall(tail: Tail, writer: Writer) -> None:
 
 
 def check(writer: Writer, seen: list[int], missing: list[list[int]]) -> Counter[str]:
-    """See that each entry was seen once, told missing, or obsolete; count which."""
+    """Check that each entry was seen once, reported missing, or obsolete. Count them by outcome."""
     assert seen == sorted(set(seen))
     told = {offset for first, last in missing for offset in range(first, last + 1)}
     assert told.isdisjoint(seen)

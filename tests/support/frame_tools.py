@@ -41,7 +41,7 @@ def session(scratch: Path, **config: str) -> Iterator[SparkSession]:
     with socket_folder(str(scratch)) as sockets:
         settings = configuration("local", {}, str(scratch), sockets, frames=True) | {
             "spark.log.level": "OFF",
-            # What lives for a minute is not worth optimising.
+            # A JVM that lives for a minute is not worth optimising.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         }
         with launched(settings | config) as made:
@@ -50,7 +50,7 @@ def session(scratch: Path, **config: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def launched(settings: dict[str, str]) -> Iterator[SparkSession]:
-    """Run Spark with *settings*, as a program does whose environment is activated."""
+    """Run Spark with *settings*, as a program in an activated environment does."""
     # Another module of this process may have left the gateway of a JVM that has ended.
     SparkContext._gateway = SparkContext._jvm = None
     with pytest.MonkeyPatch.context() as patch:
@@ -90,7 +90,7 @@ def entries(count: int, first: int = 0, **data: bytes) -> pa.RecordBatch:
 def route(
     folder: Path, steps: list[dict[str, Any]], writer: str, settings: dict[str, Any], **more: Any
 ) -> WorkerSpec:
-    """Return what the worker of a route of these *steps* into *writer* is told."""
+    """Return the worker specification of a route of these *steps* into *writer*."""
     return WorkerSpec(
         route="daily",
         shard=0,
@@ -112,13 +112,13 @@ def route(
 
 
 class Delivering:
-    """One route, opened; gives slices to it as its worker would."""
+    """One open route that receives slices as from its worker."""
 
     def __init__(self, spec: WorkerSpec, spark: SparkSession, scratch: Path) -> None:
-        """Open the writer; what it stores is in ``stored``, what it prints in ``shown``."""
+        """Open the writer. ``stored`` holds its stored offset, ``shown`` its output."""
         self.spec, self.shown = spec, []
         own, show = spark.newSession(), self.shown.append
-        # Tasks ask an engine what they are to do.
+        # Tasks request their specification from an engine.
         self._listener = Listener(refused, refused, on_task=self._told)
         with ExitStack() as stack:
             stack.callback(self._listener.close)
@@ -150,5 +150,5 @@ class Delivering:
 
 
 def refused(_: object, caller: EngineChannel) -> None:
-    """Serve nobody but tasks."""
+    """Close the connection of any caller but a task."""
     caller.close()

@@ -1,7 +1,7 @@
-"""Four operators act on one engine, which is killed now and then, and a model says what holds.
+"""Four operators act on one engine that is killed now and then, and a model judges the result.
 
-Whatever an operator was told to be done must have been done and stay so; whatever
-was refused must not; and what nobody was told of may be either.
+A confirmed action must have been done and stay done. A refused one must not have been done. An
+action with unknown outcome may be either.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ REFUSED = ("ActionRefused", "OffsetRefused")
 MOST = 3_000
 """Entries in all."""
 POISON = 13
-"""Every so many-th entry is refused by the sink, for ever."""
+"""The sink rejects every entry of this rank, for ever."""
 
 
 @dataclass
 class Act:
-    """One action: ``result`` is what its operator was told; ``None``: nobody knows what came of it.
+    """One action: ``result`` is the result its operator got, or ``None`` if the outcome is unknown.
 
-    ``sent`` is how many entries the sink had before it was asked for.
+    ``sent`` is the number of entries in the sink before the action was requested.
     """
 
     words: list[str]
@@ -47,7 +47,7 @@ class Act:
 
 @dataclass
 class World:
-    """The pipeline, the engine that runs at the moment, and all that was done so far."""
+    """The pipeline, the current engine, and all actions so far."""
 
     folder: Path
     pipeline: Path
@@ -58,11 +58,11 @@ class World:
 
     @property
     def sink(self) -> Path:
-        """Where the route delivers to."""
+        """The file that the route delivers to."""
         return self.folder / "out.jsonl"
 
     def start(self) -> None:
-        """Run an engine; operators may hold the lock for a moment."""
+        """Run an engine. Operators may hold the lock for a moment."""
         environment = {"PYTHONPATH": str(Path(__file__).parent)}
         while True:
             self.engine = Operated(self.pipeline, **environment)
@@ -72,7 +72,7 @@ class World:
             assert any("LogLocked" in line for line in self.engine.noise), self.engine.noise
 
     def act(self, *words: str) -> Act:
-        """Do something to the route, and remember what its operator was told."""
+        """Do something to the route, and record its operator's result."""
         token = f"act-{len(self.acts)}-{random.getrandbits(32):08x}"
         act = Act([*words], token, len(delivered_lines(self.sink)))
         self.acts.append(act)
@@ -93,7 +93,7 @@ class World:
         return act
 
     def look(self, *words: str) -> Any:
-        """Look at something; that must always be possible."""
+        """Query something, which must always be possible."""
         said = command(*words, "--json")
         answer = json.loads(said.stdout)
         if not answer["ok"]:
@@ -140,7 +140,7 @@ def hammer(folder: Path, seed: int, rounds: int, kills: int) -> None:
 
 
 def _listens(engine: Operated) -> bool:
-    """Wait until the engine can be operated; false when it ended before that."""
+    """Wait until the engine can be operated. Return false if it ended before that."""
     until(lambda: engine.process.poll() is not None or engine.has_told("listening"))
     return engine.has_told("listening")
 
@@ -161,7 +161,7 @@ def _feed(world: World, chance: random.Random) -> None:
 
 
 def _acker(world: World, chance: random.Random) -> None:
-    """Pause, ack what comes next, and go on."""
+    """Pause, ack the next entries, and go on."""
     paused = world.act("route", "pause", "out")
     if paused.result is not None:
         shown = world.look("offsets", "show", str(world.pipeline), "out")
@@ -176,7 +176,7 @@ def _acker(world: World, chance: random.Random) -> None:
 
 
 def _replayer(world: World, chance: random.Random) -> None:
-    """Replay a range, sometimes of one namespace, and sometimes think better of it."""
+    """Replay a range, sometimes of one namespace, and sometimes cancel it."""
     (status,) = world.look("offsets", "list", str(world.pipeline))
     if status["watermark"] < 1:
         return
@@ -201,7 +201,7 @@ def _parker(world: World, chance: random.Random) -> None:
 
 
 def _viewer(world: World, chance: random.Random) -> None:
-    """Look at everything; no look may fail, whatever happens to the engine."""
+    """Query everything. No query may fail, even while the engine is down."""
     target = str(world.pipeline)
     status = world.look("status", target)
     if status is not None and [each["name"] for each in status["routes"]] != ["out"]:
@@ -211,7 +211,7 @@ def _viewer(world: World, chance: random.Random) -> None:
 
 
 def _settle(world: World) -> None:
-    """Let the route come to the end of all that was asked of it."""
+    """Let the route finish all requested work."""
     while world.act("route", "resume", "out").result is None:
         pass
 
@@ -225,12 +225,12 @@ def _settle(world: World) -> None:
 
 
 def delivered_lines(sink: Path) -> list[bytes]:
-    """Return the lines of a sink that are whole."""
+    """Return the complete lines of a sink."""
     return sink.read_bytes().splitlines() if sink.exists() else []
 
 
 class Verdict:
-    """What the model says of a world that has come to rest."""
+    """The model's judgement of a world at rest."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -242,7 +242,7 @@ class Verdict:
         self.possible = [act for act in world.acts if not act.refused]
 
     def check(self) -> None:
-        """Fail where the state is not what the model says."""
+        """Fail where the state differs from the model."""
         confirmed = [act for act in self.possible if act.result is not None]
         logger.warning(
             "%d actions, %d confirmed, %d unknown; %d entries, generation %d",
@@ -272,7 +272,7 @@ class Verdict:
             assert not (act.refused and act.token in self.audit), act
 
     def _check_nothing_is_missing(self) -> None:
-        """Every entry was delivered, acked, parked or skipped: nothing is skipped silently."""
+        """Check that every entry was delivered, acked, parked or skipped, and none silently."""
         settled = {line["offset"] for line in self.sent} | self.parked
         for act in self.possible:
             if act.words[0] == "ack":
@@ -290,13 +290,13 @@ class Verdict:
         assert len(told) <= self.state.generation <= len(replays)
 
     def _check_ack(self, act: Act) -> None:
-        """Check that what was acked while the route stood still came by replays only."""
+        """Check that entries acked while the route was paused came by replays only."""
         for offset in _range(act.words[2]):
             late = [line for line in self.sent[act.sent :] if line["offset"] == offset]
             assert not late or self._replayed(offset), (act, late)
 
     def _check_replay(self, act: Act) -> None:
-        """All of a range was delivered again, unless the replay may have been cancelled."""
+        """Check that a range was delivered again, unless its replay may have been cancelled."""
         after = self.world.acts[self.world.acts.index(act) + 1 :]
         if any("--cancel" in each.words and not each.refused for each in after):
             return
@@ -321,7 +321,7 @@ class Verdict:
             assert offset not in self.parked or self._replayed(offset), act
 
     def _replayed(self, offset: int) -> bool:
-        """Tell whether some replay may have delivered *offset* again."""
+        """Return true if some replay may have delivered *offset* again."""
         return any(
             int(act.words[3]) <= offset <= int(act.words[5]) and self._matches(act, offset)
             for act in self.possible

@@ -1,4 +1,4 @@
-"""Pipeline files that mean harm, or were written by somebody very tired: as many as are wanted."""
+"""Malicious and careless pipeline files, in any number."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def hostile(seed: int) -> bytes:
 
 
 def _token(chance: random.Random) -> bytes:
-    """Give a valid file with some of its words replaced."""
+    """Return a valid file with some of its words replaced."""
     lines = VALID.split("\n")
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(lines))
@@ -114,7 +114,7 @@ def _token(chance: random.Random) -> bytes:
 
 
 def _value(chance: random.Random) -> bytes:
-    """Give a valid file in which a value has another type."""
+    """Return a valid file in which a value has another type."""
     lines = VALID.split("\n")
     at = chance.choice([n for n, line in enumerate(lines) if ": " in line])
     key, _, _ = lines[at].rpartition(": ")
@@ -132,7 +132,7 @@ def _tree(chance: random.Random, depth: int) -> str:
 
 
 def _bytes(chance: random.Random) -> bytes:
-    """Give a valid file with some bytes changed, cut out or put in."""
+    """Return a valid file with some bytes changed, cut out or put in."""
     data = bytearray(VALID.encode())
     for _ in range(chance.randint(1, 8)):
         at = chance.randrange(len(data))
@@ -141,7 +141,7 @@ def _bytes(chance: random.Random) -> bytes:
 
 
 def _lines(chance: random.Random) -> bytes:
-    """Give a valid file with lines moved, repeated or indented otherwise."""
+    """Return a valid file with lines moved, repeated or indented otherwise."""
     lines = VALID.split("\n")
     for _ in range(chance.randint(1, 5)):
         at = chance.randrange(len(lines))
@@ -152,7 +152,7 @@ def _lines(chance: random.Random) -> bytes:
 
 
 def _nested(chance: random.Random) -> bytes:
-    """Nesting without end, closed or not."""
+    """Return nesting without end, closed or not."""
     depth = chance.choice((31, 32, 33, 500, 30_000))
     opening, closing = chance.choice(
         (("[", "]"), ("{a: ", "}"), ("- ", ""), ("? ", ""), ("[{", "}]"))
@@ -163,7 +163,7 @@ def _nested(chance: random.Random) -> bytes:
 
 
 def _aliased(chance: random.Random) -> bytes:
-    """Aliases that would unfold into gigabytes."""
+    """Return aliases that would unfold into gigabytes."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [
         f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, chance.randint(2, 30))
@@ -177,7 +177,7 @@ def _aliased(chance: random.Random) -> bytes:
 
 
 def _huge(chance: random.Random) -> bytes:
-    """One scalar, key or line that takes all the room there is."""
+    """Return one scalar, key or line that takes all the room there is."""
     size = chance.choice((1000, MAX_LINE - 100, MAX_LINE + 1, MAX_BYTES - 700, MAX_BYTES + 1))
     letter = chance.choice(
         ("x", "9", "(", "a*", "é", "${", "\\", "'", "!", "*", "&", "%", "-", ": ")
@@ -198,7 +198,7 @@ def _huge(chance: random.Random) -> bytes:
 
 
 def _many(chance: random.Random) -> bytes:
-    """Very many of something: keys, routes, problems, variables, comments."""
+    """Return very many of something: keys, routes, problems, variables, comments."""
     count = chance.choice((50, 500, 5_000, 20_000))
     line = chance.choice(
         (
@@ -228,7 +228,7 @@ def _many(chance: random.Random) -> bytes:
 
 
 def _twice(chance: random.Random) -> bytes:
-    """Give a file with a key that is there twice, at any depth."""
+    """Return a file with a duplicate key, at any depth."""
     lines = VALID.split("\n")
     at = chance.choice([n for n, line in enumerate(lines) if ":" in line and "- " not in line])
     lines.insert(chance.randint(at, at + 1), lines[at])
@@ -236,7 +236,7 @@ def _twice(chance: random.Random) -> bytes:
 
 
 def _noise(chance: random.Random) -> bytes:
-    """Bytes without any sense."""
+    """Return random bytes."""
     size = chance.choice((0, 1, 10, 1000))
     if chance.random() < 0.5:
         return chance.randbytes(size)
@@ -244,7 +244,7 @@ def _noise(chance: random.Random) -> bytes:
 
 
 def _typed(chance: random.Random) -> bytes:
-    """Give a file that is YAML without a doubt, in which some values are others."""
+    """Return a file that is valid YAML, in which some values are replaced."""
     root = YAML(typ="safe", pure=True).load(VALID)
     for _ in range(chance.randint(1, 2)):
         where: Any = root

@@ -1,4 +1,4 @@
-"""A receiver of HTTP requests that does to them whatever a test wants."""
+"""A receiver of HTTP requests with scripted replies."""
 
 from __future__ import annotations
 
@@ -30,32 +30,31 @@ if TYPE_CHECKING:
     """Opens a writer to a URL, with settings by their names."""
 
 LOCALHOST = Path(__file__).parents[1] / "unit" / "adaptors" / "http" / "localhost.cert.pem"
-"""A certificate signed by itself, for the name localhost, until the year 2126."""
+"""A self-signed certificate for the name localhost, valid until the year 2126."""
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00Z")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What arrived, as it arrived; *headers* by their name in lower case."""
+    """A request as it arrived. *headers* are by their name in lower case."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
     connection: int
-    """Which connection it came over, the first being 1."""
+    """Number of its connection, the first being 1."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What is done about a request.
+    """The response to a request.
 
-    ``after`` resets the connection behind so many bytes of the answer. ``hold``
-    keeps the answer back until the sender is gone or the receiver stops; with
-    ``late`` the request, too, counts as received only then. ``drip`` sends the
-    answer's bytes one at a time, with so many seconds between, for as long as
-    the sender stays.
+    ``after`` resets the connection behind so many bytes of the response. ``hold`` delays the
+    response until the sender is gone or the receiver stops. With ``late`` the request, too, counts
+    as received only then. ``drip`` sends the response's bytes one at a time, with so many seconds
+    between, for as long as the sender stays.
     """
 
     status: int = 200
@@ -66,12 +65,12 @@ class Reply:
     late: bool = False
     drip: float = 0.0
     raw: bytes | None = None
-    """The whole answer, in place of what the other fields make."""
+    """The whole response, in place of the one that the other fields make."""
     close: bool = False
-    """Close the connection behind the answer, without a word before."""
+    """Close the connection behind the response, without prior notice."""
 
     def encode(self) -> bytes:
-        """Return the answer's bytes."""
+        """Return the response's bytes."""
         if self.raw is not None:
             return self.raw
         lines = [f"HTTP/1.1 {self.status} x", f"Content-Length: {len(self.body)}"]
@@ -84,19 +83,18 @@ OK = Reply()
 
 @dataclass
 class Receiver:
-    """Listens on the loopback address, a thread for each connection; use it as a context.
+    """Listens on the loopback address with a thread for each connection. Use it as a context.
 
-    ``decide`` is asked for each request, by all threads, one at a time; a list
-    of replies is gone through, and then everything is answered with 200.
+    ``decide`` is called for each request, by all threads, one at a time. A list of replies is used
+    in order, and after it every response is 200.
     """
 
     decide: Callable[[Request], Reply] | Iterable[Reply] = ()
     early: Callable[[], bool | Reply] = bool
-    """Asked for each request: whether the connection is reset in the middle of it, or what is
-    answered to it before its body is read."""
+    """Called for each request before its body: true resets the connection, a reply is sent."""
     tls: ssl.SSLContext | None = None
     requests: list[Request] = field(default_factory=list)
-    """Those that were received whole, in their order."""
+    """Requests that were received whole, in order of arrival."""
     connections: int = 0
 
     def __post_init__(self) -> None:
@@ -125,12 +123,12 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Where it is reached."""
+        """Its URL."""
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}/in"
 
     @property
     def messages(self) -> list[Message]:
-        """What the requests held, as messages, in the order of arrival."""
+        """The contents of the requests as messages, in the order of arrival."""
         return [message for request in self.requests for message in messages_of(request)]
 
     def script(self, *replies: Reply) -> None:
@@ -184,12 +182,12 @@ class Receiver:
     def _handle(
         self, connection: socket.socket, stream: BinaryIO, head: Request, length: int
     ) -> bool:
-        """Take a request and do what is decided; tell whether the connection goes on."""
+        """Take a request and carry out the decision. Return true if the connection goes on."""
         with self._one:
             early = self.early()
         if isinstance(early, Reply):
             connection.sendall(early.encode())
-            return False  # A close with unread bytes is a reset, behind the answer.
+            return False  # A close with unread bytes is a reset, behind the response.
         if early:
             stream.read(length // 2)
             _reset(connection)
@@ -205,7 +203,7 @@ class Receiver:
         answer = reply.encode()
         if reply.hold or reply.late:
             with suppress(OSError):
-                connection.recv(1)  # Nothing comes but the end of the connection.
+                connection.recv(1)  # Only the end of the connection can arrive.
         if reply.late:
             with self._one:
                 self.requests.append(request)
@@ -227,7 +225,7 @@ class Receiver:
 
 
 def _head(stream: BinaryIO, number: int) -> tuple[Request, int] | None:
-    """Read a request up to its body; return it, without the body, and the body's length."""
+    """Read a request up to its body. Return it, without the body, and the body's length."""
     first = stream.readline().decode("latin-1").split()
     if len(first) != 3:
         return None
@@ -239,7 +237,7 @@ def _head(stream: BinaryIO, number: int) -> tuple[Request, int] | None:
 
 
 def _reset(connection: socket.socket) -> None:
-    """Make the close that follows a reset: what was on its way is lost."""
+    """Turn the close that follows into a reset, which drops data in flight."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -258,7 +256,7 @@ def messages_of(request: Request) -> list[Message]:
 
 
 def _parsed(request: Request) -> list[tuple[dict[str, Any], bytes]]:
-    """Return each entry as JSON says, and as the bytes that say it."""
+    """Return each entry parsed from JSON, and as its original bytes."""
     if request.headers["content-type"] == "application/x-ndjson":
         assert request.body.endswith(b"\n")
         return [(json.loads(line), line) for line in request.body[:-1].split(b"\n")]
@@ -301,7 +299,7 @@ def _raw(value: Any) -> bytes | None:
 
 
 def _from_headers(request: Request) -> Message:
-    """Return a message of the format ``data``, with what that format keeps."""
+    """Return a message of the format ``data``, with the fields which that format keeps."""
     headers = request.headers
     key = headers.get("entry-key")
     return Message(
@@ -320,20 +318,20 @@ def numbered(count: int, first: int = 1) -> Entries:
 
 
 def write(writer: HttpWriter, batch: Entries) -> RecordingAck:
-    """Write *batch* and return what the writer told about it."""
+    """Write *batch* and return the acks and failures that the writer reported."""
     ack = RecordingAck(batch)
     writer.write(batch, ack)
     return ack
 
 
 def failure(ack: RecordingAck) -> SinkError:
-    """Return the only failure that a writer told."""
+    """Return the only failure that a writer reported."""
     ((error, _),) = ack.failures
     return error
 
 
 def localhost_tls(client: Path | None = None) -> ssl.SSLContext:
-    """Return what a receiver needs to be localhost, and who must have the certificate *client*."""
+    """Return the TLS context of a localhost receiver that may require the certificate *client*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(LOCALHOST, LOCALHOST.with_name("localhost.key.pem"))
     if client is not None:
@@ -346,15 +344,15 @@ def localhost_tls(client: Path | None = None) -> ssl.SSLContext:
 class Proxy:
     """An HTTP proxy on the loopback address: tunnels, and requests that it passes on.
 
-    ``credentials`` is the header that it wants; ``refuse`` a status that it answers everything
-    with. Its answer to a tunnel comes after ``pause`` seconds for each byte.
+    ``credentials`` is the required header. ``refuse`` is a status for every response. The response
+    to a tunnel comes after ``pause`` seconds for each byte.
     """
 
     credentials: str = ""
     refuse: int = 0
     pause: float = 0.0
     heads: list[Request] = field(default_factory=list)
-    """What it was asked for, without bodies."""
+    """The requests it got, without bodies."""
 
     def __post_init__(self) -> None:
         self._stopped = threading.Event()
@@ -379,11 +377,11 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Where it is reached."""
+        """Its URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def await_closed(self) -> None:
-        """Wait until no caller is connected: each hears of an end only when it was passed on."""
+        """Wait until no caller is connected: an end reaches a caller only when passed on."""
         ends = time.monotonic() + 10
         while any(each.fileno() >= 0 for each in self._open):
             assert time.monotonic() < ends, "a caller is still connected"
@@ -434,7 +432,7 @@ class Proxy:
             connection.sendall(answer[at : at + 1])
 
     def _pass(self, connection: socket.socket, address: tuple[str, int], begun: bytes) -> None:
-        """Pass on what comes from either side, until one of them is gone."""
+        """Pass on the data of either side, until one of them is gone."""
         with socket.create_connection(address) as beyond:
             self._open.append(beyond)
             beyond.sendall(begun)

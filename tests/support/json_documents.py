@@ -1,4 +1,4 @@
-"""JSON documents as hostile as JSON allows, and a naive reader that keeps every spelling."""
+"""Hostile but valid JSON documents, and a naive reader that keeps every spelling."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Pairs(list[tuple[str, Any]]):
 
 
 def tree(text: str) -> Any:
-    """Return *text* as :class:`Pairs`, lists, and the text of all else, read the plainest way."""
+    """Return *text* as :class:`Pairs`, lists, and the text of all else, in the plainest way."""
     return _value(text, _behind_space(text, 0))[0]
 
 
 def untree(value: Any) -> str:
-    """Return the text of what :func:`tree` has read, without space."""
+    """Return the text of a value from :func:`tree`, without space."""
     if isinstance(value, Pairs):
         return "{" + ",".join(f"{name}:{untree(each)}" for name, each in value) + "}"
     if isinstance(value, list):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from services.kafka import Broker
 
 FENCED = 7
-"""Exit code of a life that found out that another engine has taken over."""
+"""Exit code of a life that was fenced by another engine."""
 
 CALLS = ("init_transactions", "send_offsets_to_transaction", "commit_transaction")
 MOMENTS = [(when, call) for call in CALLS for when in ("before", "after")]
@@ -37,7 +37,7 @@ MOMENTS = [(when, call) for call in CALLS for when in ("before", "after")]
 
 @dataclass(frozen=True)
 class Death:
-    """What ends a life, or halts it: the moment beside the ``count``-th call of ``call``."""
+    """The end or halt of a life: the moment beside the ``count``-th call of ``call``."""
 
     when: str
     call: str
@@ -47,7 +47,7 @@ class Death:
 
 @dataclass(frozen=True)
 class World:
-    """A log of ``rows`` messages, and where they go."""
+    """A log of ``rows`` messages, and their destination."""
 
     servers: str
     topic: str
@@ -56,7 +56,7 @@ class World:
     shards: int = 1
 
     def message(self, offset: int) -> Message:
-        """Return what the log holds at *offset*."""
+        """Return the log's message at *offset*."""
         return Message("orders", b"%d" % offset, b"key-%d" % (offset % 7))
 
     def slice(self, first: int, size: int, shard: int) -> Entries:
@@ -69,7 +69,7 @@ class World:
 
 
 def live(world: World, epoch: int, shard: int, seed: int, death: Death | None) -> None:
-    """Deliver from where the sink has come to, to the end, unless *death* comes first."""
+    """Deliver from the sink's stored offset to the end, unless *death* comes first."""
     chance = random.Random(seed)
     if death is not None:
         transactions.Transactions._call = dying(death)  # type: ignore[method-assign]
@@ -95,7 +95,7 @@ def live(world: World, epoch: int, shard: int, seed: int, death: Death | None) -
 
 
 def written(writer: KafkaWriter, batch: Entries, behind: int) -> int:
-    """Write *batch* until all of it is acked, as a route does; return *behind*, the next offset."""
+    """Write *batch* until all of it is acked, as a route does. Return *behind*, the next offset."""
     done = 0
     for _ in range(20):
         part = Entries(batch.batch.slice(done), batch.log_id, batch.generation)
@@ -110,7 +110,7 @@ def written(writer: KafkaWriter, batch: Entries, behind: int) -> int:
 
 
 def dying(death: Death) -> Callable[..., None]:
-    """Return what stands for a transaction's calls and ends this process at *death*."""
+    """Return a replacement for a transaction's calls that ends this process at *death*."""
     real, count = transactions.Transactions._call, 0
 
     def call(self: Any, ends: float, act: Callable[..., Any], *values: object) -> None:
@@ -127,7 +127,7 @@ def dying(death: Death) -> Callable[..., None]:
 
 
 class Nursery:
-    """Starts lives; what they import is imported once."""
+    """A starter of lives that imports their modules once."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -152,7 +152,7 @@ def some_death(chance: random.Random) -> Death:
 
 
 def check(broker: Broker, world: World) -> None:
-    """See that committed messages are all of the log's, each once, and each key's in order."""
+    """Check that the committed messages are the log's, each once, and each key's in order."""
     found = [int(record.value()) for record in consume(broker, world.topic)]
     assert sorted(found) == list(range(world.rows))
     for key in range(7):
@@ -161,7 +161,7 @@ def check(broker: Broker, world: World) -> None:
 
 
 def kill_often(broker: Broker, world: World, kills: int, chance: random.Random) -> int:
-    """Deliver the log of *world* in lives of which *kills* are cut short; return the epochs used.
+    """Deliver the log of *world* in lives of which *kills* are cut short. Return the epochs used.
 
     Between two deaths at known moments comes one at an unknown one, by the clock.
     """

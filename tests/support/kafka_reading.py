@@ -1,4 +1,4 @@
-"""Readers of a Kafka group under test, and the hands of an operator beside them."""
+"""Readers of a Kafka group under test, and operator actions beside them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PATIENCE = 90.0
 
 
 class Bench:
-    """Topics, producers and readers of one group; closes every reader at its end."""
+    """Topics, producers and readers of one group. Closes every reader at its end."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker, self.servers = broker, broker.bootstrap_servers
@@ -84,7 +84,7 @@ class Bench:
                 return
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Give *topic* more partitions, *total* in all."""
+        """Add partitions to *topic*, *total* in all."""
         for future in self._admin.create_partitions([NewPartitions(topic, total)]).values():
             future.result()
 
@@ -97,14 +97,14 @@ class Bench:
     # Producing
 
     def produce(self, topic: str, value: bytes | None, **record: Any) -> None:
-        """Produce one record, to the first partition unless told otherwise."""
+        """Produce one record, by default to the first partition."""
         largest = {"message.max.bytes": 64 * 1024**2}
         producer = Producer({"bootstrap.servers": self.servers, **largest})
         producer.produce(topic, value, **{"partition": 0, **record})
         assert producer.flush(30) == 0
 
     def produce_numbers(self, topic: str, count: int, first: int = 0, size: int = 0) -> None:
-        """Produce numbers in turn to each partition, filled up with blanks to *size* bytes."""
+        """Produce numbers in turn to each partition, padded with blanks to *size* bytes."""
         producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
         partitions = len(producer.list_topics(topic, timeout=30).topics[topic].partitions)
         for number in range(first, first + count):
@@ -148,7 +148,7 @@ class Bench:
     # The group
 
     def committed(self, topic: str, partition: int = 0) -> TopicPartition:
-        """Return what the group has of a partition."""
+        """Return the group's position in a partition."""
         # The client for administration may end the process here (librdkafka issue 5040).
         asking = Consumer({"bootstrap.servers": self.servers, "group.id": self.group})
         (found,) = asking.committed([TopicPartition(topic, partition)], 30)
@@ -164,14 +164,14 @@ class Bench:
     # Reading
 
     def reads(self, topic: str, **settings: Any) -> dict[str, Any]:
-        """Return what a pipeline file says of a reader ``in`` of *topic*, in this bench's group."""
+        """Return the pipeline settings of a reader ``in`` of *topic*, in this bench's group."""
         own = {"name": "in", "adaptor": "kafka", "bootstrap_servers": self.servers}
         return own | {"group": self.group, "topics": [topic]} | settings
 
     def reader(
         self, *topics: str, position: str | None = None, log_id: str = "log-1", **settings: Any
     ) -> KafkaReader:
-        """Open a reader of *topics*; ``group`` names another group than this bench's."""
+        """Open a reader of *topics*. ``group`` names another group than this bench's."""
         given = {"group": self.group, "topics": topics, **settings}
         reader = KafkaReader(KafkaReader.Config(bootstrap_servers=self.servers, **given))
         self._readers.append(reader)
@@ -179,11 +179,11 @@ class Bench:
         return reader
 
     def batch(self, reader: KafkaReader) -> Batch:
-        """Poll until something comes."""
+        """Poll until something arrives."""
         return first_batch(reader, PATIENCE)
 
     def messages(self, reader: KafkaReader, count: int) -> list[Message]:
-        """Poll, and commit each batch, until *count* messages have come; return them."""
+        """Poll, and commit each batch, until *count* messages have arrived. Return them."""
         found: list[Message] = []
         while len(found) < count:
             batch = self.batch(reader)
@@ -192,7 +192,7 @@ class Bench:
         return found
 
     def positions(self, reader: KafkaReader, count: int) -> str:
-        """Poll, and commit each batch, until *count* messages have come; return the position."""
+        """Poll, and commit each batch, until *count* messages have arrived. Return the position."""
         position, found = "", 0
         while found < count:
             batch = self.batch(reader)
@@ -208,7 +208,7 @@ class Bench:
         return position
 
     def gathered(self, reader: KafkaReader, done: Callable[[list[bytes]], bool]) -> list[bytes]:
-        """Poll and commit until what has come is *done*; return it."""
+        """Poll and commit until *done* accepts the data so far. Return the data."""
         found: list[bytes] = []
 
         def step() -> bool:
@@ -222,7 +222,7 @@ class Bench:
         return found
 
     def to_end(self, reader: KafkaReader) -> list[list[Message]]:
-        """Read until the source ends; return its batches."""
+        """Read until the source ends. Return its batches."""
         found: list[list[Message]] = []
         with suppress(EndOfSource):
             while True:
@@ -232,7 +232,7 @@ class Bench:
         return found
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Ask again and again until *condition* holds."""
+        """Check repeatedly until *condition* holds."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, "it did not happen"

@@ -1,7 +1,7 @@
 """Engines that share one outbox: each a process with a log of its own, and none with Spark.
 
-Run as a program this file is one of them: ``python leader_tools.py FILE`` runs the
-pipeline of FILE and writes its events beside it, until SIGTERM.
+Run as a program this file is one of them: ``python leader_tools.py FILE`` runs the pipeline of FILE
+and writes its events beside it, until SIGTERM.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from transporter.adaptor import Ack, Entries, StoredOffset, WriterContext
 
 PATIENCE = 60.0
-"""Seconds after which a test gives up on something."""
+"""Seconds after which a test stops waiting and fails."""
 
 
 class SharedConfig(AdaptorConfig):
-    """Where a :class:`SharedWriter` writes, and how often it fails."""
+    """Output path of a :class:`SharedWriter`, and its rate of failures."""
 
     path: LocalPath
     faults: float = 0.0
 
 
 class SharedWriter:
-    """Appends to a file that all engines share: a line of key and number an entry.
+    """Appends to a file that all engines share, one line of key and number an entry.
 
-    A part of the writes fails as *faults* says: before anything, or with all delivered
-    and nothing acked.
+    *faults* is the share of writes that fail, either before anything, or with all delivered and
+    nothing acked.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = SharedConfig
@@ -74,7 +74,7 @@ class SharedWriter:
 
 
 def line(data: bytes) -> str:
-    """Return what a row's value says: its key and its number."""
+    """Return the key and number in a row's value."""
     row = json.loads(data)
     return f"{row['key']} {row['n']}"
 
@@ -87,7 +87,7 @@ class Seen(NamedTuple):
 
 
 class Node:
-    """One engine; its pipeline file, log and events lie in *folder*."""
+    """One engine. Its pipeline file, log and events are in *folder*."""
 
     def __init__(self, folder: Path, pipeline: dict[str, Any]) -> None:
         self.folder, self._pipeline = folder, pipeline
@@ -95,11 +95,11 @@ class Node:
         self._starts = 0
 
     def change(self, do: Callable[[dict[str, Any]], object]) -> None:
-        """Have *do* change its pipeline, from the next start on."""
+        """Let *do* change its pipeline, from the next start on."""
         do(self._pipeline)
 
     def start(self) -> None:
-        """Run it."""
+        """Start it."""
         self.folder.mkdir(exist_ok=True)
         self._starts += 1
         file = self.folder / "pipeline.yaml"
@@ -121,7 +121,7 @@ class Node:
         if number == signal.SIGKILL:
             self.send(number)
         else:
-            # Before it has begun a signal would end it as it ends any program.
+            # A signal before that point ends it as it ends any program.
             await_true(lambda: len(self.events("engine-started")) >= self._starts)
             self._process.send_signal(number)
         try:
@@ -133,7 +133,7 @@ class Node:
         assert number == signal.SIGKILL or code == 0, (code, errors)
 
     def await_end(self) -> int:
-        """Wait until it ends by itself; return its exit code."""
+        """Wait until it ends by itself. Return its exit code."""
         assert self._process is not None
         try:
             return self._process.wait(PATIENCE)
@@ -142,16 +142,16 @@ class Node:
 
     @property
     def running(self) -> bool:
-        """Whether it was started and not stopped."""
+        """True if it was started and not stopped."""
         return self._process is not None
 
     @property
     def ready(self) -> bool:
-        """Whether it takes part since its last start."""
+        """True if it takes part since its last start."""
         return len(self.events("reader-opened")) >= self._starts
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """Return what it told, of these events."""
+        """Return its events of these names."""
         file = self.folder / "events.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []
         told = [json.loads(line) for line in lines if line.endswith("}")]
@@ -177,7 +177,7 @@ class Rows(Background):
     def _run(self) -> None:
         chance = random.Random()
         while not self._stopping.wait(self._pause):
-            with suppress(psycopg.OperationalError):  # the server is away, and so are these rows
+            with suppress(psycopg.OperationalError):  # the server is away, rows are lost
                 self._insert([f"k{chance.randrange(self._keys)}" for _ in range(20)])
 
     def _insert(self, keys: list[str]) -> None:
@@ -196,14 +196,14 @@ class Rows(Background):
 
 
 def seen(path: Path) -> Iterator[Seen]:
-    """Yield what a :class:`SharedWriter` has delivered, in order."""
+    """Yield the deliveries of a :class:`SharedWriter`, in order."""
     for text in path.read_text().splitlines() if path.exists() else ():
         key, number, _ = text.split()
         yield Seen(key, int(number))
 
 
 def all_there(path: Path, rows: Rows) -> bool:
-    """Tell whether every row that was inserted has arrived."""
+    """Return true if every inserted row has arrived."""
     newest: dict[str, int] = {}
     for each in seen(path):
         newest[each.key] = max(newest.get(each.key, 0), each.number)
@@ -211,7 +211,7 @@ def all_there(path: Path, rows: Rows) -> bool:
 
 
 def faults_of(deliveries: Iterator[Seen], inserted: dict[str, int]) -> list[str]:
-    """Return what is wrong: rows that are missing, first deliveries that go back."""
+    """Return the errors: rows that are missing, first deliveries that go back."""
     newest: dict[str, int] = defaultdict(int)
     wrong = []
     for place, each in enumerate(deliveries):
@@ -225,7 +225,7 @@ def faults_of(deliveries: Iterator[Seen], inserted: dict[str, int]) -> list[str]
 
 
 def going_back(deliveries: Iterator[Seen]) -> list[str]:
-    """Return where a key shows an earlier row behind a later one."""
+    """Return the places at which a key shows an earlier row behind a later one."""
     last: dict[str, int] = defaultdict(int)
     wrong = []
     for place, each in enumerate(deliveries):
@@ -236,7 +236,7 @@ def going_back(deliveries: Iterator[Seen]) -> list[str]:
 
 
 def await_true(condition: Callable[[], object], seconds: float = PATIENCE) -> float:
-    """Wait for *condition*; return how many seconds that took."""
+    """Wait for *condition*. Return the seconds that took."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() < began + seconds, "it did not happen"

@@ -1,4 +1,4 @@
-"""A sink that writes down every call, and fails at those that it is told to."""
+"""A sink that records every call, and fails at the configured ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ERRORS = {
 
 
 class LifeConfig(AdaptorConfig):
-    """Where calls are written down, and which fail how: by their number, from 0 on."""
+    """Path of the record of calls, and the failure of each failing call by number, from 0 on."""
 
     path: LocalPath
     fails: dict[int, Literal["unavailable", "timeout", "fault", "rejected", "odd"]] = Field(
@@ -31,7 +31,7 @@ class LifeConfig(AdaptorConfig):
 
 
 class LifeWriter:
-    """Writes ``<object> <call>`` lines; the first object is 1."""
+    """Writes ``<object> <call>`` lines. The first object is 1."""
 
     Config = LifeConfig
 
@@ -52,7 +52,7 @@ class LifeWriter:
         self._note("close")
 
     def _note(self, call: str) -> int:
-        """Write *call* down; return its number."""
+        """Record *call*. Return its number."""
         number = len(self._noted())
         with self._config.path.open("a") as file:
             file.write(f"{self._number} {call}\n")

@@ -31,7 +31,7 @@ class Operated:
         self.live = Live(engine, {}, events)
 
     def __call__(self, request: requests.Request) -> dict[str, Any]:
-        """Do it."""
+        """Execute the request."""
         return self.live.perform(request, ME)
 
     def route(self, name: str = "out") -> dict[str, Any]:
@@ -66,29 +66,29 @@ def operated(folder: Path, lines: list[str], **routes: Any) -> Iterator[Operated
 
 
 def lines(count: int, first: int = 0) -> list[str]:
-    """Return *count* lines; the namespaces take turns."""
+    """Return *count* lines of alternating namespaces."""
     return [f"{'ab'[number % 2]} {number}" for number in range(first, first + count)]
 
 
 def sink(folder: Path, name: str = "out") -> Path:
-    """Return what a route has delivered to."""
+    """Return the file that a route has delivered to."""
     return folder / f"{name}.jsonl"
 
 
 def route(name: str, **keys: Any) -> dict[str, Any]:
-    """Return a route into ``<name>.jsonl``, as a pipeline file has it."""
+    """Return a route into ``<name>.jsonl`` in pipeline file form."""
     writer = {"adaptor": "engine_tools:LinesWriter", "path": f"{name}.jsonl"}
     keys["writer"] = writer | keys.get("writer", {})
     return {"name": name, "retry": {"attempts": 2, "backoff": "1ms..5ms"}, **keys}
 
 
 def reader(name: str, path: str, **keys: Any) -> dict[str, Any]:
-    """Return a reader of the lines of *path*, as a pipeline file has it."""
+    """Return a reader of the lines of *path* in pipeline file form."""
     return {"name": name, "adaptor": "engine_tools:LinesReader", "path": path, "end": False, **keys}
 
 
 def reload(op: Operated, **lists: list[dict[str, Any]]) -> dict[str, Any]:
-    """Have the engine run with other readers or routes."""
+    """Reload the engine with other readers or routes."""
     op.change(lambda document: document.update(lists))
     return op(requests.Reload())
 

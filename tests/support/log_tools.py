@@ -1,4 +1,4 @@
-"""What tests of the log share: a disk that records and fails, crashes, plain reading."""
+"""Shared tools for tests of the log: a disk that records and fails, crashes, plain reading."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Disk(RealFileSystem):
-    """The real disk, recording every call and failing those that a test names."""
+    """The real disk, recording every call and failing the calls that a test names."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -70,7 +70,7 @@ class _Recorded:
 
 @contextmanager
 def small(stride: int = 900) -> Iterator[None]:
-    """Make reserves, index strides and offset files tiny, and leave syncs out: no machine dies."""
+    """Make reserves, index strides and offset files tiny, and skip syncs: no machine dies."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fdatasync", lambda _: None)
         patch.setattr(os, "fsync", lambda _: None)
@@ -108,7 +108,7 @@ def held(reader: LogReader, last: int) -> dict[int, bytes]:
 
 
 def hurt(data: bytes, how: str, where: float) -> bytes | None:
-    """Flip a bit of *data*, cut it, clear a block of it; ``None`` when it is removed."""
+    """Flip a bit of *data*, cut it, or clear a block of it. Return ``None`` when it is removed."""
     hurt, byte = bytearray(data), int(where * len(data))
     if how == "remove" or not data:
         return None
@@ -122,7 +122,7 @@ def hurt(data: bytes, how: str, where: float) -> bytes | None:
 
 
 def crash(log: CommitLog) -> None:
-    """Leave *log* as a killed process does: the lock is gone, nothing else was done."""
+    """Leave *log* as a killed process does: only the lock is released."""
     log._active.close()
     log._published.close()
     if log._lock is not None:
@@ -143,7 +143,7 @@ def offsets_of(directory: Path) -> list[int]:
 def unsynced(
     log: CommitLog, messages: pa.RecordBatch, reader: str = "r", position: str | None = None
 ) -> FrameHeader:
-    """Write a frame as an append does whose sync has not come yet; return its header."""
+    """Write a frame as an append does before its sync. Return its header."""
     active = log._active
     byte = active.byte
     active.write(messages, Source(reader, position), 0, log.durable)

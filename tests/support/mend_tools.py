@@ -1,7 +1,7 @@
-"""Mutation controls: with one rule taken back, a test turns red.
+"""Mutation controls: with one rule reverted, a test fails.
 
-The smallest edit that takes a rule back is made in a copy of the packages, and there the tests
-of that rule must fail. The same tests are green in a copy without an edit.
+The smallest edit that reverts a rule is made in a copy of the packages, and there the tests of that
+rule must fail. The same tests pass in a copy without an edit.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("transporter", "adaptors", "pyspark_transporter")
 _SHARED = ("tests", ".cache")
-"""What a copy has in common with its origin; the cache holds the services."""
+"""Entries that a copy shares with its origin. The cache holds the services."""
 
 
 @dataclass(frozen=True)
 class Mend:
-    """A rule, the edit that takes it back, and the tests that notice."""
+    """A rule, the edit that reverts it, and the tests that notice."""
 
     name: str
     file: str
-    """Below the package ``transporter``, or the path of one of ``adaptors``."""
+    """Path below the package ``transporter``, or the path of one of ``adaptors``."""
     old: str
-    """Stands in the file once."""
+    """Text that stands in the file once."""
     new: str
     tested_by: str
-    """A file below ``tests/unit``, or the path of one of other tests."""
+    """A file below ``tests/unit``, or the path of one of the other tests."""
     tests: tuple[str, ...]
-    """Each of them fails with the edit."""
+    """Tests that each fail with the edit."""
 
     @property
     def nodes(self) -> list[str]:
@@ -51,16 +51,16 @@ class Mend:
         return [f"{path}::{test}" for test in self.tests]
 
     def source(self, folder: Path) -> Path:
-        """Return the file in the packages that *folder* holds."""
+        """Return the path of the file in the packages below *folder*."""
         package = folder if self.file.startswith("adaptors/") else folder / "transporter"
         return package / self.file
 
     def fits(self) -> bool:
-        """Tell whether the edit changes one place of the code as it is now."""
+        """Return true if the edit changes exactly one place of the current code."""
         return self.source(ROOT).read_text().count(self.old) == 1 and self.old != self.new
 
     def control(self, folder: Path, limit: int) -> None:
-        """Take the rule back in a copy in *folder*: each test fails there, as a test does."""
+        """Revert the rule in a copy in *folder*, and check that each test fails there."""
         source = self.source(copied(folder))
         source.write_text(source.read_text().replace(self.old, self.new))
         run = outcome_of(folder, self.nodes, limit)
@@ -101,7 +101,7 @@ def outcome_of(
 
 
 def assert_green(folder: Path, mends: Iterable[Mend], limit: int, patience: float = 280) -> None:
-    """Make sure that the tests of all *mends* pass in a copy without an edit."""
+    """Check that the tests of all *mends* pass in a copy without an edit."""
     nodes = sorted({node for mend in mends for node in mend.nodes})
     run = outcome_of(copied(folder), nodes, limit, patience)
     assert run.returncode == pytest.ExitCode.OK, run.stdout + run.stderr

@@ -30,18 +30,18 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path()}
 
 
 class Operated(Running):
-    """One engine without Spark and its events; its sink and source are those of engine_tools."""
+    """One engine without Spark, and its events. Its sink and source are those of engine_tools."""
 
     command = (sys.executable, __file__)
 
     def has_told(self, name: str) -> bool:
-        """Tell whether an event of this name has come."""
+        """Return true if an event of this name has come."""
         return any(event["event"] == name for event in list(self.events))
 
 
 @contextmanager
 def operated(pipeline: Path) -> Iterator[Operated]:
-    """Run the pipeline file for the length of a block; whatever happens, nothing of it stays."""
+    """Run the pipeline file for the length of a block, and leave no process behind in any case."""
     engine = Operated(pipeline, PYTHONPATH=ENVIRONMENT["PYTHONPATH"])
     try:
         engine.await_event("listening")
@@ -65,21 +65,21 @@ def command(*arguments: str, timeout: float = 120) -> subprocess.CompletedProces
 
 
 def done(*arguments: str) -> Any:
-    """Run ``transporter`` with *arguments* and ``--json``; return its result."""
+    """Run ``transporter`` with *arguments* and ``--json``. Return its result."""
     said = command(*arguments, "--json")
     assert said.returncode == 0, said.stdout + said.stderr
     return json.loads(said.stdout)["result"]
 
 
 def refused(*arguments: str) -> dict[str, Any]:
-    """Run ``transporter`` with *arguments* and ``--json``; return its error."""
+    """Run ``transporter`` with *arguments* and ``--json``. Return its error."""
     said = command(*arguments, "--json")
     assert said.returncode != 0, said.stdout
     return json.loads(said.stdout)["error"]
 
 
 def write_file(folder: Path, routes: list[dict[str, Any]], **keys: Any) -> Path:
-    """Write a pipeline file of *routes* over ``source.txt``; the source never ends."""
+    """Write a pipeline file of *routes* over ``source.txt``, which never ends."""
     reader = {
         "name": "in",
         "adaptor": "engine_tools:LinesReader",
@@ -107,7 +107,7 @@ def feed(folder: Path, *lines: str) -> None:
 
 
 def be_engine(path: Path) -> None:
-    """Run the pipeline file at *path* until SIGTERM, telling events on stderr."""
+    """Run the pipeline file at *path* until SIGTERM, writing events to stderr."""
     telling = threading.Lock()
 
     def tell(event: str, **details: Any) -> None:

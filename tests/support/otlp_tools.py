@@ -1,4 +1,4 @@
-"""A collector of traces on loopback: takes OTLP over HTTP and keeps what it has decoded."""
+"""A collector of traces on loopback: takes OTLP over HTTP and keeps the decoded requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Collector:
-    """Answers every export with ``status``; one that ``holds`` answers when it is let go."""
+    """Answers every export with ``status``. With ``hold`` it answers when it is released."""
 
     status: int = 200
     hold: bool = False
@@ -37,12 +37,12 @@ class Collector:
 
     @property
     def url(self) -> str:
-        """Where traces are sent."""
+        """Its URL for traces."""
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1/traces"
 
     @property
     def spans(self) -> list[Span]:
-        """All spans, as they came."""
+        """All spans, in the order of arrival."""
         return [
             span
             for _, request in list(self.requests)
@@ -79,7 +79,7 @@ class Collector:
 
 
 def described(span: Span) -> dict[str, Any]:
-    """Return what a test looks at."""
+    """Return the fields that a test checks."""
     attributes = {
         each.key.removeprefix("transporter."): getattr(each.value, each.value.WhichOneof("value"))
         for each in span.attributes

@@ -1,7 +1,7 @@
-"""An application that writes an outbox, independent of the pipeline: rows as real ones are.
+"""An application that writes an outbox, independent of the pipeline, with realistic rows.
 
-Run as a process of its own: ``python outbox_client.py DSN ROWS TOPIC SEED``. Every row's
-header ``seq`` counts the rows of its key in the order of their commits.
+Run as a process of its own: ``python outbox_client.py DSN ROWS TOPIC SEED``. Every row's header
+``seq`` counts the rows of its key in the order of their commits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INSERT = (
 
 
 def value(chance: random.Random, number: int) -> str | None:
-    """Return a value as applications write them: mostly JSON, some NULL, a few large."""
+    """Return a realistic value: mostly JSON, some NULL, a few large."""
     if number % 5000 == 17:
         return '{"blob": "' + "x" * LARGE + '"}'
     if chance.random() < 0.03:
@@ -42,7 +42,7 @@ def value(chance: random.Random, number: int) -> str | None:
 
 
 def main(dsn: str, rows: int, topic: str, seed: int) -> None:
-    """Commit *rows* rows; every fiftieth transaction commits late, behind higher ids."""
+    """Commit *rows* rows. Every fiftieth transaction commits late, behind higher ids."""
     chance = random.Random(seed)
     sequences: dict[str, int] = {}
     number = 0
@@ -61,7 +61,7 @@ def main(dsn: str, rows: int, topic: str, seed: int) -> None:
     with psycopg.connect(dsn) as main_connection, psycopg.connect(dsn) as late:
         held: list[str] = []
         for count in range(rows // ROWS_PER_TRANSACTION):
-            # A key is written by one transaction at a time, as row locks see to it in a real one.
+            # One transaction at a time writes a key, as row locks enforce in a real application.
             keys = [f"key-{chance.randrange(KEYS)}" for _ in range(ROWS_PER_TRANSACTION)]
             keys = [f"{key}-spare" if key in held else key for key in keys]
             if count % 50 == 10 and not held:

@@ -1,4 +1,4 @@
-"""What tests of the outbox reader need: a log that is a list, rows, and readers that are closed."""
+"""Shared tools for tests of the outbox reader: a log that is a list, rows, and readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Log:
-    """A list instead of a log: what was appended, newest last, with positions."""
+    """A list instead of a log: appended messages, newest last, with positions."""
 
     def __init__(self, log_id: str | None = None) -> None:
         self.log_id = log_id or uuid4().hex
@@ -53,7 +53,7 @@ class Log:
         return iter(self.frames[::-1])
 
     def append(self, batch: Batch, *, position: bool = True) -> None:
-        """Log *batch*; without its *position* it is the first frame of several."""
+        """Log *batch*. Without its *position* it is the first frame of several."""
         entries = Entries(with_offsets(batch.messages, len(self), 0))
         self.frames.append((batch.position if position else None, entries))
 
@@ -79,7 +79,7 @@ def ids(batch: Batch) -> list[int]:
 
 
 def read(reader: OutboxReader, seconds: float = 5) -> list[int]:
-    """Poll, commit what was found, and return its ids."""
+    """Poll, commit the result, and return its ids."""
     batch = reader.poll(seconds)
     if batch.position is not None:
         reader.commit(batch.position)
@@ -88,7 +88,7 @@ def read(reader: OutboxReader, seconds: float = 5) -> list[int]:
 
 @contextmanager
 def readers(postgres: Database, claim: str) -> Iterator[Callable[..., OutboxReader]]:
-    """Open readers on the database; all are closed at the end."""
+    """Open readers on the database. All are closed at the end."""
     found: list[OutboxReader] = []
 
     def opener(log: Log | None = None, dsn: str | None = None, **settings: Any) -> OutboxReader:

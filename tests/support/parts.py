@@ -1,7 +1,7 @@
-"""A long suite in parts: ``--part 2/3`` runs every third file, and records what came of it.
+"""A long suite in parts: ``--part 2/3`` runs every third file, and records the outcome.
 
-A part takes a fixed share of the test files, so all parts together are the whole suite. What a
-part came to, and of which commit, is appended to ``build/parts.jsonl``.
+A part takes a fixed share of the test files, so all parts together are the whole suite. The outcome
+of a part, with its commit, is appended to ``build/parts.jsonl``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse what is not a part; note when the run began."""
+    """Record the start time, and reject an invalid part."""
     config.stash[_BEGUN] = time.time()
     if config.getoption("--part"):
         part_of(config.getoption("--part"))
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Record what the part came to."""
+    """Record the outcome of the part."""
     config = session.config
     if not config.getoption("--part") or hasattr(config, "workerinput"):
         return
@@ -64,7 +64,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def part_of(text: str) -> tuple[int, int]:
-    """Return which part of how many *text* means."""
+    """Return the part's number and the number of parts from *text*."""
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
         raise pytest.UsageError(f"--part {text}: not a part; use 1/3, 2/3 or 3/3 for example")

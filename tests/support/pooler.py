@@ -23,7 +23,7 @@ _NO_TLS: Final = 80877103
 
 @dataclass
 class _Pool:
-    """Idle sessions; the one that was used last is lent first, as poolers do."""
+    """Idle sessions. The one that was used last is lent first, as poolers do."""
 
     database: Database
     startup: bytes = b""
@@ -47,7 +47,7 @@ class _Pool:
         return server
 
     def greeting_of(self, client: int) -> bytes:
-        """Return what a client is greeted with: the number of a process is made up."""
+        """Return the greeting of a client, with an invented process number."""
         key = self.greeting.index(b"K\0\0\0\x0c") + 5
         return self.greeting[:key] + struct.pack("!I", 2**30 + client) + self.greeting[key + 4 :]
 
@@ -74,7 +74,7 @@ def _message(source: socket.socket, kind: int = 1) -> bytes:
 
 
 def _serve(client: socket.socket, pool: _Pool, mode: str) -> None:
-    # A client that goes, as one that says goodbye, ends the session that it has.
+    # A client that disconnects, like one that terminates properly, ends the session that it has.
     with suppress(OSError), client, ExitStack() as held:
         while struct.unpack("!I", (startup := _message(client, 0))[4:8]) == (_NO_TLS,):
             client.sendall(b"N")
@@ -95,9 +95,9 @@ def _serve(client: socket.socket, pool: _Pool, mode: str) -> None:
 
 
 def _answered(client: socket.socket, server: socket.socket, sent: bytes) -> bool:
-    """Pass a message on, and its answer back; tell whether no transaction is open then."""
+    """Pass a message on, and its answer back. Return true if no transaction is open then."""
     server.sendall(sent)
-    # Only a query, or the sync behind what makes up one, is answered.
+    # Only a query, or the sync behind its parts, is answered.
     if sent[:1] not in b"QS":
         return False
     while (answer := _message(server))[:1] != b"Z":

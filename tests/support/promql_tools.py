@@ -1,4 +1,4 @@
-"""Looks into PromQL, and says which alert rules a scrape would set off."""
+"""Inspects PromQL, and evaluates the alert rules that a scrape would set off."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _kind(node: object) -> str:
 def firing(scrape: str) -> dict[str, list[dict[str, str]]]:
     """Return the alerts that *scrape* sets off, each with the labels of its series.
 
-    Of the rules that look at one moment only, and as if ``for`` had passed.
+    Only rules that look at one moment count, and their ``for`` is taken as passed.
     """
     samples = samples_of(scrape)
     found = {}
@@ -90,8 +90,8 @@ def samples_of(scrape: str, **target: str) -> list[Sample]:
 def fires(alert: str, scraped: Callable[[int], list[Sample]], minute: int) -> list[dict[str, str]]:
     """Return the labels with which *alert* fires in this *minute*, its ``for`` included.
 
-    *scraped* gives the samples of a minute: Prometheus scrapes, and looks at its rules, once in
-    each. Of a target that is not scraped any more, or does not answer, no sample is left.
+    *scraped* returns the samples of a minute: Prometheus scrapes, and evaluates its rules, once in
+    each. A target that is not scraped any more, or does not answer, has no samples.
     """
     (rule,) = (each for each in rules() if each["alert"] == alert)
     parsed, waits = promql.parse(rule["expr"]), int(rule.get("for", "0m").removesuffix("m"))
@@ -103,13 +103,13 @@ def fires(alert: str, scraped: Callable[[int], list[Sample]], minute: int) -> li
 
 
 class Moment(NamedTuple):
-    """A minute, and what was scraped in each."""
+    """A minute, and the samples scraped in each."""
 
     scraped: Callable[[int], list[Sample]]
     minute: int = 0
 
     def samples(self, node: Any, back: int = 0) -> Vector:
-        """Return what a vector selector selects *back* minutes before."""
+        """Return the samples that a vector selector selects *back* minutes before."""
         return [
             (labels, value)
             for name, labels, value in self.scraped(self.minute - back - _minutes(node.offset))
@@ -182,7 +182,7 @@ def _combined(sign: str, left: Any, right: Any, by: list[str] | None) -> Vector:
 
 
 def _key(labels: dict[str, str], by: list[str] | None) -> tuple[tuple[str, str], ...]:
-    """Return what *labels* match by; ``None``: all of them."""
+    """Return the labels that *labels* match by, all of them for ``None``."""
     return tuple(
         sorted((name, value) for name, value in labels.items() if by is None or name in by)
     )

@@ -1,4 +1,4 @@
-"""What tests of queues share: topics of their own, and consumers that do as they are told."""
+"""Shared tools for tests of queues: topics of their own, and scripted consumers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = 60.0
 
 
 def fresh(broker: Broker, partitions: int = 2, **values: Any) -> QueueSettings:
-    """Return settings of a new queue whose messages are redelivered soon; make its topics."""
+    """Return settings of a new queue with a short redelivery delay, and make its topics."""
     broker.start()
     name = uuid.uuid4().hex[:8]
     settings = settings_of(
@@ -41,7 +41,7 @@ def fresh(broker: Broker, partitions: int = 2, **values: Any) -> QueueSettings:
 
 
 def until(holds: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Look again and again whether *holds*; fail after *seconds*."""
+    """Check *holds* repeatedly, and fail after *seconds*."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -54,7 +54,7 @@ def receive_until(
     act: Callable[[QueueMessage], object],
     seconds: float = PATIENCE,
 ) -> None:
-    """Give *act* every message that comes, until *holds*."""
+    """Pass every message that comes to *act*, until *holds*."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"not within {seconds:g} s"
@@ -68,7 +68,7 @@ def dead_letters(broker: Broker, settings: QueueSettings) -> list[Any]:
 
 
 class Seen(Counter[bytes]):
-    """Counts how often each value was received."""
+    """Receipts counted by value."""
 
     def note(self, message: QueueMessage) -> None:
         """Count *message*."""

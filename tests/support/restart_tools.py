@@ -1,4 +1,4 @@
-"""What tests of restarts share: one engine on an outbox, two exact sinks, and one that is away."""
+"""Shared tools for tests of restarts: an engine on an outbox, two exact sinks, one that is away."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def in_lmdb(folder: Path) -> list[int]:
 
 
 def terms(node: Node) -> int:
-    """Return how many terms the engine has begun."""
+    """Return the number of terms that the engine has begun."""
     return len(node.events("leader-acquired", "leader-refreshed"))
 
 
@@ -87,11 +87,11 @@ def lead_elsewhere(database: Database) -> None:
 
 
 def settled(node: Node) -> int:
-    """Return how far the route of the exact file has come."""
+    """Return the watermark of the exact file's route."""
     return read_state(node.folder / "log", "file").watermark
 
 
 def logged(node: Node) -> int:
-    """Return how many entries the log holds; no engine may be running."""
+    """Return the number of entries in the log. No engine may be running."""
     with LogReader(node.folder / "log") as log:
         return sum(found.frame.count for found in log.backwards(2**62))

@@ -1,4 +1,4 @@
-"""Tests that only root can run: skipped visibly elsewhere, but a failure where CI is set."""
+"""Tests that only root can run: skipped visibly elsewhere, but a failure in CI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 NOBODY = 65534
-"""The id of a user who owns nothing, and of the group that goes with it."""
+"""The id of a user who owns nothing, and of the corresponding group."""
 
 
 def need_root(reason: str, *tools: str) -> None:
@@ -19,7 +19,7 @@ def need_root(reason: str, *tools: str) -> None:
 
 
 def cannot_run(reason: str) -> NoReturn:
-    """Skip the test with *reason*; fail it where ``CI`` is set, so that no promise goes unheld."""
+    """Skip the test with *reason*. With ``CI`` set, fail it, so that no promise goes unchecked."""
     if os.environ.get("CI"):
         pytest.fail(f"CI has to run this: {reason}")
     pytest.skip(reason)

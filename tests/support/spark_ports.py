@@ -24,9 +24,9 @@ def listening_ports(processes: Iterable[psutil.Process]) -> list[int]:
 
 
 def blocks(port: int, count: int, host: str = "127.0.0.1") -> bytes:
-    """Return what Spark sends of its first broadcasts to whoever asks at *port*."""
+    """Return the first broadcasts that Spark sends to any client at *port*."""
     told = b""
-    # Whoever closes, or is silent, is not Spark's block manager, or lets nobody in.
+    # A peer that closes, or is silent, is not Spark's block manager, or refuses access.
     with suppress(OSError, struct.error):
         for number in range(count):
             told += _block(number, (host, port))

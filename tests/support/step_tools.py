@@ -1,4 +1,4 @@
-"""What tests of steps share: batches of entries, and their rows."""
+"""Shared tools for tests of steps: batches of entries, and their rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def batch_of(*messages: Message) -> pa.RecordBatch:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Entry]:
-    """Return the entries of *batch*, once every column has proved whole."""
+    """Return the entries of *batch*, after checking that every column is whole."""
     batch.validate(full=True)
     assert batch.schema.equals(batch_of().schema)
     assert not any(

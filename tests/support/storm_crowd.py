@@ -1,4 +1,4 @@
-"""Engines of one group between topics of Kafka, that come and go, and what their logs say of it."""
+"""Engines of one group between topics of Kafka, that come and go, and checks of their logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BEGINNING = ("engine-started", "reader-opened")
 
 
 class WatchedReader(KafkaReader):
-    """A kafka reader that tells where its partitions begin, each time it is given some."""
+    """A kafka reader that reports the begin of its partitions at each assignment."""
 
     def open(self, resume: Resume) -> None:
         super().open(resume)
@@ -47,7 +47,7 @@ class WatchedReader(KafkaReader):
 class Crowd:
     """Engines of one group, each with a log and a proxy of its own, that come and go.
 
-    ``changes`` counts what has been done to them, by kind.
+    ``changes`` counts the changes made to them, by kind.
     """
 
     LEAVE = ("stop", "kill", "pause", "hang")
@@ -80,27 +80,27 @@ class Crowd:
             node.stop(signal.SIGKILL)
 
     def change(self) -> None:
-        """Have some engine leave in some way, or come back; one at least stays."""
+        """Make some engine leave in some way, or come back. At least one stays."""
         place = self._chance.randrange(len(self.nodes))
         if place in self._away:
             how, until = self._away[place]
             if time.monotonic() >= until:
                 self._back(place, how)
         elif len(self._away) < len(self.nodes) - 1 and self._is_ready(place):
-            # Before, an engine that does not reach its source says so and ends: as promised.
+            # Before that, an engine that cannot reach its source reports it and ends, as promised.
             self._leave(place, self._chance.choice(self.LEAVE))
 
     def settle(self) -> None:
-        """Have all come back."""
+        """Bring all back."""
         for place, (how, _) in list(self._away.items()):
             self._back(place, how)
 
     def stop(self) -> None:
-        """End all of them in order; no route and no reader may have stopped by itself."""
+        """End all of them in order. No route and no reader may have stopped by itself."""
         for node in self.nodes:
             node.stop()
             told = node.events("route-stopped", "reader-stopped")
-            # One that is told to stop while the group waits for a member that hangs says so.
+            # A reader stopped while its group waits for a hanging member reports that.
             assert [each for each in told if "did not end within" not in each["problem"]] == []
 
     def _start(self, place: int) -> None:
@@ -148,7 +148,7 @@ def logged(log: Path) -> dict[int, list[int]]:
 
 
 def unexplained(node: Node) -> list[str]:
-    """Return where the log of *node* goes elsewhere than on, and no assignment begins there."""
+    """Return the places where the log of *node* jumps without an assignment that begins there."""
     begins: dict[int, list[int]] = defaultdict(list)
     for told in node.events("partitions-begun"):
         for partition, offset in told["begins"].items():
@@ -157,7 +157,7 @@ def unexplained(node: Node) -> list[str]:
     for partition, offsets in logged(node.folder / "log").items():
         starts, before = iter(begins[partition]), None
         for offset in offsets:
-            if offset - 1 != before and offset not in starts:  # takes what it passes
+            if offset - 1 != before and offset not in starts:  # consumes the starts it passes
                 wrong.append(f"{node.folder.name}, partition {partition}: {offset} after {before}")
                 break
             before = offset

@@ -1,4 +1,4 @@
-"""An engine between topics of Kafka, and all that befalls it, its network and its broker."""
+"""An engine between topics of Kafka, and the faults of it, its network and its broker."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from services.kafka import Broker
 
 SESSION = 6.0
-"""Seconds of silence after which the group gives an engine's partitions away."""
+"""Seconds of silence after which the group reassigns an engine's partitions."""
 POLLS = 8.0
 """Seconds without a poll after which an engine leaves the group by itself."""
 PATIENCE = 120.0
-"""Seconds within which all must flow again, unaided."""
+"""Seconds within which all messages must flow again, unaided."""
 KEYS = 24
 PARTITIONS = 6
 
 
 @contextmanager
 def proxied(broker: Broker, count: int) -> Iterator[list[FaultyProxy]]:
-    """Put proxies before *broker*; who connects through one stays behind it."""
+    """Put proxies before *broker*. A client that connects through one stays behind it."""
     with ExitStack() as stack:
         ports, proxies = [free_port() for _ in range(count)], list[FaultyProxy]()
         for port in ports:
@@ -52,7 +52,7 @@ def proxied(broker: Broker, count: int) -> Iterator[list[FaultyProxy]]:
 
 
 def pipeline_of(servers: str, reader: dict[str, Any], writer: dict[str, Any]) -> dict[str, Any]:
-    """Return a pipeline from the topic ``source`` to ``target``; the rest is as given."""
+    """Return a pipeline from the topic ``source`` to ``target``, with the given settings."""
     patience = {"session.timeout.ms": SESSION * 1000, "max.poll.interval.ms": POLLS * 1000}
     kafka = {"adaptor": "kafka", "bootstrap_servers": servers}
     source = {"name": "source", "topics": ["source"], "group": "storm", "client": patience}
@@ -67,7 +67,7 @@ def pipeline_of(servers: str, reader: dict[str, Any], writer: dict[str, Any]) ->
 class Numbers(Background):
     """Produces messages of some keys, numbered by key, in a thread of its own.
 
-    A message tells its key, its number, and by the monotonic clock when it was made.
+    A message holds its key, its number, and the monotonic time at which it was made.
     """
 
     def __init__(self, broker: Broker, topic: str, rate: float) -> None:
@@ -88,7 +88,7 @@ class Numbers(Background):
         self.sent: dict[str, int] = defaultdict(int)
 
     def stop(self) -> None:
-        """Produce no more, and wait until the broker has all."""
+        """Stop producing, and wait until the broker has all messages."""
         super().stop()
         assert self._producer.flush(120) == 0
         assert self.failures == []
@@ -111,7 +111,7 @@ class Numbers(Background):
 
 
 class Arrivals(Background):
-    """Reads what is committed in a topic as it comes, in a thread of its own."""
+    """Reads a topic's committed messages as they come, in a thread of its own."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         super().__init__("arrivals")
@@ -132,21 +132,21 @@ class Arrivals(Background):
         self._number: dict[str, int] = {}
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         super().stop()
         self._consumer.close()
 
     def await_made_since(self, moment: float, seconds: float) -> float | None:
-        """Wait until of each key something has come that was made since *moment*.
+        """Wait until each key has a message that was made since *moment*.
 
-        Return how long after it that was; ``None`` when it was not within *seconds*.
+        Return the seconds since then, or ``None`` when it was not within *seconds*.
         """
         with self._changed:
             found = self._changed.wait_for(lambda: self._since(moment), seconds)
             return time.monotonic() - moment if found else None
 
     def await_all(self, sent: dict[str, int], seconds: float) -> bool:
-        """Wait until the last of each key has come; tell whether it has."""
+        """Wait until the last message of each key has come. Return true if it has."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: all(self._number.get(key, 0) >= last for key, last in sent.items()), seconds
@@ -160,7 +160,7 @@ class Arrivals(Background):
             found = self._consumer.consume(500, 0.05)
             with self._changed:
                 for record in found:
-                    if record.error() is None:  # the broker is away, and comes back
+                    if record.error() is None:  # otherwise the broker is away, and comes back
                         self._note(json.loads(record.value()))
                 self._changed.notify_all()
 
@@ -202,16 +202,16 @@ class Chain:
         if self._engine.process.poll() is None:
             self._signal(signal.SIGCONT)
             gone(self._engine.kill())
-        # For whoever looks into a failure.
+        # For the analysis of a failure.
         lines = (json.dumps(each) for life in self.lives for each in [*life.events, life.noise])
         self._pipeline.with_suffix(".jsonl").write_text("\n".join(lines))
 
     def told(self, *names: str) -> list[dict[str, Any]]:
-        """Return the events of these names that any of the engine's lives has told."""
+        """Return the events of these names from any of the engine's lives."""
         return [each for life in self.lives for each in life.events if each["event"] in names]
 
     def stop(self) -> int:
-        """End the engine in order; return its exit code."""
+        """End the engine in order. Return its exit code."""
         return self._engine.stop()
 
     @property
@@ -242,7 +242,7 @@ class Chain:
 
     def _kill_engine(self) -> None:
         left = self._engine.kill()
-        self._start()  # at once, as a supervisor does: what the dead one has left may still work
+        self._start()  # at once, as a supervisor does: processes of the dead one may still work
         assert gone(left, 30) == []
 
     def _pause_engine(self) -> None:
@@ -277,25 +277,25 @@ class Chain:
 
 
 def again(items: Iterable[object]) -> int:
-    """Return how many of *items* were there before."""
+    """Return the number of *items* that are repetitions."""
     counts = Counter(items)
     return counts.total() - len(counts)
 
 
 def missing(deliveries: Iterable[Seen], sent: dict[str, int]) -> list[str]:
-    """Return what was sent and is not among *deliveries*."""
+    """Return the sent messages that are not among *deliveries*."""
     there = set(deliveries)
     every = (Seen(key, n) for key, last in sent.items() for n in range(1, last + 1))
     return [str(each) for each in every if each not in there]
 
 
 def tell(text: str) -> None:
-    """Print *text* for whoever runs the test."""
+    """Print *text* to stderr."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - for whoever runs it
 
 
 def table(took: Iterable[tuple[str, float]]) -> str:
-    """Return how long recoveries took, by what they were from."""
+    """Return the durations of recoveries, by fault."""
     seconds: dict[str, list[float]] = defaultdict(list)
     for what, each in took:
         seconds[what].append(each)

@@ -1,4 +1,4 @@
-"""A table whose rows a reader gives until they were delivered, and pipelines that read it."""
+"""A table whose rows a reader returns until they are delivered, and pipelines that read it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TableConfig(AdaptorConfig):
-    """Where a :class:`TableReader` has its rows."""
+    """Settings of a :class:`TableReader`."""
 
     path: LocalPath
     rows: int = 100
@@ -41,11 +41,10 @@ class TableConfig(AdaptorConfig):
 
 
 class TableReader:
-    """Reads lines of a file like rows of a table: each open reads what is left of them.
+    """Reads lines of a file like rows of a table: each open reads the remaining ones.
 
-    A line is a key and its data. What is delivered is appended to ``<path>.told``,
-    by number; such rows are not read again. Any line of ``<path>.asked`` was a question
-    whether it still leads.
+    A line is a key and its data. The numbers of delivered rows are appended to ``<path>.told``, and
+    such rows are not read again. Each line of ``<path>.asked`` is one check whether it still leads.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = TableConfig
@@ -97,9 +96,9 @@ class TableReader:
 
 
 class GoingOn(TableReader):
-    """Reads the same rows, and goes on with what the log holds of them: nobody else has them.
+    """Reads the same rows, and resumes from the log's copies, which no other reader has.
 
-    While a file ``<path>.undecided`` exists it does not know that yet.
+    While a file ``<path>.undecided`` exists this is not yet confirmed.
     """
 
     def open(self, resume: Resume) -> None:
@@ -120,7 +119,7 @@ class GoingOn(TableReader):
 
 
 class Committed(LinesReader):
-    """Reads lines, and writes down what it is committed."""
+    """Reads lines, and records the committed positions."""
 
     def commit(self, position: str) -> None:
         with self._config.path.with_suffix(".told").open("a") as file:
@@ -128,7 +127,7 @@ class Committed(LinesReader):
 
 
 class Passing(LinesReader):
-    """Reads lines, and has at each open passed what is not delivered."""
+    """Reads lines, and supersedes undelivered entries at each open."""
 
     def open(self, resume: Resume) -> None:
         super().open(resume)
@@ -145,7 +144,7 @@ def _message(number: int, line: str) -> Message:
 
 
 def told(path: Path) -> list[int]:
-    """Return the rows of which the source was told, in that order."""
+    """Return the rows that were acknowledged to the source, in that order."""
     file = path.with_suffix(".told")
     return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -173,7 +172,7 @@ def _route(name: str, writer: dict[str, Any] | None = None, **keys: Any) -> dict
 
 
 class RouteParts:
-    """A log, and what one route keeps of it, as in an engine; nothing runs."""
+    """A log and one route's parts, as in an engine, with nothing running."""
 
     def __init__(self, folder: Path) -> None:
         self.log = CommitLog.open(folder / "log")

@@ -1,9 +1,9 @@
-"""What a simulated disk may hold after a power cut.
+"""Possible states of a simulated disk after a power cut.
 
-For each directory: an arbitrary part of the changes to its names that no sync
-covered, those to one name in their order, each rename whole or not at all. For
-each file: every sector as it was at any time since the last sync, or garbled
-where it was being written, and any length that the file has had since.
+For each directory: an arbitrary part of the changes to its names that no sync covered, those to one
+name in their order, each rename whole or not at all. For each file: every sector as it was at any
+time since the last sync, or garbled where it was being written, and any length that the file has
+had since.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 SECTOR: Final = 512
 RECENT: Final = 3
-"""Changes of one file that are lost, or survive, alone; older ones had their turn before."""
+"""Changes of one file that are lost, or survive, alone. Older ones had their turn before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """What is on the disk after one power cut, and how that came about."""
+    """The disk's content after one power cut, and the fate that led to it."""
 
     tree: Tree
     label: str
     fingerprint: int
 
     def disk(self) -> SimulatedDisk:
-        """Return a disk that holds this, sharing its bytes."""
+        """Return a disk with this content, sharing its bytes."""
         return SimulatedDisk(self.tree)
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of all that no sync has covered."""
+    """The fate of all changes that no sync has covered."""
 
     label: str
     keeps: Callable[[Naming], bool]
@@ -50,9 +50,9 @@ class Fate:
 def crash_states(disk: SimulatedDisk, rng: Random, count: int) -> Iterator[Image]:
     """Yield up to *count* different states that a power cut may leave *disk* in.
 
-    First nothing and everything, data without names, names without data; then
-    each change alone lost or surviving and the latest write torn at each sector;
-    then, for two fifths of the count, whatever *rng* gives.
+    First nothing and everything, data without names, names without data. Then each change alone
+    lost or surviving and the latest write torn at each sector. Then, for two fifths of the count,
+    states drawn from *rng*.
     """
     seen: set[int] = set()
     for fate in _fates(disk, rng, count):
@@ -75,7 +75,7 @@ def _fates(disk: SimulatedDisk, rng: Random, count: int) -> Iterator[Fate]:
 
 
 def image_of(disk: SimulatedDisk, fate: Fate) -> Image:
-    """Return what is on *disk* when *fate* has come."""
+    """Return the content of *disk* after *fate*."""
     tree, fingerprint = _rendered(disk.root, fate)
     return Image(tree, fate.label, fingerprint)
 
@@ -102,7 +102,7 @@ def _surviving(folder: Folder, fate: Fate) -> dict[str, Inode | Folder]:
     entries = dict(folder.durable)
     stuck: set[str] = set()
     for naming in folder.pending:
-        # What happens to one name happens in order: behind a lost change all are lost.
+        # Changes of one name happen in order: behind a lost change all are lost.
         if stuck.isdisjoint(naming.names) and fate.keeps(naming):
             rename(entries, naming)
         else:
@@ -148,7 +148,7 @@ _CORNERS: Final = (
 
 
 PAGE_CACHE: Final = Fate("what programs read", _all, lambda inode: inode.cached)
-"""No crash of the machine: what is left when a process dies."""
+"""No crash of the machine: the content that is left when a process dies."""
 
 
 def _single_names(folders: list[Folder]) -> Iterator[Fate]:

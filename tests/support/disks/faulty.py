@@ -22,12 +22,12 @@ KINDS: Final = frozenset(
     | {"names", "is_directory", "create_directory", "remove_directory"}
     | SYNCS
 )
-"""Every call of the seam but ``close``, which nobody looks at."""
+"""Every call of the seam but ``close``, whose result no code checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the seam, and the name of the file or folder that it was about."""
+    """One call of the seam, with the name of its file or folder."""
 
     kind: str
     name: str
@@ -37,8 +37,8 @@ class Call:
 class Fault:
     """The ``at``-th call of ``kinds`` (from 1) fails with ``errno``.
 
-    Before that it does ``part`` of its work, if it writes or reserves. ``lasts``:
-    so do all later ones, until the disk is healed.
+    Before that it does ``part`` of its work, if it writes or reserves. With ``lasts`` all later
+    ones fail, too, until the disk is healed.
     """
 
     at: int
@@ -62,20 +62,20 @@ class FaultyDisk:
 
     @property
     def failed_syncs(self) -> int:
-        """How many syncs have failed so far."""
+        """Number of failed syncs so far."""
         return sum(call.kind in SYNCS for call in self.struck)
 
     def strike(self, fault: Fault) -> None:
-        """Fail from now on as *fault* says; its calls are counted from here."""
+        """Fail according to *fault* from now on, counting its calls from here."""
         with self._lock:
             self._fault, self._seen = fault, 0
 
     def heal(self) -> None:
-        """Fail no more."""
+        """Stop failing."""
         self._fault = None
 
     def kill(self) -> None:
-        """Close every open file, as the end of a process does; nothing is synced."""
+        """Close every open file, as the end of a process does, without a sync."""
         for file in list(self._files):
             file.close()
 
@@ -87,7 +87,7 @@ class FaultyDisk:
         return file
 
     def closed(self, file: _FaultyFile) -> None:
-        """Take note that *file* is closed."""
+        """Record that *file* is closed."""
         self._files.discard(file)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -106,12 +106,12 @@ class FaultyDisk:
         return self._inner.names(directory)
 
     def is_directory(self, path: Path) -> bool:
-        """Look at *path*."""
+        """Check *path*."""
         self.called("is_directory", path.name)
         return self._inner.is_directory(path)
 
     def is_file(self, path: Path) -> bool:
-        """Look at *path*."""
+        """Check *path*."""
         self.called("is_file", path.name)
         return self._inner.is_file(path)
 
@@ -132,12 +132,12 @@ class FaultyDisk:
             self._inner.sync_directory(directory)
 
     def free(self, directory: Path) -> int:
-        """Look at the disk."""
+        """Return the inner disk's free space."""
         self.called("free", directory.name)
         return self._inner.free(directory)
 
     def called(self, kind: str, name: str, first: Callable[[float], object] | None = None) -> None:
-        """Count one call; when it is to fail, do *first* with the part of its work, and raise."""
+        """Count one call. When it is to fail, do *first* with the part of its work, and raise."""
         call = Call(kind, name)
         with self._lock:
             self.calls.append(call)

