@@ -13,7 +13,7 @@ from benchmarks.messages import batches
 from benchmarks.services import of_tests
 from benchmarks.setting import ROOT
 from transporter.embed import cache_directory
-from transporter.engine.workers.spark_supervisor import Carrier
+from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import route_folder
 from transporter.pipeline.config import SparkConfig
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.setting import Setting
-    from transporter.engine.workers.worker_connection import Line
+    from transporter.engine.workers.worker_connection import WorkerConnection
 
 _AIM: Final = Aim(0.7, at_least=True)
 _FRAME: Final = 1000
@@ -106,14 +106,14 @@ def _fill(directory: Path, frames: int, routes: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _local(setting: Setting) -> Iterator[Carrier]:
+def _local(setting: Setting) -> Iterator[SparkSupervisor]:
     launcher = SparkLauncher(setting.place("local"), cache_directory(), "local", {})
-    with _running(setting, Carrier(launcher, _ignore, _ignore), "local") as carrier:
+    with _running(setting, SparkSupervisor(launcher, _ignore, _ignore), "local") as carrier:
         yield carrier
 
 
 @contextmanager
-def _cluster(setting: Setting, directory: Path) -> Iterator[Carrier]:
+def _cluster(setting: Setting, directory: Path) -> Iterator[SparkSupervisor]:
     """Yield a carrier of a cluster whose worker sees neither *directory* nor our code."""
     tools = of_tests("cluster_tools")
     with tools.cluster(setting.place("cluster")) as cluster:
@@ -123,13 +123,13 @@ def _cluster(setting: Setting, directory: Path) -> Iterator[Carrier]:
         network = network_of(SparkConfig(master=cluster.master, config=config))
         scratch = setting.place("far")
         launcher = SparkLauncher(scratch, cache_directory(), cluster.master, config, network)
-        carrier = Carrier(launcher, _ignore, _ignore, network)
+        carrier = SparkSupervisor(launcher, _ignore, _ignore, network)
         with _running(setting, carrier, "a cluster") as running:
             yield running
 
 
 @contextmanager
-def _running(setting: Setting, carrier: Carrier, what: str) -> Iterator[Carrier]:
+def _running(setting: Setting, carrier: SparkSupervisor, what: str) -> Iterator[SparkSupervisor]:
     setting.tell(f"starting Spark on {what}")
     carrier.start()
     try:
@@ -144,8 +144,8 @@ def _ignore(*_: object, **__: object) -> None:
 
 @contextmanager
 def _worker(
-    carrier: Carrier, directory: Path, log_id: str, route: str, writer: dict[str, Any]
-) -> Iterator[Line]:
+    carrier: SparkSupervisor, directory: Path, log_id: str, route: str, writer: dict[str, Any]
+) -> Iterator[WorkerConnection]:
     """Yield the line to a worker of *route*."""
     spec = WorkerSpec(
         route=route,
@@ -168,7 +168,7 @@ def _worker(
         yield line
 
 
-def _rate(line: Line, frames: int, size: int) -> float:
+def _rate(line: WorkerConnection, frames: int, size: int) -> float:
     """Return the messages a second of all frames of the log, in slices of *size* frames."""
     rows = size * _FRAME
     began = time.perf_counter()

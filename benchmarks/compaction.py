@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
 from benchmarks.messages import batches
-from transporter.engine.maintenance.compactor import Pace, Stopped
+from transporter.engine.maintenance.compactor import CompactionStopped, Throttle
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.message import MESSAGE_SCHEMA, Message, messages_to_batch
@@ -168,9 +168,9 @@ def _beside(
 
 
 def _compact_at_rate(directory: Path, stopping: threading.Event) -> None:
-    pace = Pace(CompactionConfig().rate, stopping)
+    pace = Throttle(CompactionConfig().rate, stopping)
     settings = CompactionSettings(0.0, "key")
-    with suppress(Stopped):
+    with suppress(CompactionStopped):
         compact(directory, watermark=lambda: _LATE, settings=settings, now=_LATE, progress=pace)
 
 

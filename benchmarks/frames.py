@@ -16,7 +16,7 @@ from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
 from benchmarks.messages import batches
 from benchmarks.setting import ROOT
 from transporter.embed import cache_directory
-from transporter.engine.workers.spark_supervisor import Carrier
+from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import route_folder
 from transporter.pipeline.steps.step import StepConfig
@@ -137,7 +137,7 @@ class _Routes:
         log_id = self._fill()
         self._setting.tell("starting Spark")
         launcher = SparkLauncher(self._directory, cache_directory(), "local", {}, frames=True)
-        carrier = Carrier(launcher, _ignore, lambda _: None)
+        carrier = SparkSupervisor(launcher, _ignore, lambda _: None)
         carrier.start()
         try:
             for route in ("daily", "null"):

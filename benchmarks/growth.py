@@ -18,14 +18,14 @@ from benchmarks.setting import until
 from benchmarks.sparkless import launch
 from transporter.engine.engine import Engine
 from transporter.engine.reading.reader_resume import LogResume
-from transporter.engine.reading.unacknowledged import OpenBatches
+from transporter.engine.reading.unacknowledged import UnacknowledgedBatches
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.log.reindex import reindex
 from transporter.message import Message, messages_to_batch, with_offsets
 from transporter.offsets.offset_log import OffsetLog, StoredRoutes, route_folder
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.offsets.state import Range, RouteState, settle
 from transporter.pipeline.config import load
 
@@ -211,10 +211,10 @@ def _fill(directory: Path, rows: int, segment_bytes: int = 1 << 30) -> None:
 # Parked entries
 
 
-def _parked(size: int) -> list[Parked]:
+def _parked(size: int) -> list[ParkedEntry]:
     ready = [Message("n", b"x" * 100, b"key-%d" % n) for n in range(size)]
     batch = with_offsets(messages_to_batch(ready), 0, 1)
-    return [Parked(n, batch.slice(n, 1), Reason("no", 1, 0)) for n in range(size)]
+    return [ParkedEntry(n, batch.slice(n, 1), ParkReason("no", 1, 0)) for n in range(size)]
 
 
 def _store(place: Path, size: int) -> ParkedStore:
@@ -315,7 +315,7 @@ def _in_flight(place: Path, size: int) -> float:  # noqa: ARG001 - pure
     """Time two readers whose batches of one entry each alternate. Routes advance by 1 000."""
 
     def deliver_all() -> None:
-        readers = OpenBatches(), OpenBatches()
+        readers = UnacknowledgedBatches(), UnacknowledgedBatches()
         for offset in range(size):
             readers[offset % 2].add(str(offset), [(offset, offset)])
         for through in range(999, size + 999, 1_000):

@@ -15,7 +15,7 @@ from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
 from benchmarks.messages import batches
 from benchmarks.setting import ROOT
 from transporter.embed import cache_directory
-from transporter.engine.workers.spark_supervisor import Carrier
+from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import route_folder
 from transporter.protocol.messages import Opened, Outcome, Slice, WorkerSpec
@@ -83,7 +83,7 @@ def _worker(setting: Setting, small: int, large: int) -> Iterator[Connection[Any
     setting.tell("starting Spark")
     launcher = SparkLauncher(directory, cache_directory(), "local", {})
     problems: list[BaseException] = []
-    carrier = Carrier(launcher, _ignore, problems.append)
+    carrier = SparkSupervisor(launcher, _ignore, problems.append)
     carrier.start()
     try:
         worker = carrier.connect(_spec(directory, log_id), threading.Event().is_set)

@@ -15,7 +15,7 @@ from benchmarks.messages import batches
 from benchmarks.setting import ROOT
 from transporter.adaptor import AdaptorConfig
 from transporter.message import with_offsets
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps import compile_steps
 from transporter.pipeline.steps.step import StepConfig
 from transporter.worker.delivery import Delivery, deliver
@@ -144,7 +144,7 @@ def _route(step: dict[str, Any]) -> Delivery:
     """Return a route of one step, as the pipeline file has it."""
     ((name, settings),) = step.items()
     steps = compile_steps([StepConfig(name=name, settings=settings)], ROOT)
-    return Delivery(Namespace(), "bench", steps)
+    return Delivery(NamespaceFilter(), "bench", steps)
 
 
 def _ours(slices: list[pa.RecordBatch], routes: list[Delivery]) -> float:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transporter.message import Message
 
 
-def apply_accepts(writer: Any) -> Any:  # noqa: ANN401 - a Writer or a FrameWriter
+def apply_accepts(writer: Any) -> Any:  # noqa: ANN401 - a Writer or a DataFrameWriter
     """Return *writer* limited to entries that it accepts, or itself if it has no such hook."""
     return _Accepting(writer) if isinstance(writer, AcceptingWriter) else writer
 

@@ -29,13 +29,13 @@ __all__ = [
     "Ack",
     "AdaptorConfig",
     "Batch",
+    "DataFrameSlice",
+    "DataFrameWriter",
     "DeliveredReader",
     "Duration",
     "EndOfSource",
     "Entries",
     "Finding",
-    "FrameSlice",
-    "FrameWriter",
     "Gauge",
     "KeepAliveReader",
     "LocalPath",
@@ -423,12 +423,12 @@ class AcceptingWriter(Writer, Protocol):
         ``write`` gets the entries before the first one that is not accepted. That one fails
         as if ``write`` had raised :class:`~transporter.errors.Rejected` with its offset. To
         give a reason, raise ``Rejected`` in place of returning ``False``. Each message is
-        checked again whenever its entry is redelivered. Not called on a :class:`FrameWriter`.
+        checked again whenever its entry is redelivered. Not called on a :class:`DataFrameWriter`.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class FrameSlice:
+class DataFrameSlice:
     """The entries that a DataFrame holds: some of the offsets ``first`` to ``last``.
 
     ``generation`` counts the replays of the route. It is below 0 for a retried parked entry.
@@ -441,7 +441,7 @@ class FrameSlice:
     rows: Callable[[], int | None] = field(default=lambda: None, compare=False, repr=False)
 
 
-class FrameWriter(Protocol):
+class DataFrameWriter(Protocol):
     """A writer of Spark DataFrames, for routes whose entries stay on Spark.
 
     Used in place of :class:`Writer`, whose ``open`` and ``close`` it shares. It lives in the
@@ -456,7 +456,7 @@ class FrameWriter(Protocol):
     def open(self, context: WriterContext) -> StoredOffset | None:
         """Connect. See :meth:`Writer.open`."""
 
-    def save(self, frame: Any, part: FrameSlice) -> None:  # noqa: ANN401 - a DataFrame
+    def save(self, frame: Any, part: DataFrameSlice) -> None:  # noqa: ANN401 - a DataFrame
         """Write *frame*, a ``pyspark.sql.DataFrame``, and return when the sink has all of it.
 
         An exception fails the slice. Spark's errors are classified by their causes. If no

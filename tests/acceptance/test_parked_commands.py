@@ -12,7 +12,7 @@ from acceptance_tools import TRANSPORTER, transporter
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
-from transporter.offsets.parked import Parked, ParkedStore, Reason, parked_path
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason, parked_path
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Path:
         with LogReader(directory) as reader:
             for offset in (1, 3):
                 (entry,) = reader.read(offset, offset)
-                store.park(Parked(offset, entry, Reason(f"no {offset}\x1b[31m", 5, 1)))
+                store.park(ParkedEntry(offset, entry, ParkReason(f"no {offset}\x1b[31m", 5, 1)))
     return directory
 
 
@@ -95,7 +95,7 @@ def row(log: Path) -> Path:
     for offset, behind in ((2, 1), (4, 1)):
         first = store.load(1)
         entries = first.entries.set_column(0, "offset", pa.array([offset], pa.int64()))
-        store.park(Parked(offset, entries, Reason("behind 1", 0, 1, behind)))
+        store.park(ParkedEntry(offset, entries, ParkReason("behind 1", 0, 1, behind)))
     return log
 
 

@@ -27,7 +27,7 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import TEMPORARY, open_file, sync, sync_directory
 from transporter.log.meta import Meta, read_meta, write_meta
 from transporter.message import with_offsets
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def test_a_folder_that_a_killed_process_left_is_synced_before_it_is_used(
     disk, folder = SimulatedDisk(), Path("/r")
     disk.create_directory(folder)
     disk.sync_directory(folder.parent)
-    entry = Parked(0, with_offsets(batch(1), 0, 1), Reason("no", 1, 1))
+    entry = ParkedEntry(0, with_offsets(batch(1), 0, 1), ParkReason("no", 1, 1))
     disk.before = dies_before_the_folder_is_synced(disk, folder)
     with suppress(Killed):
         ParkedStore(folder, disk).park(entry)

@@ -29,7 +29,7 @@ from transporter.log.reader import LogReader
 from transporter.log.reserve import RESERVE
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog, proved_offset, read_state, route_folder
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.offsets.state import Range
 from transporter.offsets.verify_repair import mend, verify
 
@@ -108,7 +108,7 @@ class RepairMachine(RuleBasedStateMachine):
         with LogReader(LOG, self.disk) as reader:
             entries = next(reader.read(offset, offset))
         store = ParkedStore(route_folder(LOG, ROUTE), self.disk)
-        store.park(Parked(offset, entries, Reason("no", 1, 1)))
+        store.park(ParkedEntry(offset, entries, ParkReason("no", 1, 1)))
         self.route.settle(Range(offset, offset, "parked"), self.log.durable)
         self.parked.add(offset)
 

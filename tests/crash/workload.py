@@ -21,7 +21,7 @@ from transporter.offsets.offset_log import (
     read_state,
     route_folder,
 )
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.offsets.state import Range, RouteState
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Life:
         offset = self.offsets.state.next_live()
         with LogReader(self._directory, self._disk) as reader:
             (entries,) = self._told(lambda: list(reader.read(offset, offset)))
-        entry = Parked(offset, entries, Reason("no room at the inn", 2, 0))
+        entry = ParkedEntry(offset, entries, ParkReason("no room at the inn", 2, 0))
         self._patiently(lambda: self.parked.park(entry))
         self._ledger.parked[offset] = entries.column("data")[0].as_py()
         last = self.log.durable

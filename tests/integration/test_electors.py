@@ -22,7 +22,7 @@ from psycopg.conninfo import make_conninfo
 from services.postgres import PASSWORD, free_port
 
 from transporter.election.postgres import lock_key
-from transporter.election.state_machine import Change, Standing
+from transporter.election.state_machine import Standing, StandingChange
 from transporter.quickstart.postgres import embedded_postgres
 from transporter.testing import FaultyProxy
 
@@ -61,7 +61,9 @@ def test_one_of_three_leads_over_many_takeovers(postgres: Database) -> None:
                 leader.pulsing.clear()
                 watch.successor(leader)
                 leader.pulsing.set()
-                until(lambda made=leader: made.changes[-1][1] is Change.FENCED, "it is told")
+                until(
+                    lambda made=leader: made.changes[-1][1] is StandingChange.FENCED, "it is told"
+                )
             took.append(time.monotonic() - began)
     tell(f"takeovers: {sorted(round(each, 3) for each in took)}")
     assert max(took) < 2 * TERM
@@ -77,7 +79,7 @@ def test_a_leader_whose_session_is_ended_is_revoked_at_its_next_pulse(postgres: 
             watch.leader()
             began = time.monotonic()
             postgres.execute("SELECT pg_terminate_backend(%s)", [lock_holder(postgres)])
-            until(lambda: leader.changes[-1][1] is Change.REVOKED, "revoked", 2)
+            until(lambda: leader.changes[-1][1] is StandingChange.REVOKED, "revoked", 2)
             took.append(time.monotonic() - began)
             assert not leader.leads
     tell(f"session ended: revoked after {sorted(round(each, 3) for each in took)} s")
@@ -143,7 +145,9 @@ def test_a_leader_behind_a_pulled_cable_is_fenced_and_waits_for_nothing(
         began = time.monotonic()
         watch.successor(leader)
         took = time.monotonic() - began
-        until(lambda: leader.changes[-1][1] is Change.FENCED, "it is told at the next pulse")
+        until(
+            lambda: leader.changes[-1][1] is StandingChange.FENCED, "it is told at the next pulse"
+        )
         time.sleep(2 * TERM)  # Long enough for the missing answer to be noticed.
         assert leader.problems
         proxy.heal()
@@ -161,15 +165,15 @@ def test_a_cut_connection_revokes_and_is_made_again(postgres: Database) -> None:
         leader = watch.add(elector(make_conninfo(postgres.tcp_dsn(), port=proxy.port)))
         watch.leader()
         proxy.refuse()
-        until(lambda: leader.changes[-1][1] is Change.REVOKED, "revoked", TERM)
+        until(lambda: leader.changes[-1][1] is StandingChange.REVOKED, "revoked", TERM)
         proxy.heal()
         watch.leader(3 * TERM)
     assert leader.problems
     assert not [each for each in leader.problems if PASSWORD in each]
     assert [each for _, each in leader.changes] == [
-        Change.ACQUIRED,
-        Change.REVOKED,
-        Change.ACQUIRED,
+        StandingChange.ACQUIRED,
+        StandingChange.REVOKED,
+        StandingChange.ACQUIRED,
     ]
 
 
@@ -248,5 +252,5 @@ def test_a_lock_that_others_free_is_noticed(postgres: Database) -> None:
     assert session.receive_row(time.monotonic() + 5) == ("",)
     time.sleep(TERM / 3)
     found = made.pulse(time.monotonic())
-    assert [each.change for each in found.transitions] == [Change.REVOKED]
+    assert [each.change for each in found.transitions] == [StandingChange.REVOKED]
     made.close()

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka_tools import consume
 from transporter_adaptors.kafka.config import KafkaWriterConfig
-from transporter_adaptors.kafka.progress import Groups, Progress
-from transporter_adaptors.kafka.transactions import Transactions
+from transporter_adaptors.kafka.progress import GroupProgress, Groups
+from transporter_adaptors.kafka.transactions import WriterTransactions
 from transporter_adaptors.kafka.writer import KafkaWriter
 
 from transporter.adaptor import StoredOffset, WriterContext
@@ -178,7 +178,7 @@ def test_a_commit_without_an_answer_is_neither_lost_nor_repeated(
     """The next attempt finds out whether the brokers had committed."""
     writer = sink.writer()
     with monkeypatch.context() as patch:
-        patch.setattr(Transactions, "_call", without_answer(before=before))
+        patch.setattr(WriterTransactions, "_call", without_answer(before=before))
         lost = write(writer, entries(numbered(10)))
 
     again = write(writer, entries(numbered(10)))
@@ -191,7 +191,7 @@ def test_a_commit_without_an_answer_is_neither_lost_nor_repeated(
 
 def without_answer(*, before: bool) -> Callable[..., None]:
     """Return a substitute for a transaction's calls that loses the answer to a commit."""
-    real = Transactions._call
+    real = WriterTransactions._call
 
     def call(self: Any, ends: float, act: Callable[..., Any], *values: object) -> None:
         lost = act.__name__ == "commit_transaction"
@@ -276,7 +276,7 @@ def test_a_transaction_whose_end_the_brokers_lost_is_ended(
     assert write(sink.writer(), entries(numbered(10))).complete
     read, held_back = Groups.read, [True]
 
-    def held(self: Groups, group: str, ends: float, *, stable: bool) -> Progress | None:
+    def held(self: Groups, group: str, ends: float, *, stable: bool) -> GroupProgress | None:
         # On a real broker this takes a kill at the right moment: see the soak tests.
         if stable and held_back.pop():
             held_back.append(False)

@@ -17,7 +17,7 @@ from outbox_tools import Log, ids, insert, readers, remaining
 from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 from transporter_adaptors.postgres import term
-from transporter_adaptors.postgres.gaps import Bounds
+from transporter_adaptors.postgres.gaps import IdBounds
 from transporter_adaptors.postgres.outbox import Outbox
 from transporter_adaptors.postgres.session import connect
 from transporter_adaptors.postgres.table import TableName
@@ -330,7 +330,7 @@ def test_rows_too_many_for_one_statement_are_purged_in_parts(outbox: Database) -
             insert(session)
     with connect(dsn, TERM) as connection:
         table = Outbox(connection, TABLE, term.acquire(connection, TABLE, dsn, TERM), "outbox")
-        found = table.mark(Bounds(1), 300, 100_000)
+        found = table.mark(IdBounds(1), 300, 100_000)
         slow_rows(outbox)
         table.purge(found.ids)
     assert remaining(outbox) == []

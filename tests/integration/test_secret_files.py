@@ -14,7 +14,7 @@ from services.postgres import ROTATING_ROLE as ROLE
 
 from transporter.audit import this_operator
 from transporter.control.requests import Reload
-from transporter.control.running_engine import Live
+from transporter.control.running_engine import RunningEngine
 from transporter.pipeline.config import load
 
 if TYPE_CHECKING:
@@ -129,7 +129,9 @@ def test_a_sink_that_refuses_the_old_token_gets_the_new_one(tmp_path: Path) -> N
             # The pipeline is unchanged, so a reload accepts it and refuses nothing.
             secret.write_text("third-canary/3")
             wanted[0] = "third-canary/3"
-            assert Live(engine, {}, events).perform(Reload(), this_operator())["routes"] == ["out"]
+            assert RunningEngine(engine, {}, events).perform(Reload(), this_operator())[
+                "routes"
+            ] == ["out"]
             with source.open("a") as lines:
                 lines.write("a 3\n")
             until(lambda: engine.status().routes[0].watermark == 2)

@@ -10,7 +10,7 @@ from frame_tools import session
 from transporter_adaptors.spark.config import SparkWriterConfig
 from transporter_adaptors.spark.writer import SparkWriter
 
-from transporter.adaptor import FrameSlice, WriterContext
+from transporter.adaptor import DataFrameSlice, WriterContext
 from transporter.errors import RouteFault, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ def test_only_what_was_counted_is_committed(tmp_path: Path) -> None:
         writer.open(WriterContext(log_id="0123456789abcdef", route="daily", epoch=1))
         frame = spark.range(3).withColumnRenamed("id", "offset")
         with pytest.raises(SinkUnavailable, match="did not report in time"):
-            writer.save(frame, FrameSlice(0, 2, 0, lambda: None))
+            writer.save(frame, DataFrameSlice(0, 2, 0, lambda: None))
         with pytest.raises(RouteFault, match=r"sees 3 of the 4 rows .* not the same folder"):
-            writer.save(frame, FrameSlice(0, 2, 0, lambda: 4))
+            writer.save(frame, DataFrameSlice(0, 2, 0, lambda: 4))
         assert not list(folder.glob("*.parquet"))
-        writer.save(frame, FrameSlice(0, 2, 0, lambda: 3))
+        writer.save(frame, DataFrameSlice(0, 2, 0, lambda: 3))
         writer.close()
     found = ds.dataset(folder, format="parquet").to_table()
     assert sorted(found["offset"].to_pylist()) == [0, 1, 2]

@@ -16,7 +16,7 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.log.recovery import walk_tail
-from transporter.log.segment import End, Segment, segment_bases, segment_name
+from transporter.log.segment import Segment, SegmentEnd, segment_bases, segment_name
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog, declared_routes, proved_offset, read_state
 from transporter.offsets.state import Range
@@ -227,7 +227,7 @@ def _is_torn(directory: Path) -> bool:
     with closing(Segment(files, directory / segment_name(bases[-1]))) as segment:
         walk = walk_tail(files, segment)
         whole = all(segment.intact(frame) for frame in walk.frames)
-        return walk.stop.end is End.BAD or not whole
+        return walk.stop.end is SegmentEnd.BAD or not whole
 
 
 def _work(

@@ -17,7 +17,7 @@ from election_tools import (
     until,
 )
 
-from transporter.election.state_machine import Change
+from transporter.election.state_machine import StandingChange
 
 if TYPE_CHECKING:
     from services.kafka import Broker
@@ -37,7 +37,7 @@ def test_one_of_three_leads_on_kafka_over_takeovers(kafka_election: dict[str, An
             assert leader.stop() < 5
             watch.leader()
             took.append(time.monotonic() - began)
-            assert [each for _, each in leader.changes] == [Change.ACQUIRED]
+            assert [each for _, each in leader.changes] == [StandingChange.ACQUIRED]
             watch.add(elector(**kafka_election))
             time.sleep(3)  # A new member may cause a rebalance of this length, and a term.
     tell(f"Kafka, clean closes: {sorted(round(each, 3) for each in took)}")
@@ -93,7 +93,7 @@ def test_a_leader_whose_broker_hangs_is_fenced_and_acquires_again(
             began = time.monotonic()
             until(lambda: not watch.leaders, "nobody leads", 2 + BUSY)
             took = time.monotonic() - began
-            until(lambda: leader.changes[-1][1] is Change.FENCED, "it is told", BUSY)
+            until(lambda: leader.changes[-1][1] is StandingChange.FENCED, "it is told", BUSY)
             time.sleep(2)
             longest = leader.longest
         finally:
@@ -128,7 +128,7 @@ def test_two_groups_on_one_topic_still_have_one_leader(kafka_election: dict[str,
         watch.leader()
         second = watch.add(elector(**{**kafka_election, "group": f"group-{uuid.uuid4().hex}"}))
         watch.successor(first)
-        assert first.changes[-1][1] is Change.REVOKED
+        assert first.changes[-1][1] is StandingChange.REVOKED
         time.sleep(5)
         assert watch.leaders == [second]
 

@@ -34,13 +34,13 @@ import transporter.cli.commands  # noqa: F401 - the same
 from transporter.audit import Operator
 from transporter.cli import app
 from transporter.control.requests import KINDS
-from transporter.control.running_engine import Live
+from transporter.control.running_engine import RunningEngine
 from transporter.control.server import ControlServer
-from transporter.control.stopped_log import Offline
+from transporter.control.stopped_log import StoppedLog
 from transporter.engine.backoff import Backoff
 from transporter.engine.engine import Engine
-from transporter.engine.routing.slicer import Cutter
-from transporter.engine.workers.worker_connection import Line
+from transporter.engine.routing.slicer import Slicer
+from transporter.engine.workers.worker_connection import WorkerConnection
 from transporter.errors import TransporterError
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
@@ -209,23 +209,23 @@ class _Life:
 
     def _watch_slices(self) -> None:
         """Journal when each slice was cut. A superseded entry must not be in a later one."""
-        name = "cut" if hasattr(Cutter, "cut") else "next"
-        cut, send, journal = getattr(Cutter, name), Line.send, self._journal
+        name = "cut" if hasattr(Slicer, "cut") else "next"
+        cut, send, journal = getattr(Slicer, name), WorkerConnection.send, self._journal
         moment = threading.local()
 
-        def cutting(cutter: Cutter, *rest: Any, **more: Any) -> Slice | None:
+        def cutting(cutter: Slicer, *rest: Any, **more: Any) -> Slice | None:
             found = cut(cutter, *rest, **more)
             moment.route, moment.cut = cutter.config.name, time.monotonic()
             return found
 
-        def sending(line: Line, message: Any) -> None:
+        def sending(line: WorkerConnection, message: Any) -> None:
             if isinstance(message, Slice) and hasattr(moment, "cut"):
                 told = {"route": moment.route, "cut": moment.cut, "generation": message.generation}
                 journal.write(what="sent", first=message.first, last=message.last, **told)
             send(line, message)
 
-        setattr(Cutter, name, cutting)
-        Line.send = sending  # type: ignore[method-assign]
+        setattr(Slicer, name, cutting)
+        WorkerConnection.send = sending  # type: ignore[method-assign]
 
     def _observe(self, event: str, **details: Any) -> None:
         self._journal.write(what="event", event=event, **details)
@@ -233,7 +233,7 @@ class _Life:
     def _started(self, pipeline: Pipeline) -> Engine | None:
         try:
             engine = Engine(pipeline, engine_tools.SparklessHost(), self._observe)
-            operations = Live(engine, {}, self._observe)
+            operations = RunningEngine(engine, {}, self._observe)
             engine.attach(ControlServer(operations, pipeline.log.dir, self._observe))
             engine.start()
         except TransporterError as error:
@@ -297,7 +297,7 @@ def _alone(request: dict[str, Any]) -> dict[str, Any]:
         match request["do"]:
             case "perform":
                 asked = KINDS[request["kind"]](**request["fields"])
-                return {"result": Offline(directory).perform(asked, Operator("storm", 0, 0))}
+                return {"result": StoppedLog(directory).perform(asked, Operator("storm", 0, 0))}
             case "verify":
                 found = verify(directory)
                 # The storm itself damages parked entries.

@@ -237,7 +237,7 @@ class Lives:
 
     def _ask_live(self, engine: Engine, kind: str, fields: dict[str, Any]) -> dict[str, Any] | None:
         try:
-            with client.Engine(engine.directory) as running:
+            with client.EngineClient(engine.directory) as running:
                 return {"result": running.ask(KINDS[kind](**fields))}
         except client.NoEngine:
             return None

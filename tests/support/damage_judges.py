@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from damage_routes import LeftRoute
     from damage_tools import Kept, Left, Place
 
-    from transporter.offsets.parked import Parked
+    from transporter.offsets.parked import ParkedEntry
 
 
 class Expected(NamedTuple):
@@ -318,7 +318,7 @@ def kill(log: OffsetLog) -> None:
     log._file = None
 
 
-def judge_parked(parked: dict[str, Parked], place: Place, name: str, damage: Damage) -> None:
+def judge_parked(parked: dict[str, ParkedEntry], place: Place, name: str, damage: Damage) -> None:
     """Check that the parked entry is exact or refused, and that no other one suffers."""
     folder = route_folder(place.directory, ROUTE)
     frame = FrameHeader.decode(place.content[name], 0, 0)

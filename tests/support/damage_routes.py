@@ -10,7 +10,7 @@ from log_tools import small
 
 from transporter.message import with_offsets
 from transporter.offsets.offset_log import NAMES, OffsetLog, route_folder
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -98,14 +98,16 @@ def _some_event(log: OffsetLog, number: int) -> None:
             log.settle(Range(last - 2, last, "skipped"), last, {f"n{number}": last})
 
 
-def leave_parked(directory: Path) -> dict[str, Parked]:
+def leave_parked(directory: Path) -> dict[str, ParkedEntry]:
     """Park three entries of a route, each in its own file below *directory*. Return them."""
     parked = {}
     with small():
         store = ParkedStore(route_folder(directory, ROUTE))
         for number in (3, 5, 8):
             entries = with_offsets(some_messages(number, size=200 * number), number, 7)
-            one = Parked(number, entries, Reason(f"no {number}", number, 9, behind=number - 1))
+            one = ParkedEntry(
+                number, entries, ParkReason(f"no {number}", number, 9, behind=number - 1)
+            )
             store.park(one)
             parked[f"offsets/{ROUTE}/parked/{number:020d}.entry"] = one
     return parked

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import SecretStr, TypeAdapter
 
 from transporter.election.config import Election, make_elector
-from transporter.election.state_machine import Change, Standing
+from transporter.election.state_machine import Standing, StandingChange
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Engine:
 
     def __init__(self, elector: Elector, gap: float = GAP) -> None:
         self.elector, self.gap = elector, gap
-        self.changes: list[tuple[float, Change]] = []
+        self.changes: list[tuple[float, StandingChange]] = []
         self.problems: list[str] = []
         self.longest = 0.0
         self.error: BaseException | None = None

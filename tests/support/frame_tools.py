@@ -15,10 +15,10 @@ from transporter.adaptor import WriterContext
 from transporter.embed import cache_directory
 from transporter.engine.workers.listener import Listener
 from transporter.message import Message, messages_to_batch, with_offsets
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps.step import StepConfig
 from transporter.protocol.messages import Begin, TaskHello, WorkerSpec
-from transporter.spark.dataframe_route import FrameDelivery
+from transporter.spark.dataframe_route import DataFrameDelivery
 from transporter.spark.host import configuration, socket_folder
 from transporter.spark.java_runtime import find_java
 from transporter.worker.delivery import Delivery, deliver
@@ -125,14 +125,14 @@ class Delivering:
             self._listener.start()
             ticket = self._listener.ticket(TaskHello(spec.route, spec.epoch, spec.attempt).claim)
             begin = Begin(spec, tasks=ticket)
-            self._delivery = FrameDelivery(begin, own, scratch, show, pytest.fail)
+            self._delivery = DataFrameDelivery(begin, own, scratch, show, pytest.fail)
             self.stored = self._delivery.open(WriterContext(LOG_ID, spec.route, spec.epoch))
             stack.pop_all()
 
     def deliver(self, batch: pa.RecordBatch, generation: int = 0) -> Outcome:
         """Deliver *batch* as one slice."""
         last = batch.column("offset")[-1].as_py()
-        known = Delivery(Namespace(".*"), LOG_ID)
+        known = Delivery(NamespaceFilter(".*"), LOG_ID)
         return deliver(batch, last, generation, known, self._delivery)
 
     def vanished(self) -> int:

@@ -10,7 +10,7 @@ from engine_tools import Events, make_pipeline, running
 
 from transporter.audit import AUDIT, Operator, read_audit
 from transporter.control import requests
-from transporter.control.running_engine import Live
+from transporter.control.running_engine import RunningEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ class Operated:
 
     def __init__(self, folder: Path, engine: Engine, events: Events) -> None:
         self.folder, self.engine, self.events = folder, engine, events
-        self.live = Live(engine, {}, events)
+        self.live = RunningEngine(engine, {}, events)
 
     def __call__(self, request: requests.Request) -> dict[str, Any]:
         """Execute the request."""

@@ -24,7 +24,7 @@ from transporter.log.maintenance import MaintenanceRecord, write_record
 from transporter.log.paused_readers import PausedReaders, read_paused
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state, route_folder
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def pipeline(tmp_path: Path) -> Path:
     with OffsetLog(log, "out") as route, LogReader(log) as reader:
         route.settle(Range(0, 3), last)
         (entry,) = reader.read(3, 3)
-        ParkedStore(route.folder).park(Parked(3, entry, Reason("no", 1, 1)))
+        ParkedStore(route.folder).park(ParkedEntry(3, entry, ParkReason("no", 1, 1)))
     with OffsetLog(log, "old") as route:
         route.settle(Range(0, 3), last)
     write_record(RealFileSystem(), log, MaintenanceRecord(readers={"in": 3}))

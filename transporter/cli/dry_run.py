@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from transporter.dry_run.outcome import OutputRow, TrialResult
-    from transporter.dry_run.routes import TrialRoute
+    from transporter.dry_run.outcome import DryRunResult, OutputRow
+    from transporter.dry_run.routes import DryRunRoute
     from transporter.log.inspection import LogInfo
     from transporter.message import Message
 
-    Result = list[TrialResult] | EnvironmentFault
+    Result = list[DryRunResult] | EnvironmentFault
 
 LAST = 20
 MOST = 10_000
@@ -88,7 +88,7 @@ def dry_run(  # noqa: PLR0913 - one argument an option
     return _exit_code(results.values())
 
 
-def _run_route(route: TrialRoute, entries: pa.RecordBatch) -> Result:
+def _run_route(route: DryRunRoute, entries: pa.RecordBatch) -> Result:
     """Return what becomes of *entries*, or why *route* cannot be run here."""
     try:
         return route.run(entries)
@@ -117,7 +117,7 @@ def _read_entries(
         return concat(batches)
 
 
-def _write_route(name: str, tried: list[TrialResult]) -> None:
+def _write_route(name: str, tried: list[DryRunResult]) -> None:
     outputs = sum(len(each.outputs) for each in tried)
     failed = sum(each.error is not None for each in tried)
     skipped = sum(not (each.outputs or each.error) for each in tried)
@@ -134,7 +134,7 @@ def _write_route(name: str, tried: list[TrialResult]) -> None:
     write()
 
 
-def _entry_rows(tried: TrialResult) -> list[tuple[str, ...]]:
+def _entry_rows(tried: DryRunResult) -> list[tuple[str, ...]]:
     message = tried.entry.message
     came = (
         str(tried.entry.offset),
@@ -146,7 +146,7 @@ def _entry_rows(tried: TrialResult) -> list[tuple[str, ...]]:
     return [(*came, first), *(("", "", "", "", each) for each in others)]
 
 
-def _output_cells(tried: TrialResult) -> list[str]:
+def _output_cells(tried: DryRunResult) -> list[str]:
     """Return the outcome of an entry, one text for each message."""
     if tried.error is not None:
         return [f"fails: {tried.error}"]
@@ -175,7 +175,7 @@ def _result_json(result: Result) -> Any:  # noqa: ANN401 - a JSON value
     return [_as_json(each) for each in result]
 
 
-def _as_json(tried: TrialResult) -> dict[str, Any]:
+def _as_json(tried: DryRunResult) -> dict[str, Any]:
     return {
         "offset": tried.entry.offset,
         "input": message_json(tried.entry.message),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from transporter.log.inspection import LogInfo
     from transporter.log.reader import LogReader
-    from transporter.log.search import Wanted
+    from transporter.log.search import EntryFilter
 
 Offsets = Annotated[
     str | None,
@@ -48,12 +48,12 @@ KeyFilter = Annotated[str | None, typer.Option("--key", help="Only entries with 
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class EntrySelection:
     """Selected entries: those from ``first`` to ``last`` that match ``filters``."""
 
     first: int
     last: int
-    filters: Wanted
+    filters: EntryFilter
 
 
 def inspect_log(directory: Path) -> LogInfo:
@@ -64,20 +64,25 @@ def inspect_log(directory: Path) -> LogInfo:
     return inspect(directory, proved_offset(directory))
 
 
-def parse_filters(namespace: str, key: str | None) -> Wanted:
+def parse_filters(namespace: str, key: str | None) -> EntryFilter:
     """Parse the filters of a command line."""
-    from transporter.log.search import Wanted  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.search import EntryFilter  # noqa: PLC0415 - imports pyarrow
 
     try:
         # The bytes as typed, because a key need not be text.
-        return Wanted(namespace, os.fsencode(key) if key is not None else None)
+        return EntryFilter(namespace, os.fsencode(key) if key is not None else None)
     except ValueError as error:
         raise typer.BadParameter(f"--namespace {error}") from error
 
 
 def select_entries(
-    found: LogInfo, end: int, offsets: str | None, start: str | None, to: str | None, wanted: Wanted
-) -> Selection:
+    found: LogInfo,
+    end: int,
+    offsets: str | None,
+    start: str | None,
+    to: str | None,
+    wanted: EntryFilter,
+) -> EntrySelection:
     """Select entries of the log *found* up to *end*, by *offsets* or by *start* and *to*."""
     if offsets and (start or to):
         raise typer.BadParameter("give an offset range, or --from and --to, not both")
@@ -88,12 +93,12 @@ def select_entries(
         last, wanted = _apply_to(found, to, wanted)
     if first < found.first:
         note(f"offsets {first}..{found.first - 1} are gone: the log is retained from {found.first}")
-    return Selection(max(first, found.first), min(last, end), wanted)
+    return EntrySelection(max(first, found.first), min(last, end), wanted)
 
 
 @contextmanager
 def open_selection(
-    found: LogInfo, chosen: Selection, last: int | None = None, only_first: int | None = None
+    found: LogInfo, chosen: EntrySelection, last: int | None = None, only_first: int | None = None
 ) -> Iterator[Iterator[pa.RecordBatch]]:
     """Yield the *chosen* entries of the log *found*: all, the *last* or the *only_first* ones.
 
@@ -111,7 +116,7 @@ def open_selection(
         note_missing(reader, replace(chosen, first=first, last=ends[-1]))
 
 
-def note_missing(reader: LogReader, chosen: Selection) -> None:
+def note_missing(reader: LogReader, chosen: EntrySelection) -> None:
     """Report the *chosen* offsets that were lost, or dropped by compaction."""
     from transporter.log import search  # noqa: PLC0415 - imports pyarrow
 
@@ -141,7 +146,7 @@ def parse_moment(text: str, now: datetime) -> int:
     return time
 
 
-def _apply_from(found: LogInfo, text: str, wanted: Wanted) -> tuple[int, Wanted]:
+def _apply_from(found: LogInfo, text: str, wanted: EntryFilter) -> tuple[int, EntryFilter]:
     from transporter.log.search import around  # noqa: PLC0415 - imports pyarrow
 
     if text.isdecimal():
@@ -152,7 +157,7 @@ def _apply_from(found: LogInfo, text: str, wanted: Wanted) -> tuple[int, Wanted]
     return first, replace(wanted, since=time)
 
 
-def _apply_to(found: LogInfo, text: str, wanted: Wanted) -> tuple[int, Wanted]:
+def _apply_to(found: LogInfo, text: str, wanted: EntryFilter) -> tuple[int, EntryFilter]:
     from transporter.log.search import around  # noqa: PLC0415 - imports pyarrow
 
     if text.isdecimal():

@@ -13,10 +13,10 @@ import typer
 
 from transporter.cli.entry_output import entry_json
 from transporter.cli.entry_selection import (
+    EntrySelection,
     From,
     KeyFilter,
     NamespaceFilter,
-    Selection,
     To,
     inspect_log,
     note_missing,
@@ -93,7 +93,7 @@ class _EntryCounter:
 
 
 def _file_parts(
-    kind: Format, directory: Path, chosen: Selection, count: _EntryCounter, confirmed: int
+    kind: Format, directory: Path, chosen: EntrySelection, count: _EntryCounter, confirmed: int
 ) -> Iterable[bytes]:
     from transporter.log.export import (  # noqa: PLC0415 - imports pyarrow
         json_lines,
@@ -108,7 +108,7 @@ def _file_parts(
     return json_lines(batches, partial(entry_json, confirmed=confirmed))
 
 
-def _read_entries(directory: Path, chosen: Selection, doing: str) -> Iterator[pa.RecordBatch]:
+def _read_entries(directory: Path, chosen: EntrySelection, doing: str) -> Iterator[pa.RecordBatch]:
     from transporter.log.reader import LogReader  # noqa: PLC0415 - imports pyarrow
     from transporter.log.search import matching  # noqa: PLC0415
 

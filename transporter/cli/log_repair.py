@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.verify import Damage
-    from transporter.offsets.verify_repair import Health, Mended
+    from transporter.offsets.verify_repair import OffsetLogHealth, OffsetLogRepair
 
 
 def verify(target: Target, *, as_json: AsJson = False) -> int:
@@ -93,21 +93,21 @@ def repair(
     _report(directory, target, mended, as_json=as_json)
 
 
-def _damage_details(found: Health) -> dict[str, Any]:
+def _damage_details(found: OffsetLogHealth) -> dict[str, Any]:
     """Return the files that a repair will change, and the lost offsets."""
     damages = [*found.damages, *(damage for _, damage in (*found.routes, *found.parked))]
     lost = [[each.first, each.last] for each in found.damages if not each.empty]
     return {"files": sorted({str(each.file) for each in damages}), "lost": lost}
 
 
-def _report_sound(directory: Path, health: Health, *, as_json: bool) -> None:
+def _report_sound(directory: Path, health: OffsetLogHealth, *, as_json: bool) -> None:
     if as_json:
         write_json({"directory": directory, **_health_json(health), "quarantine": None})
     else:
         _write_health(health)
 
 
-def _report(directory: Path, target: Path, mended: Mended, *, as_json: bool) -> None:
+def _report(directory: Path, target: Path, mended: OffsetLogRepair, *, as_json: bool) -> None:
     if as_json:
         result = _health_json(mended.found)
         parked = [{"route": route, "offset": offset} for route, offset in mended.parked_lost]
@@ -133,7 +133,7 @@ def _report(directory: Path, target: Path, mended: Mended, *, as_json: bool) -> 
         write(f"route {printable(route)}: parked entry {offset} is lost, here and in the log")
 
 
-def _write_health(health: Health) -> None:
+def _write_health(health: OffsetLogHealth) -> None:
     for first, last in health.lost:
         write(f"offsets {first}..{last} were lost before; an earlier repair recorded that")
     if health.sound:
@@ -151,7 +151,7 @@ def _row(route: str, damage: Damage) -> tuple[object, ...]:
     return damage.file, damage.byte, route, lost, damage.problem
 
 
-def _health_json(health: Health) -> dict[str, Any]:
+def _health_json(health: OffsetLogHealth) -> dict[str, Any]:
     routes = [*health.routes, *health.parked]
     return {
         "sound": health.sound,

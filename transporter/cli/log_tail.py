@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transporter.log.follow import Follower, Retained
     from transporter.log.inspection import LogInfo
     from transporter.log.reader import Gap
-    from transporter.log.search import Wanted
+    from transporter.log.search import EntryFilter
 
 POLL: Final = 0.1
 """Seconds between two polls, because no event crosses from the engine's process to ours."""
@@ -72,7 +72,7 @@ def tail(
 class TailPrinter:
     """Printer of a log's news: entries to stdout, remarks to stderr."""
 
-    def __init__(self, wanted: Wanted, *, as_json: bool) -> None:
+    def __init__(self, wanted: EntryFilter, *, as_json: bool) -> None:
         """Print entries that match *wanted*, as lines or as JSON objects."""
         self._wanted, self._as_json, self._lines = wanted, as_json, RowPrinter()
 
@@ -118,7 +118,7 @@ def _log_exists(directory: Path) -> bool:
     return read_meta(RealFileSystem(), directory) is not None
 
 
-def _first_offset(found: LogInfo, count: int, wanted: Wanted) -> int:
+def _first_offset(found: LogInfo, count: int, wanted: EntryFilter) -> int:
     from transporter.log.reader import LogReader  # noqa: PLC0415 - imports pyarrow
     from transporter.log.search import start_of_last  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from transporter.offsets.parked import Parked
+    from transporter.offsets.parked import ParkedEntry
 
 Only = Annotated[
     bool, typer.Option("--only", help="Leave entries parked behind these where they are.")
@@ -179,7 +179,7 @@ def _read_parked(
     route: str,
     offsets: list[int],
     damaged: Callable[[Corrupt], None] = _raise,
-) -> Iterator[Parked]:
+) -> Iterator[ParkedEntry]:
     """Yield the entries parked at *offsets*, without those that an engine removes meanwhile.
 
     *damaged* is called with the error of each entry that cannot be read.
@@ -198,7 +198,7 @@ def _read_parked(
                 damaged(error)
 
 
-def _json(parked: Parked, *, waiting: bool) -> dict[str, Any]:
+def _json(parked: ParkedEntry, *, waiting: bool) -> dict[str, Any]:
     from transporter.message import Entries  # noqa: PLC0415 - imports pyarrow
 
     entry = next(iter(Entries(parked.entries)))
@@ -213,7 +213,7 @@ def _json(parked: Parked, *, waiting: bool) -> dict[str, Any]:
     }
 
 
-def _row(parked: Parked, *, waiting: bool) -> tuple[object, ...]:
+def _row(parked: ParkedEntry, *, waiting: bool) -> tuple[object, ...]:
     key = parked.key.decode(errors="replace") if parked.key is not None else "null"
     reason = parked.reason
     remark = "retry requested" if waiting else ""

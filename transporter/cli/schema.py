@@ -12,7 +12,7 @@ from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the a
 from transporter.cli.output import write, write_json
 
 
-class Kind(StrEnum):
+class SchemaKind(StrEnum):
     """Kind of file that a schema describes."""
 
     PIPELINE = "pipeline"
@@ -21,9 +21,9 @@ class Kind(StrEnum):
 
 def schema(
     kind: Annotated[
-        Kind,
+        SchemaKind,
         typer.Argument(help="Pipeline files, or cases for 'transporter test'.", metavar="KIND"),
-    ] = Kind.PIPELINE,
+    ] = SchemaKind.PIPELINE,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -42,8 +42,8 @@ def schema(
         write(json.dumps(found, indent=2, ensure_ascii=False))
 
 
-def _schema(kind: Kind) -> dict[str, object]:
-    if kind is Kind.CASES:
+def _schema(kind: SchemaKind) -> dict[str, object]:
+    if kind is SchemaKind.CASES:
         from transporter.dry_run.cases import cases_schema  # noqa: PLC0415 - imports pyarrow
 
         return cases_schema()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from transporter.dry_run.on_spark import TrialSpark
+    from transporter.dry_run.on_spark import DryRunSpark
     from transporter.pipeline.config import SparkConfig
     from transporter.pipeline.secrets import Secrets
     from transporter.spark.launch import SparkLauncher
@@ -48,14 +48,14 @@ def spark_environment() -> dict[str, str]:
 
 
 @contextmanager
-def trial_spark() -> Iterator[TrialSpark]:
+def trial_spark() -> Iterator[DryRunSpark]:
     """Yield a Spark for ``sql`` steps that starts on first use and ends with the block.
 
     A signal ends the block, but Spark still ends in order.
     """
-    from transporter.dry_run.on_spark import TrialSpark  # noqa: PLC0415 - imports pyarrow
+    from transporter.dry_run.on_spark import DryRunSpark  # noqa: PLC0415 - imports pyarrow
 
-    spark = TrialSpark(_launcher, lambda: note("starting Spark for sql steps …"))
+    spark = DryRunSpark(_launcher, lambda: note("starting Spark for sql steps …"))
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     signal.signal(signal.SIGTERM, _exit_on_sigterm)
     try:

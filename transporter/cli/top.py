@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from transporter.cli.status_table import StatusRow
     from transporter.cli.top_controls import TopView
-    from transporter.control.client import Engine
+    from transporter.control.client import EngineClient
 
 
 def top(
@@ -74,15 +74,15 @@ class _StatusPoller:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._engine: Engine | None = None
+        self._engine: EngineClient | None = None
 
     def poll(self) -> dict[str, Any]:
         """Return the present status."""
-        from transporter.control.client import Engine, NoEngine, perform  # noqa: PLC0415
+        from transporter.control.client import EngineClient, NoEngine, perform  # noqa: PLC0415
         from transporter.errors import EnvironmentFault  # noqa: PLC0415
 
         try:
-            self._engine = self._engine or Engine(self._directory)
+            self._engine = self._engine or EngineClient(self._directory)
             return self._engine.ask(Status())
         except (NoEngine, EnvironmentFault):
             # The engine has ended or is restarting.

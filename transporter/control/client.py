@@ -12,7 +12,7 @@ from transporter.control.requests import LogMetadata, Status
 from transporter.control.wire import (
     MAX_ANSWER,
     READ_SOCKET,
-    Lines,
+    JsonLines,
     address_of,
     decode_error,
     encode,
@@ -39,7 +39,7 @@ class EngineEnded(EnvironmentFault):
     """The engine ended before it answered, so the outcome is unknown."""
 
 
-class Engine:
+class EngineClient:
     """A conversation with the engine that runs on a log. Not thread-safe."""
 
     def __init__(self, directory: Path) -> None:
@@ -55,7 +55,7 @@ class Engine:
             peer.settimeout(_ANSWER)
             try:
                 _connect(peer, directory)
-                self._lines = Lines(peer, MAX_ANSWER)
+                self._lines = JsonLines(peer, MAX_ANSWER)
                 greeting = self._lines.receive()
             except OSError as error:
                 raise NoEngine from error
@@ -125,7 +125,7 @@ def perform(directory: Path, request: Request, patience: float = PATIENCE) -> di
 
 
 def _once(directory: Path, request: Request) -> dict[str, Any]:
-    with suppress(NoEngine), Engine(directory) as engine:
+    with suppress(NoEngine), EngineClient(directory) as engine:
         try:
             return engine.ask(request) | {"live": True}
         except EngineEnded:
@@ -140,6 +140,6 @@ def _alone(directory: Path, request: Request) -> dict[str, Any]:
         from transporter.control.offline_status import status  # noqa: PLC0415 - imports pyarrow
 
         return status(directory)
-    from transporter.control.stopped_log import Offline  # noqa: PLC0415 - all that can append
+    from transporter.control.stopped_log import StoppedLog  # noqa: PLC0415 - all that can append
 
-    return Offline(directory).perform(request, this_operator())
+    return StoppedLog(directory).perform(request, this_operator())

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from transporter.control import requests
 from transporter.errors import ActionRefused
 from transporter.log.reader import LogReader
-from transporter.log.search import Wanted, matching, start_of_last
+from transporter.log.search import EntryFilter, matching, start_of_last
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +37,9 @@ def metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, A
     with LogReader(directory) as reader:
         first, last = max(request.first, reader.first_offset()), min(request.last, durable)
         if first <= last:
-            first = start_of_last(reader, first, last, request.most, Wanted())
+            first = start_of_last(reader, first, last, request.most, EntryFilter())
             dropped = reader.count_dropped(first, last)
-            for batch in matching(reader, first, last, Wanted()):
+            for batch in matching(reader, first, last, EntryFilter()):
                 rows = batch.select(_COLUMNS)
                 times = rows.column("logged_at").cast("int64")
                 rows = rows.set_column(1, "logged_at", times).to_pylist()

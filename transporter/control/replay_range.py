@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transporter.errors import ActionRefused, OffsetRefused
 from transporter.log.reader import dropped_text
-from transporter.log.search import Wanted, before_newer, behind_older, first_since, matching
+from transporter.log.search import EntryFilter, before_newer, behind_older, first_since, matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """The offsets ``first`` to ``last``.
 
     ``missing`` are the ranges among them that retention has removed. ``dropped`` counts the
@@ -32,7 +32,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class RangeContents:
     """Entries of the requested namespaces in a range: their count and their log times."""
 
     entries: int
@@ -50,7 +50,7 @@ def plan(
     watermark: int,
     request: Replay,
     seen: Callable[[int], object] = lambda _: None,
-) -> Plan:
+) -> ReplayPlan:
     """Resolve the range of *request* in a log whose last durable offset is *durable*.
 
     *seen* is called with the offset up to which the log has been searched, and may raise.
@@ -79,30 +79,30 @@ def plan(
             "with --partial what is left is delivered again"
         )
     begin = max(first, min(reader.first_offset(), last))
-    return Plan(begin, last, request.namespace, missing, dropped)
+    return ReplayPlan(begin, last, request.namespace, missing, dropped)
 
 
 def contents(
-    reader: LogReader, planned: Plan, seen: Callable[[int], object] = lambda _: None
-) -> Contents:
+    reader: LogReader, planned: ReplayPlan, seen: Callable[[int], object] = lambda _: None
+) -> RangeContents:
     """Count the entries that *planned* would redeliver, before the route's own filter.
 
     *seen* is called with the offset up to which the log has been read, and may raise.
     """
     count, oldest, newest = 0, None, None
-    wanted = Wanted(planned.namespace)
+    wanted = EntryFilter(planned.namespace)
     for entries in matching(reader, planned.first, planned.last, wanted, seen):
         if entries.num_rows:
             times = entries.column("logged_at")
             oldest = times[0].value if oldest is None else oldest
             newest = times[entries.num_rows - 1].value
             count += entries.num_rows
-    return Contents(count, oldest, newest)
+    return RangeContents(count, oldest, newest)
 
 
 def _refuse_bad_pattern(pattern: str) -> None:
     try:
-        Wanted(pattern)
+        EntryFilter(pattern)
     except ValueError as error:
         raise ActionRefused(f"--namespace {error}") from error
 

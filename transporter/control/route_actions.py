@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.audit import AuditFile, Operator
-    from transporter.control.replay_range import Plan
+    from transporter.control.replay_range import ReplayPlan
     from transporter.control.requests import (
         Ack,
         CancelReplay,
@@ -116,12 +116,12 @@ def replay(
     return answer(offsets, f"{planned.first}..{planned.last} will be delivered again", **told)
 
 
-def _planned(log: CommitLog, offsets: OffsetLog, request: Replay) -> Plan:
+def _planned(log: CommitLog, offsets: OffsetLog, request: Replay) -> ReplayPlan:
     with LogReader(log.directory) as reader:
         return plan(reader, log.durable, offsets.state.watermark, request)
 
 
-def _refuse_what_is_gone(log: CommitLog, offsets: OffsetLog, planned: Plan) -> None:
+def _refuse_what_is_gone(log: CommitLog, offsets: OffsetLog, planned: ReplayPlan) -> None:
     with LogReader(log.directory) as reader:
         oldest = reader.first_offset()
     if oldest > planned.first:
@@ -264,7 +264,7 @@ def _answer(route: str, state: RouteState, done: str, /, **more: Any) -> dict[st
     return {"route": route, "done": done, **progress(state), **more}
 
 
-def _told(planned: Plan, state: RouteState, upserts: bool | None) -> dict[str, Any]:  # noqa: FBT001 - three values
+def _told(planned: ReplayPlan, state: RouteState, upserts: bool | None) -> dict[str, Any]:  # noqa: FBT001 - three values
     return {
         "first": planned.first,
         "last": planned.last,

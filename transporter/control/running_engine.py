@@ -55,7 +55,7 @@ _STEPPED: Final = {
 _ELSEWHERE: Final = "it was acked, released or superseded meanwhile, or its replay was cancelled"
 
 
-class Live:
+class RunningEngine:
     """Operates *engine*; implements ``requests.Operations``. Thread-safe.
 
     Actions that need an idle route run on the route's own thread between two slices. All

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from transporter.audit import Operator
 from transporter.control.metadata import ReadOnly
-from transporter.control.running_engine import Live
+from transporter.control.running_engine import RunningEngine
 from transporter.control.wire import (
     MAX_REQUEST,
     READ_SOCKET,
     SOCKET,
-    Lines,
+    JsonLines,
     address_of,
     decode,
     encode_error,
@@ -169,12 +169,12 @@ class ControlServer:
                 return
         with peer, suppress(OSError):
             problem = EngineUnreachable(f"{CLIENTS} operators are connected; end one of them first")
-            Lines(peer, 0).send({"ok": False, "error": encode_error(problem)})
+            JsonLines(peer, 0).send({"ok": False, "error": encode_error(problem)})
 
     def _serve(self, peer: socket.socket, by: Operator) -> None:
         try:
             with peer, suppress(OSError):
-                lines = Lines(peer, MAX_REQUEST)
+                lines = JsonLines(peer, MAX_REQUEST)
                 lines.send({"pid": os.getpid()})
                 self._converse(lines, by, partial(self._is_gone, peer))
         finally:
@@ -187,7 +187,7 @@ class ControlServer:
         look.register(peer, 0)
         return self._stopping.is_set() or bool(look.poll(0))
 
-    def _converse(self, lines: Lines, by: Operator, gone: Callable[[], bool]) -> None:
+    def _converse(self, lines: JsonLines, by: Operator, gone: Callable[[], bool]) -> None:
         while True:
             try:
                 message = lines.receive()
@@ -277,6 +277,6 @@ def attach_control(engine: Engine, environ: Mapping[str, str], observe: Observer
     The log directory's group has read-only access. Variables of a reloaded pipeline file
     come from *environ*.
     """
-    operations = Live(engine, environ, observe)
+    operations = RunningEngine(engine, environ, observe)
     engine.attach(ControlServer(operations, engine.log.directory, observe))
     engine.attach(StatusServer(ReadOnly(operations), engine.log.directory, observe))

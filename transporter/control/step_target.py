@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from transporter.errors import ActionRefused
 from transporter.log.search import frames
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,11 +31,11 @@ def next_entry(
         ActionRefused: the log has no such entry yet.
 
     """
-    filters = [Namespace(namespace)]
+    filters = [NamespaceFilter(namespace)]
     last = durable
     if state.replay is not None:
         last = state.replay.last
-        filters.append(Namespace(state.replay.namespace))
+        filters.append(NamespaceFilter(state.replay.namespace))
     for found in frames(reader, state.next_offset(), last):
         entries = found.within(state.next_offset(), last)
         for each in filters:

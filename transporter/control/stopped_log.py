@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from transporter.control.requests import Request
 
 
-class Offline:
+class StoppedLog:
     """Operates the log in *directory*; implements ``requests.Operations``."""
 
     def __init__(self, directory: Path) -> None:

@@ -55,7 +55,7 @@ def address_of(directory: Path, name: str = SOCKET) -> Iterator[str]:
         os.close(descriptor)
 
 
-class Lines:
+class JsonLines:
     """Sends and receives the objects of one conversation. Not thread-safe."""
 
     def __init__(self, peer: socket.socket, longest: int) -> None:

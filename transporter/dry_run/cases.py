@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from transporter.dry_run.on_spark import TrialSpark
-    from transporter.dry_run.outcome import TrialResult
-    from transporter.dry_run.routes import TrialRoute
+    from transporter.dry_run.on_spark import DryRunSpark
+    from transporter.dry_run.outcome import DryRunResult
+    from transporter.dry_run.routes import DryRunRoute
     from transporter.pipeline.yaml_document import Document
 
 Op = Literal["insert", "update", "delete", "command", "noop", "skip"]
@@ -220,7 +220,7 @@ class CaseResult:
 
 
 def run_cases(
-    path: Path, environ: Mapping[str, str], spark: TrialSpark | None = None
+    path: Path, environ: Mapping[str, str], spark: DryRunSpark | None = None
 ) -> Iterator[CaseResult]:
     """Run every case of the file at *path*, those of routes with ``sql`` steps on *spark*.
 
@@ -238,7 +238,7 @@ def run_cases(
 
 
 def _run_case(
-    case: Case, document: Document, index: int, routes: Mapping[str, TrialRoute]
+    case: Case, document: Document, index: int, routes: Mapping[str, DryRunRoute]
 ) -> CaseResult:
     line = document.line(("cases", index, "route"))
     route = select_route(routes, case.route, document.file, line)
@@ -251,7 +251,7 @@ def _run_case(
     return CaseResult(*place, (*_errors(case, tried), *_differences(case, tried)))
 
 
-def _errors(case: Case, tried: Sequence[TrialResult]) -> Iterator[str]:
+def _errors(case: Case, tried: Sequence[DryRunResult]) -> Iterator[str]:
     """Compare the first failure, or its absence, with the expected error."""
     failed = next(((place, each.error) for place, each in enumerate(tried) if each.error), None)
     if failed is None and case.error is not None:
@@ -261,7 +261,7 @@ def _errors(case: Case, tried: Sequence[TrialResult]) -> Iterator[str]:
         yield f"input {failed[0]} failed: {failed[1]}{expected}"
 
 
-def _differences(case: Case, tried: Sequence[TrialResult]) -> Iterator[str]:
+def _differences(case: Case, tried: Sequence[DryRunResult]) -> Iterator[str]:
     """Compare the output line by line, as JSON."""
     expected = case.expected_outputs()
     if expected is None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from transporter.dry_run.collecting_writer import MESSAGES, ROWS, read_outputs
 from transporter.dry_run.log_copy import write_log
 from transporter.dry_run.outcome import trial_results
-from transporter.engine.workers.spark_supervisor import Carrier
-from transporter.engine.workers.worker_session import Talk
+from transporter.engine.workers.spark_supervisor import SparkSupervisor
+from transporter.engine.workers.worker_session import WorkerSession
 from transporter.errors import EnvironmentFault, HostFailed
 from transporter.offsets.offset_log import route_folder
 from transporter.protocol.messages import FailureKind, OpenFailed, Outcome, Slice, WorkerSpec
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from transporter.dry_run.outcome import TrialResult
+    from transporter.dry_run.outcome import DryRunResult
     from transporter.engine.workers.spark_supervisor import Launch
-    from transporter.engine.workers.worker_connection import Line
+    from transporter.engine.workers.worker_connection import WorkerConnection
     from transporter.pipeline.config import SparkConfig
     from transporter.pipeline.secrets import Secrets
     from transporter.pipeline.steps.step import StepConfig
@@ -73,10 +73,10 @@ class QueryRoute:
     folder: Path
     settings: Callable[[], QuerySettings] = field(repr=False)
     """Reads the settings, which needs more variables than the steps do."""
-    spark: TrialSpark = field(repr=False)
+    spark: DryRunSpark = field(repr=False)
     refusal: None = None
 
-    def run(self, entries: pa.RecordBatch) -> list[TrialResult]:
+    def run(self, entries: pa.RecordBatch) -> list[DryRunResult]:
         """Return the outcome of each of *entries* (ENTRY_SCHEMA, one slice), in their order.
 
         Raises:
@@ -121,7 +121,7 @@ class QueryRoute:
         )
 
 
-class TrialSpark:
+class DryRunSpark:
     """Spark of one command, which starts on first use and runs until the end.
 
     A pipeline with other settings of Spark replaces it. Belongs to one thread.
@@ -162,7 +162,7 @@ class RunningSpark:
         self.config = settings.spark
         self._secrets = settings.secrets
         self._failure: EnvironmentFault | None = None
-        self._carrier: Carrier | None = None
+        self._carrier: SparkSupervisor | None = None
         with ExitStack() as stack:
             name = TemporaryDirectory(prefix="transporter-", ignore_cleanup_errors=True)
             self.folder = Path(stack.enter_context(name))
@@ -172,7 +172,7 @@ class RunningSpark:
                 self._failure = error
             else:
                 starting()
-                self._carrier = Carrier(launch, _observe, self._on_failure)
+                self._carrier = SparkSupervisor(launch, _observe, self._on_failure)
                 stack.callback(self._carrier.stop)
                 self._carrier.start()
             self._open = stack.pop_all()
@@ -195,8 +195,8 @@ class RunningSpark:
             raise HostFailed(f"route {spec.route}: {self._why_ended(spec)}") from error
         return errors
 
-    def _connect(self, spec: WorkerSpec) -> Line:
-        found: Line | None = None
+    def _connect(self, spec: WorkerSpec) -> WorkerConnection:
+        found: WorkerConnection | None = None
         if self._carrier is not None and self._failure is None:
             found = self._carrier.connect(spec, lambda: self._failure is not None)
         if found is None:
@@ -214,7 +214,7 @@ class RunningSpark:
         return f"Spark ended while it ran the queries: {self._secrets.hide(cause)}"
 
 
-def deliver_entries(line: Line, offsets: list[int]) -> dict[int, str]:
+def deliver_entries(line: WorkerConnection, offsets: list[int]) -> dict[int, str]:
     """Deliver slice after slice as a route does, and continue behind an entry that fails.
 
     A failure of the whole route, such as an invalid query, fails all remaining entries.
@@ -223,7 +223,7 @@ def deliver_entries(line: Line, offsets: list[int]) -> dict[int, str]:
         The errors by offset.
 
     """
-    talk = Talk(threading.Event())
+    talk = WorkerSession(threading.Event())
     opened = talk.answer(line)
     if isinstance(opened, OpenFailed):
         return dict.fromkeys(offsets, opened.failure.text)

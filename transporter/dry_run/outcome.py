@@ -24,7 +24,7 @@ class OutputRow:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialResult:
+class DryRunResult:
     """Outcome of one entry, with the ``outputs`` for the writer.
 
     There are none if the entry is skipped, or if it fails for the reason ``error``.
@@ -39,7 +39,7 @@ def trial_results(
     entries: pa.RecordBatch,
     made: Iterable[tuple[int, Message | OutputRow]],
     errors: Mapping[int, str],
-) -> list[TrialResult]:
+) -> list[DryRunResult]:
     """Return the outcome of each of *entries*, in their order.
 
     *made* are the outputs with their offsets. A query may return an offset that *entries*
@@ -51,6 +51,6 @@ def trial_results(
     for offset, output in made:
         outputs[max(0, bisect_right(offsets, offset) - 1)].append(output)
     return [
-        TrialResult(entry, tuple(found), errors.get(entry.offset))
+        DryRunResult(entry, tuple(found), errors.get(entry.offset))
         for entry, found in zip(all_entries, outputs, strict=True)
     ]

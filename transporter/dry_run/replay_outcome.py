@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
-from transporter.log.search import Wanted, matching
+from transporter.log.search import EntryFilter, matching
 from transporter.message import concat, size_of
 from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import parked_offsets
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from transporter.dry_run.routes import TrialRoute
+    from transporter.dry_run.routes import DryRunRoute
 
 
 _ROWS: Final = 4096
@@ -27,7 +27,7 @@ _BYTES: Final = 8 << 20
 
 
 @dataclass(slots=True)
-class Deliveries:
+class ReplayOutcome:
     """Counts of the entries that a replay reads.
 
     ``delivered`` entries leave the route, as this number of ``messages``. ``left_out`` ones
@@ -47,18 +47,18 @@ class Deliveries:
 
 
 def count_deliveries(
-    directory: Path, route: TrialRoute, first: int, last: int, namespace: str
-) -> Deliveries:
+    directory: Path, route: DryRunRoute, first: int, last: int, namespace: str
+) -> ReplayOutcome:
     """Run *route* over the entries that a replay of *first* to *last* reads. Send nothing.
 
     *namespace* is the replay's own filter. Memory is bounded by ``_BYTES`` and the frame that
     exceeds them (Invariant 17).
     """
-    found = Deliveries()
+    found = ReplayOutcome()
     folder = route_folder(directory, route.name)
     parked = pa.array(parked_offsets(folder, RealFileSystem()), pa.int64())
     with LogReader(directory) as reader:
-        for entries in _group_batches(matching(reader, first, last, Wanted(namespace))):
+        for entries in _group_batches(matching(reader, first, last, EntryFilter(namespace))):
             aside = pc.is_in(entries.column("offset"), value_set=parked)
             found.parked += aside.true_count
             for each in route.run(entries.filter(pc.invert(aside))):

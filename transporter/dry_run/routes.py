@@ -16,7 +16,7 @@ from transporter.dry_run.outcome import trial_results
 from transporter.errors import ConfigError
 from transporter.pipeline.adaptor_registry import find_writer, takes_frames
 from transporter.pipeline.config import Name, SparkConfig
-from transporter.pipeline.namespace_filter import EVERYTHING, Namespace, Pattern
+from transporter.pipeline.namespace_filter import EVERYTHING, NamespaceFilter, Pattern
 from transporter.pipeline.problems import InvalidPipeline, suggestion
 from transporter.pipeline.route_options import PositiveDuration, WorkerMemory
 from transporter.pipeline.secrets import secrets_of
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transporter.adaptor import Ack, WriterContext
-    from transporter.dry_run.on_spark import TrialSpark
-    from transporter.dry_run.outcome import TrialResult
+    from transporter.dry_run.on_spark import DryRunSpark
+    from transporter.dry_run.outcome import DryRunResult
     from transporter.message import Entries, Message
     from transporter.pipeline.yaml_document import Document, KeyPath
 
@@ -43,7 +43,7 @@ SLOWEST_START: Final = 60.0
 """Minimum seconds of a query's timeout, whatever ``slice_timeout`` is."""
 
 
-class TrialRoute(Protocol):
+class DryRunRoute(Protocol):
     """A route without its writer. One that cannot be tried here has a ``refusal``."""
 
     @property
@@ -54,7 +54,7 @@ class TrialRoute(Protocol):
     def refusal(self) -> ConfigError | None:
         """The reason why it cannot be run."""
 
-    def run(self, entries: pa.RecordBatch) -> list[TrialResult]:
+    def run(self, entries: pa.RecordBatch) -> list[DryRunResult]:
         """Return the outcome of each of *entries* (ENTRY_SCHEMA), in their order.
 
         Entries behind one that fails are tried too.
@@ -69,8 +69,8 @@ class PlainRoute:
     delivery: Delivery = field(repr=False)
     refusal: ConfigError | None = None
 
-    def run(self, entries: pa.RecordBatch) -> list[TrialResult]:
-        """Return the outcome of each of *entries*; see :class:`TrialRoute`."""
+    def run(self, entries: pa.RecordBatch) -> list[DryRunResult]:
+        """Return the outcome of each of *entries*; see :class:`DryRunRoute`."""
         writer, errors, rest = _MessageCollector(), {}, entries
         while rest.num_rows:
             last = rest.column("offset")[-1].as_py()
@@ -119,8 +119,8 @@ class _QueryKeys(BaseModel):
 
 
 def trial_routes(
-    path: Path, environ: Mapping[str, str], spark: TrialSpark | None = None
-) -> dict[str, TrialRoute]:
+    path: Path, environ: Mapping[str, str], spark: DryRunSpark | None = None
+) -> dict[str, DryRunRoute]:
     """Return the routes of the pipeline file at *path* by their names.
 
     It reads only filters and steps, so neither the variables with a sink's secrets nor
@@ -150,8 +150,8 @@ def _route(
     index: int,
     file: Path,
     environ: Mapping[str, str],
-    spark: TrialSpark | None,
-) -> TrialRoute:
+    spark: DryRunSpark | None,
+) -> DryRunRoute:
     path: KeyPath = ("routes", index)
     item = document.root["routes"][index]
     folder = file.parent
@@ -173,7 +173,7 @@ def _route(
         refused = document.problem(place, f"route {keys.name!r}: {ON_SPARK_ONLY}")
         steps = []
     made = compile_steps(steps, folder) if steps else None
-    return PlainRoute(keys.name, Delivery(Namespace(keys.namespace), "trial", made), refused)
+    return PlainRoute(keys.name, Delivery(NamespaceFilter(keys.namespace), "trial", made), refused)
 
 
 def _query_settings(file: Path, environ: Mapping[str, str], index: int) -> QuerySettings:
@@ -216,8 +216,8 @@ def _takes_rows(document: Document, path: KeyPath, folder: Path) -> bool:
 
 
 def select_route(
-    routes: Mapping[str, TrialRoute], name: str | None, file: str, line: int = 0
-) -> TrialRoute:
+    routes: Mapping[str, DryRunRoute], name: str | None, file: str, line: int = 0
+) -> DryRunRoute:
     """Return the route *name*, or the only one.
 
     Raises:
@@ -231,8 +231,8 @@ def select_route(
 
 
 def _find_route(
-    routes: Mapping[str, TrialRoute], name: str | None, file: str, line: int
-) -> TrialRoute:
+    routes: Mapping[str, DryRunRoute], name: str | None, file: str, line: int
+) -> DryRunRoute:
     if name is None and len(routes) == 1:
         return next(iter(routes.values()))
     if name is None:

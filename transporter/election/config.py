@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from transporter.election.elector import Alone
+from transporter.election.elector import SoleElector
 from transporter.kafka.clients import Value, without_secrets
 from transporter.kafka.clients import without_values as redact_values
 from transporter.units import Duration
@@ -174,4 +174,4 @@ def make_elector(election: Election, name: str, dsn: SecretStr) -> Elector:
         from transporter.election.kafka import KafkaElector  # noqa: PLC0415 - see above
 
         return KafkaElector(name, election)
-    return Alone()
+    return SoleElector()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from transporter.election.state_machine import Change, Standing, Transition
+from transporter.election.state_machine import Standing, StandingChange, Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Elector(Protocol):
         """
 
 
-class Alone:
+class SoleElector:
     """Elector that leads for ever from its first pulse on, because it has no rivals."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Alone:
         if self._standing is Standing.LEADER:
             return Pulse(Standing.LEADER)
         self._standing = Standing.LEADER
-        return Pulse(Standing.LEADER, (Transition(Change.ACQUIRED, "there is no elector"),))
+        return Pulse(Standing.LEADER, (Transition(StandingChange.ACQUIRED, "there is no elector"),))
 
     def standing(self, now: float) -> Standing:  # noqa: ARG002 - as every elector
         """Return the standing: a leader after the first pulse."""

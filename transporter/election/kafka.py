@@ -25,8 +25,8 @@ from confluent_kafka import TopicPartition as Partition
 
 from transporter.election.clients import Clients
 from transporter.election.elector import Pulse, patience
-from transporter.election.lease import Kind, Lease, decode
-from transporter.election.state_machine import Machine, Observation, Standing, Transition
+from transporter.election.lease import Lease, RecordKind, decode
+from transporter.election.state_machine import ElectionState, Observation, Standing, Transition
 from transporter.errors import EnvironmentFault
 from transporter.kafka.clients import may_pass
 from transporter.units import duration_text
@@ -77,7 +77,7 @@ class KafkaElector:
         """Set the election's *name* and *config* without connecting."""
         self._name, self._config = name, config
         self._candidate = uuid4().hex
-        self._machine = Machine(config.term)
+        self._machine = ElectionState(config.term)
         self._lease = Lease(name, self._candidate, config.term)
         self._clients: Clients | None = None
         self._assigned = self._listening = self._broken = self._closed = False
@@ -112,7 +112,7 @@ class KafkaElector:
     def close(self) -> None:
         """Resign and leave the group, so that the next leader need not wait; at most 5 s."""
         self._closed = True
-        self._machine = Machine(self._config.term)
+        self._machine = ElectionState(self._config.term)
         clients, self._clients = self._clients, None
         if clients is not None:
             self._resign(clients, time.monotonic())
@@ -187,7 +187,7 @@ class KafkaElector:
     def _write_record(self, clients: Clients, now: float) -> bool:
         """Write a claim or a due heartbeat, and return whether a record is in flight."""
         kind = self._lease.next_kind(now) if self._assigned and self._listening else None
-        if kind is Kind.CLAIM or (kind is Kind.BEAT and now >= self._beat_at):
+        if kind is RecordKind.CLAIM or (kind is RecordKind.BEAT and now >= self._beat_at):
             self._beat_at = now + self._config.heartbeat_interval
             beat = self._lease.next_record(kind, now)
             if clients.produce(beat.encode()):

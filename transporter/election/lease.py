@@ -34,7 +34,7 @@ _LONGEST: Final = 4096
 _NO_CLAIM: Final = -1
 
 
-class Kind(StrEnum):
+class RecordKind(StrEnum):
     """Kind of a record."""
 
     CLAIM = "claim"
@@ -53,7 +53,7 @@ class Beat:
     """Offset of the record's claim in the partition; -1 in a claim itself."""
     number: int
     """Sequence number among the records of the candidate."""
-    kind: Kind
+    kind: RecordKind
 
     def encode(self) -> bytes:
         """Return the record's value."""
@@ -67,7 +67,7 @@ def decode(value: bytes | None) -> Beat | None:
         if not isinstance(found, dict) or found.pop("version", None) != _VERSION:
             return None
         beat = Beat(**found)
-        beat = replace(beat, kind=Kind(beat.kind))
+        beat = replace(beat, kind=RecordKind(beat.kind))
     except (ValueError, TypeError, RecursionError):
         return None
     texts = isinstance(beat.election, str) and isinstance(beat.candidate, str)
@@ -106,12 +106,12 @@ class Lease:
 
     def apply(self, beat: Beat, offset: int, now: float) -> None:
         """Apply the record at *offset*, which was read at *now*."""
-        claim = offset if beat.kind is Kind.CLAIM else beat.claim
+        claim = offset if beat.kind is RecordKind.CLAIM else beat.claim
         if claim < self._holder:
             return  # Void: its author had not yet read the claim that supersedes its own.
         if claim > self._holder:
             self._start_claim(claim, beat)
-        resigned = beat.kind is Kind.RESIGN
+        resigned = beat.kind is RecordKind.RESIGN
         self._holder_until = -math.inf if resigned else now + self._term
         if claim == self._mine:
             self._proved = max(self._proved, self._sent.pop(beat.number, -math.inf))
@@ -126,35 +126,35 @@ class Lease:
         """Record that the group has just assigned us the partition, so that we claim at once."""
         self._eager = True
 
-    def next_kind(self, now: float) -> Kind | None:
+    def next_kind(self, now: float) -> RecordKind | None:
         """Return the kind of record that an assigned candidate writes next; ``None``: none yet.
 
         A claim that does not come back within a term is repeated.
         """
         if self._mine is not None:
-            return Kind.BEAT
+            return RecordKind.BEAT
         if self._pending is not None:
             waits = now < self._sent.get(self._pending, -math.inf) + self._term
-            return None if waits else Kind.CLAIM
+            return None if waits else RecordKind.CLAIM
         silent = now >= max(self._free_at, self._holder_until)
         listening = now >= self._listening_since
-        return Kind.CLAIM if listening and (self._eager or silent) else None
+        return RecordKind.CLAIM if listening and (self._eager or silent) else None
 
-    def next_record(self, kind: Kind, now: float) -> Beat:
+    def next_record(self, kind: RecordKind, now: float) -> Beat:
         """Return the record to write. *now* must lie before it is handed to a client."""
         self._number += 1
-        if kind is Kind.CLAIM:
+        if kind is RecordKind.CLAIM:
             self._pending, self._eager = self._number, False
         self._sent[self._number] = now
         # A record that comes back later than that proves nothing (Invariant 17).
         while self._sent and next(iter(self._sent.values())) <= now - self._term:
             self._sent.popitem(last=False)
-        claim = _NO_CLAIM if kind is Kind.CLAIM or self._mine is None else self._mine
+        claim = _NO_CLAIM if kind is RecordKind.CLAIM or self._mine is None else self._mine
         return Beat(self._election, self._candidate, claim, self._number, kind)
 
     def resign(self, now: float) -> Beat | None:
         """Drop our claim and return the resignation to write, if we had a claim."""
-        beat = None if self._mine is None else self.next_record(Kind.RESIGN, now)
+        beat = None if self._mine is None else self.next_record(RecordKind.RESIGN, now)
         self._mine = self._pending = None
         self._proved = -math.inf
         return beat

@@ -29,7 +29,7 @@ from psycopg.conninfo import conninfo_attempts, conninfo_to_dict, make_conninfo
 
 from transporter.election.elector import Pulse, patience
 from transporter.election.session import Session, SessionLost
-from transporter.election.state_machine import Change, Machine, Observation, Standing
+from transporter.election.state_machine import ElectionState, Observation, Standing, StandingChange
 from transporter.errors import EnvironmentFault
 from transporter.units import duration_text
 
@@ -94,7 +94,7 @@ class PostgresElector:
         self._name, self._term, self._jitter = name, term, jitter
         self._key = str(lock_key(name))
         self._mark = uuid4().hex
-        self._machine = Machine(term)
+        self._machine = ElectionState(term)
         self._dsn = dsn
         self._session: Session | None = None
         self._pid = ""
@@ -118,7 +118,7 @@ class PostgresElector:
         observation = self._observe(now, began + patience(self._term))
         later = now + time.monotonic() - began
         behind = self._machine.pulse(later, observation)
-        if behind and behind[-1].change is Change.FENCED:
+        if behind and behind[-1].change is StandingChange.FENCED:
             self._drop_session()
         return Pulse(self._machine.standing(later), changed + behind, self._problem)
 
@@ -129,7 +129,7 @@ class PostgresElector:
     def close(self) -> None:
         """End the session without waiting, which frees the lock."""
         self._closed = True
-        self._machine = Machine(self._term)
+        self._machine = ElectionState(self._term)
         self._drop_session()
 
     def _observe(self, now: float, until: float) -> Observation | None:

@@ -26,7 +26,7 @@ class Standing(StrEnum):
     """It led, and then had no confirmation for a whole term. Another may lead by now."""
 
 
-class Change(StrEnum):
+class StandingChange(StrEnum):
     """Kind of a change of leadership."""
 
     ACQUIRED = "acquired"
@@ -45,7 +45,7 @@ class Transition:
     again or not, begins a new term in the database.
     """
 
-    change: Change
+    change: StandingChange
     why: str
     again: bool = False
 
@@ -63,7 +63,7 @@ class Observation:
     why: str
 
 
-class Machine:
+class ElectionState:
     """State machine from observations to a standing.
 
     At most one candidate leads if the election keeps this promise: a candidate
@@ -102,7 +102,7 @@ class Machine:
             silence = duration_text(round(now - proved, 3))
             term = duration_text(self._term)
             why = f"there was no answer from the election for {silence}; the term is {term}"
-            yield Transition(Change.FENCED, why)
+            yield Transition(StandingChange.FENCED, why)
 
     def _apply_observation(
         self, now: float, observation: Observation | None
@@ -113,9 +113,9 @@ class Machine:
         if not observation.holding:
             self._state = (Standing.CANDIDATE, -math.inf)
             if standing is Standing.LEADER:
-                yield Transition(Change.REVOKED, observation.why)
+                yield Transition(StandingChange.REVOKED, observation.why)
         elif now < observation.asked + self._term:
             self._state = (Standing.LEADER, max(proved, observation.asked))
             if standing is not Standing.LEADER:
                 again = standing is Standing.FENCED
-                yield Transition(Change.ACQUIRED, observation.why, again)
+                yield Transition(StandingChange.ACQUIRED, observation.why, again)

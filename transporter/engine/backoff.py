@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class BackoffWait:
     """Failures in a row: for so many seconds, and the seconds until the next attempt (0: now)."""
 
     since: float
@@ -45,7 +45,7 @@ class Backoff:
         """Reset after a success."""
         self.failures, self._times = 0, None
 
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> BackoffWait | None:
         """Return the time of the first failure since the last success, or ``None``."""
         times, now = self._times, time.monotonic()
-        return times and Waiting(now - times[0], max(0.0, times[1] - now))
+        return times and BackoffWait(now - times[0], max(0.0, times[1] - now))

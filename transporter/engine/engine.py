@@ -15,11 +15,11 @@ from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.log_watch import LogWatch
 from transporter.engine.maintenance.retention_holds import RetentionHolds
 from transporter.engine.name_changes import tell_names
-from transporter.engine.reading.delivery_progress import Deliveries
-from transporter.engine.reload import Running
-from transporter.engine.routing.route_context import Surroundings
+from transporter.engine.reading.delivery_progress import DeliveryProgress
+from transporter.engine.reload import EngineParts
+from transporter.engine.routing.route_context import EngineServices
 from transporter.engine.timings import TimedFileSystem
-from transporter.engine.workers.spark_supervisor import Carrier
+from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.errors import EngineUnreachable, LogFull
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspection import segments_size
@@ -109,14 +109,14 @@ class Engine:
     def _assemble(self, launch: Launch, opened: ExitStack) -> None:
         """Create everything that runs over the log. *opened* closes it if that fails."""
         pipeline, observe = self._pipeline, self._observe
-        self._carrier = Carrier(launch, observe, self._fail, network_of(pipeline.spark))
+        self._carrier = SparkSupervisor(launch, observe, self._fail, network_of(pipeline.spark))
         opened.callback(self._carrier.stop)
-        around = Surroundings(
+        around = EngineServices(
             pipeline,
             self._log,
             self._files,
             self._carrier,
-            Deliveries(lambda: self._log.durable),
+            DeliveryProgress(lambda: self._log.durable),
             observe,
             self._fail,
             self._learn,
@@ -124,7 +124,7 @@ class Engine:
             self._tracer,
         )
         stored = self._stored
-        self._running = Running(around, stored, self.audit, fail_fast=self._fail_fast)
+        self._running = EngineParts(around, stored, self.audit, fail_fast=self._fail_fast)
         self._running.assemble(opened)
         self._holds = RetentionHolds(self._log, self._running, observe, self.audit, stored)
         self._services: list[Service] = []

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from transporter.adaptor import Gauge
-    from transporter.engine.backoff import Waiting
+    from transporter.engine.backoff import BackoffWait
 
 
 class Observer(Protocol):
@@ -335,14 +335,14 @@ class RouteStatus:
     still: float = 0.0
     replaying: bool = False
     slices: Histogram = NOTHING
-    waiting: Waiting | None = None
+    waiting: BackoffWait | None = None
     limited: float = 0.0
     leaving: bool = False
     """Whether it was removed from the pipeline, and ends."""
     latency: Histogram = NO_LATENCY
 
     @property
-    def patience(self) -> Waiting | None:
+    def patience(self) -> BackoffWait | None:
         """The retry state of a route that is retrying, or ``None``."""
         return self.waiting if self.state is State.RETRYING else None
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from transporter.audit import AuditFile
-    from transporter.engine.routing.route_context import Surroundings
+    from transporter.engine.routing.route_context import EngineServices
     from transporter.offsets.offset_log import StoredRoutes
     from transporter.pipeline.config import Pipeline, ReaderConfig, RouteConfig
 
@@ -50,7 +50,7 @@ class _Named(Protocol):
 T = TypeVar("T", bound=_Named)
 
 
-class Running:
+class EngineParts:
     """The feeds, the routes and the routes' offset logs of an engine, in the pipeline's order.
 
     Thread-safe. Each change replaces the tuples and the mapping, so an iteration keeps the
@@ -59,7 +59,7 @@ class Running:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: EngineServices,
         stored: StoredRoutes | None,
         audit: AuditFile,
         *,
@@ -144,7 +144,7 @@ class Running:
             return told
 
     def _prepared(
-        self, wanted: Pipeline, around: Surroundings, undo: ExitStack
+        self, wanted: Pipeline, around: EngineServices, undo: ExitStack
     ) -> tuple[list[Route], list[Feed]]:
         """Create new readers and routes, ready to start. *undo* removes them again."""
         new = [each for each in wanted.routes if self.route(each.name) is None]
@@ -249,7 +249,7 @@ class Running:
                 "status' does not name it any more"
             )
 
-    def _feed(self, config: ReaderConfig, around: Surroundings, *, late: bool = False) -> Feed:
+    def _feed(self, config: ReaderConfig, around: EngineServices, *, late: bool = False) -> Feed:
         return Feed(
             config,
             around.log,
@@ -290,7 +290,7 @@ class Running:
         states += [stored(name) for name in names if name not in running]
         return max((state.superseding.get(reader, -1) for state in states), default=-1)
 
-    def _route(self, config: RouteConfig, around: Surroundings) -> Route:
+    def _route(self, config: RouteConfig, around: EngineServices) -> Route:
         offsets = self.offsets
         ahead = offsets[config.after] if config.after else None
         route = Route(config, around, offsets[config.name], ahead)

@@ -71,7 +71,7 @@ class Timings:
         return Histogram(tuple(self._counts), self._total, self._bounds)
 
 
-class Meter:
+class RouteMeter:
     """Counts of a route in this run, and the time since its last progress.
 
     Belongs to the route's thread. Any thread may read.

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.compaction_targets import Target, groups, whole_chunks
+from transporter.log.compaction_targets import CompactionTarget, groups, whole_chunks
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.key_history import Keep, NewestOf, Pass, keys_of
 from transporter.log.retention_gate import RetentionGate
@@ -231,7 +231,7 @@ class _Run:
 
     def _find_obsolete(
         self, group: Sequence[Sealed], sealed: Sequence[Sealed]
-    ) -> tuple[list[Target], NewestOf]:
+    ) -> tuple[list[CompactionTarget], NewestOf]:
         """Find the obsolete entries of *group*, in as many passes as memory requires."""
         targets = {each.base: target for each in group if (target := self._target(each))}
         newest = NewestOf()
@@ -245,7 +245,7 @@ class _Run:
             target.spare_the_last()
         return list(targets.values()), newest
 
-    def _target(self, sealed: Sealed) -> Target | None:
+    def _target(self, sealed: Sealed) -> CompactionTarget | None:
         """Return the segment with nothing obsolete yet, or ``None`` if it is damaged or gone."""
         chunks = []
         try:
@@ -259,7 +259,7 @@ class _Run:
         except _Gone:
             return None
         nothing = [pa.repeat(pa.scalar(value=False), chunk.rows) for chunk in chunks]
-        return Target(sealed, chunks, nothing)
+        return CompactionTarget(sealed, chunks, nothing)
 
     @contextmanager
     def _open(self, sealed: Sealed) -> Iterator[Segment]:
@@ -287,7 +287,7 @@ class _Run:
             self.problems.append(str(error))
 
     def _scan(
-        self, sealed: Sealed, target: Target | None, going: Pass, newest: NewestOf | None
+        self, sealed: Sealed, target: CompactionTarget | None, going: Pass, newest: NewestOf | None
     ) -> None:
         """Scan a segment backwards and mark the obsolete rows of *target*.
 
@@ -312,7 +312,7 @@ class _Run:
                     if target is not None:
                         target.deletes += _deletes(found)
 
-    def _replace(self, target: Target, newest: NewestOf) -> Compacted | None:
+    def _replace(self, target: CompactionTarget, newest: NewestOf) -> Compacted | None:
         """Replace *target* by its remaining entries. Return ``None`` if it stays as it is."""
         sealed = target.sealed
         try:
@@ -339,7 +339,9 @@ class _Run:
             self.needed = sealed.base if self.needed is None else self.needed
         return held
 
-    def _rewrite(self, segment: Segment, target: Target, newest: NewestOf) -> Compacted | None:
+    def _rewrite(
+        self, segment: Segment, target: CompactionTarget, newest: NewestOf
+    ) -> Compacted | None:
         sealed, settings = target.sealed, self.settings
         refuse_without_room(self.files, sealed.path.parent, sealed.size)
         made = Replacement(self.files, sealed.path, segment.header, settings.compression)
@@ -388,7 +390,9 @@ class _Run:
             self.sound = self.sound and len(key) <= _LONG
             self.ends.append(key[:_LONG])
 
-    def _copy(self, segment: Segment, target: Target, made: Replacement, newest: NewestOf) -> int:
+    def _copy(
+        self, segment: Segment, target: CompactionTarget, made: Replacement, newest: NewestOf
+    ) -> int:
         """Copy every frame of *segment* to *made* and return the number of remaining entries."""
         kept = 0
         for chunk, obsolete in zip(target.chunks, target.obsolete, strict=True):
@@ -421,7 +425,7 @@ class _Run:
             made.keep(each, source)
 
     def _droppable_tombstones(
-        self, rows: pa.Table, target: Target, newest: NewestOf
+        self, rows: pa.Table, target: CompactionTarget, newest: NewestOf
     ) -> pa.BooleanArray:
         """Return a mask of the unneeded tombstones in *rows*, if they are the last of their key.
 

@@ -24,7 +24,7 @@ _TINY: Final = 64
 
 
 @dataclass(slots=True)
-class Target:
+class CompactionTarget:
     """A segment under compaction: its chunks, and the obsolete rows of each.
 
     ``deletes`` counts its entries with the operation ``delete``.

@@ -31,7 +31,7 @@ _BODY: Final = _ENTRY.size - 4
 _MAX_BYTES: Final = 16 << 20
 
 
-class Mark(NamedTuple):
+class IndexEntry(NamedTuple):
     """Index entry: the frame holding ``first`` begins at ``byte`` of the segment with this id."""
 
     first: int
@@ -85,7 +85,7 @@ class IndexWriter:
         self._file.close()
 
 
-def marks(files: FileSystem, segment: Segment) -> list[Mark]:
+def marks(files: FileSystem, segment: Segment) -> list[IndexEntry]:
     """Return the index entries that *segment* confirms, ascending."""
     try:
         with open_file(files, index_path(segment.path)) as file:
@@ -127,18 +127,18 @@ def nearest(files: FileSystem, segment: Segment, offset: int) -> int:
     return segment.first_byte
 
 
-def _read_marks(file: File) -> list[Mark]:
+def _read_marks(file: File) -> list[IndexEntry]:
     data = file.pread(min(file.size(), _MAX_BYTES), 0)
     known = []
     for start in range(0, len(data) - _ENTRY.size + 1, _ENTRY.size):
         *fields, checksum = _ENTRY.unpack_from(data, start)
         if crc32c(data[start : start + _BODY]) != checksum:
             break
-        known.append(Mark(*fields))
+        known.append(IndexEntry(*fields))
     return known
 
 
-def _is_confirmed(segment: Segment, mark: Mark) -> bool:
+def _is_confirmed(segment: Segment, mark: IndexEntry) -> bool:
     if mark.segment_id != segment.header.segment_id:
         return False
     frame = segment.frame_at(mark.byte)

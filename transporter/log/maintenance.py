@@ -25,7 +25,7 @@ _MOST: Final = 1 << 20
 _REMEDY: Final = "remove the file, and the next engine writes it again"
 
 
-class Rules(NamedTuple):
+class CompactionRules(NamedTuple):
     """Compaction settings of a pipeline file. ``after`` is ``None`` if compaction is off."""
 
     after: float | None
@@ -58,7 +58,7 @@ class MaintenanceRecord:
 
     """
 
-    rules: Rules | None = None
+    rules: CompactionRules | None = None
     readers: dict[str, int] = field(default_factory=dict)
     compacted: Extent | None = None
 
@@ -82,7 +82,7 @@ class MaintenanceRecord:
     def _from_fields(cls, fields: dict[str, Any]) -> Self:
         rules, compacted = fields["rules"], fields["compacted"]
         found = cls(
-            Rules(*rules) if rules else None,
+            CompactionRules(*rules) if rules else None,
             dict(fields["readers"]),
             Extent(*compacted) if compacted else None,
         )

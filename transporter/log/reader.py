@@ -17,7 +17,7 @@ from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.format import MAX_OFFSET
 from transporter.log.index import blocks, nearest
 from transporter.log.open_segments import open_segments
-from transporter.log.segment import End, Misplaced, segment_bases, segment_name
+from transporter.log.segment import Misplaced, SegmentEnd, segment_bases, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -427,7 +427,7 @@ def _block(segment: Segment, start: int, end: int | None, last: int) -> Iterator
             return
         yield Located(segment, frame)
         byte, covered = frame.end, frame.last
-    if covered < last and byte != end and segment.stop_at(byte).end is End.BAD:
+    if covered < last and byte != end and segment.stop_at(byte).end is SegmentEnd.BAD:
         raise _missing(segment, byte, max(covered + 1, segment.header.base))
 
 

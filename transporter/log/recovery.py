@@ -17,7 +17,7 @@ from transporter.errors import Corrupt
 from transporter.log import format as layout
 from transporter.log.filesystem import open_file
 from transporter.log.index import nearest
-from transporter.log.segment import End, Segment, Stop, write_segment
+from transporter.log.segment import Segment, SegmentEnd, Stop, write_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,7 +46,7 @@ class Walk:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class TailSurvey:
     """Findings about the last segment.
 
     Attributes:
@@ -68,7 +68,7 @@ class Survey:
     clean: bool
 
 
-def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | None) -> Survey:
+def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | None) -> TailSurvey:
     """Find the floor of *segment* and the whole frames above it. Changes nothing.
 
     Args:
@@ -114,7 +114,7 @@ def _highest_proof(
 
 def _frames_and_cut(segment: Segment, walk: Walk) -> tuple[Walk, list[layout.FrameHeader]]:
     """Return *walk* and the valid frames behind the damage that ended it, if any."""
-    bad = walk.stop.end is End.BAD
+    bad = walk.stop.end is SegmentEnd.BAD
     return walk, list(segment.later_frames(walk.stop.byte)) if bad else []
 
 
@@ -132,7 +132,7 @@ def last_covered(files: FileSystem, segment: Segment) -> int | None:
     if trailer is not None:
         return trailer.last
     walk = walk_tail(files, segment)
-    return None if walk.stop.end is End.BAD else walk.last(segment)
+    return None if walk.stop.end is SegmentEnd.BAD else walk.last(segment)
 
 
 def _walk(files: FileSystem, segment: Segment, offset: int) -> Walk:
@@ -177,7 +177,7 @@ def _above(
     walk: Walk,
     cut: list[layout.FrameHeader],
     clean: CleanMark | None,
-) -> Survey:
+) -> TailSurvey:
     floor = next((f.last for f in walk.frames if f.first <= floor <= f.last), floor)
     above = [frame for frame in walk.frames if frame.first > floor]
     whole = _whole(segment, above)
@@ -189,7 +189,7 @@ def _above(
         and clean.end == walk.stop.byte == segment.size()
         and not above
     )
-    return Survey(
+    return TailSurvey(
         floor=floor,
         tail=whole,
         tail_byte=_byte_behind(walk, floor),
@@ -236,7 +236,7 @@ def _positions_at(files: FileSystem, segment: Segment, walk: Walk, floor: int) -
 def copy_tail(
     files: FileSystem,
     segment: Segment,
-    found: Survey,
+    found: TailSurvey,
     *,
     segment_id: int,
     epoch: int,
@@ -260,7 +260,7 @@ def copy_tail(
         positions=found.positions,
         lost=old.lost and base == old.base,
     )
-    if found.stop.end is End.CLEAN:
+    if found.stop.end is SegmentEnd.CLEAN:
         # Cut preallocated zeros, because the copy may need their room.
         _truncate(files, segment, found.stop.byte)
     path = write_segment(files, segment.path.parent, header, _moved_frames(segment, found, header))
@@ -274,7 +274,9 @@ def _truncate(files: FileSystem, segment: Segment, byte: int) -> None:
         file.truncate(byte)
 
 
-def _moved_frames(segment: Segment, found: Survey, header: layout.SegmentHeader) -> Iterator[bytes]:
+def _moved_frames(
+    segment: Segment, found: TailSurvey, header: layout.SegmentHeader
+) -> Iterator[bytes]:
     place = len(header.encode())
     for frame in found.tail:
         extension, payload = segment.raw(frame)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.index import marks
-from transporter.log.segment import End, Segment, segment_bases, segment_name
+from transporter.log.segment import Segment, SegmentEnd, segment_bases, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ RETRIES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EntryFilter:
     """A filter of entries, which accepts all by default.
 
     Attributes:
@@ -59,7 +59,7 @@ class Wanted:
     @property
     def everything(self) -> bool:
         """Whether all entries are accepted."""
-        return self == Wanted()
+        return self == EntryFilter()
 
     def of(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return the *entries* that match."""
@@ -123,7 +123,7 @@ def matching(
     reader: LogReader,
     first: int,
     last: int,
-    wanted: Wanted,
+    wanted: EntryFilter,
     seen: Callable[[int], object] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the *wanted* entries from *first* to *last*, in order.
@@ -146,7 +146,7 @@ def first_since(reader: LogReader, time: int, last: int) -> int:
 
     """
     begin = max(reader.first_offset(), around(reader.directory, time, reader.files)[0])
-    for entries in matching(reader, begin, last, Wanted(since=time)):
+    for entries in matching(reader, begin, last, EntryFilter(since=time)):
         if entries.num_rows:
             return int(entries.column("offset")[0].as_py())
     raise OffsetRefused(f"{reader.directory}: nothing was logged at or after that time")
@@ -158,7 +158,7 @@ def behind_older(reader: LogReader, time: int, first: int, last: int) -> int:
     Entries dropped between that and the next entry may have been logged at *time* or later.
     """
     begin = max(first, reader.first_offset(), around(reader.directory, time, reader.files)[0])
-    for entries in matching(reader, begin, last, Wanted(until=time - 1)):
+    for entries in matching(reader, begin, last, EntryFilter(until=time - 1)):
         if entries.num_rows:
             begin = int(entries.column("offset")[entries.num_rows - 1].as_py()) + 1
     return begin
@@ -170,13 +170,13 @@ def before_newer(reader: LogReader, time: int, first: int, last: int) -> int:
     Entries dropped between that and the entry before may have been logged at *time* or earlier.
     """
     begin = max(first, reader.first_offset(), around(reader.directory, time + 1, reader.files)[0])
-    for entries in matching(reader, begin, last, Wanted(since=time + 1)):
+    for entries in matching(reader, begin, last, EntryFilter(since=time + 1)):
         if entries.num_rows:
             return int(entries.column("offset")[0].as_py()) - 1
     return last
 
 
-def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: Wanted) -> int:
+def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: EntryFilter) -> int:
     """Return the offset from which up to *last* there are *count* entries that are *wanted*.
 
     That is *first*, or the oldest offset, if there are fewer. Searches from the newest entry
@@ -260,7 +260,7 @@ def _begins(files: FileSystem, directory: Path, base: int) -> int:
         trailer = segment.trailer()
         if trailer is not None:
             return trailer.oldest
-        empty = segment.stop_at(segment.first_byte).end is End.CLEAN
+        empty = segment.stop_at(segment.first_byte).end is SegmentEnd.CLEAN
         return END if empty else segment.header.created_at
 
 

@@ -88,7 +88,7 @@ def _ignore_reason(files: FileSystem, path: Path) -> str:
     return "" if files.is_file(path) else "not a regular file; it is ignored"
 
 
-class End(Enum):
+class SegmentEnd(Enum):
     """Kind of the bytes at the end of a segment's frames."""
 
     CLEAN = "the file ends, or only zeros follow"
@@ -101,7 +101,7 @@ class Stop:
     """The place where a walk over the frames ended, and the reason."""
 
     byte: int
-    end: End
+    end: SegmentEnd
 
 
 class Segment:
@@ -171,8 +171,8 @@ class Segment:
         """Return the kind of end at *byte*, where a walk over the frames ended."""
         data = self._file.pread(layout.TRAILER_BYTES, byte)
         if layout.Trailer.decode(data, self.header.segment_id, byte) is not None:
-            return Stop(byte, End.SEALED)
-        return Stop(byte, End.CLEAN if self._zeros_from(byte) else End.BAD)
+            return Stop(byte, SegmentEnd.SEALED)
+        return Stop(byte, SegmentEnd.CLEAN if self._zeros_from(byte) else SegmentEnd.BAD)
 
     def trailer(self) -> layout.Trailer | None:
         """Return the trailer of a segment that was sealed."""

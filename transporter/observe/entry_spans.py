@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transporter.message import headers_of, microseconds
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.trace_context import PARENT, trace_context
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _outcomes() -> deque[Settled]:
 
 
 def _takes(expression: str, namespace: str) -> bool:
-    filter_ = Namespace(expression)
+    filter_ = NamespaceFilter(expression)
     return filter_.matches_all or bool(filter_.mask(pa.array([namespace]))[0].as_py())
 
 

@@ -36,7 +36,7 @@ _SUMS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-class Counts:
+class EventCounts:
     """Counts events on their way to *observe*: an ``engine.events.Observer``. Thread-safe."""
 
     def __init__(self, observe: Observer) -> None:

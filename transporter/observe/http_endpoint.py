@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from transporter.pipeline.observe_config import Address, TlsConfig, Token
+    from transporter.pipeline.observe_config import ListenAddress, TlsConfig, Token
 
 CALLERS: Final = 16
 """Concurrent clients. One more closes the connection of the oldest."""
@@ -31,7 +31,7 @@ PATIENCE: Final = 5.0
 """Seconds for a request and for reading its response."""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """A response."""
 
     code: int
@@ -47,7 +47,7 @@ class Endpoint:
     """Serves *pages* by path, once it is started. Its thread is joined by :meth:`stop`."""
 
     def __init__(
-        self, address: Address, tls: TlsConfig | None = None, token: Token | None = None
+        self, address: ListenAddress, tls: TlsConfig | None = None, token: Token | None = None
     ) -> None:
         """Bind the *address*. Clients wait until :meth:`start`.
 
@@ -56,7 +56,7 @@ class Endpoint:
             EnvironmentFault: the address or the certificate cannot be used.
 
         """
-        self._pages: dict[str, Callable[[str], Answer]] = {}
+        self._pages: dict[str, Callable[[str], HttpAnswer]] = {}
         certificate = _Certificate(tls) if tls is not None else None
         self._scheme = "http" if certificate is None else "https"
         self._server = _listen(address, self._pages, certificate, token)
@@ -69,7 +69,7 @@ class Endpoint:
         text = host.decode() if isinstance(host, bytes | bytearray) else str(host)
         return f"{self._scheme}://{f'[{text}]' if ':' in text else text}:{port}"
 
-    def start(self, pages: Mapping[str, Callable[[str], Answer]]) -> None:
+    def start(self, pages: Mapping[str, Callable[[str], HttpAnswer]]) -> None:
         """Begin to serve. A page makes its response from the ``Accept`` header."""
         self._pages.update(pages)
         self.thread.start()
@@ -135,7 +135,7 @@ class _Server(ThreadingHTTPServer):
         self,
         family: int,
         address: tuple[str, int],
-        pages: Mapping[str, Callable[[str], Answer]],
+        pages: Mapping[str, Callable[[str], HttpAnswer]],
         certificate: _Certificate | None,
         token: Token | None,
     ) -> None:
@@ -203,17 +203,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if not self._is_known():
-            self._send(Answer(401, "text/plain; charset=utf-8", b"unauthorized\n"))
+            self._send(HttpAnswer(401, "text/plain; charset=utf-8", b"unauthorized\n"))
             return
         page = self.server.pages.get(self.path.partition("?")[0])
         if page is None:
-            self._send(Answer(404, "text/plain; charset=utf-8", b"not found\n"))
+            self._send(HttpAnswer(404, "text/plain; charset=utf-8", b"not found\n"))
             return
         try:
             answer = page(self.headers.get("Accept", ""))
         except Exception as error:  # noqa: BLE001 - its text may hold anything
             text = f"{type(error).__name__}\n".encode()
-            answer = Answer(500, "text/plain; charset=utf-8", text)
+            answer = HttpAnswer(500, "text/plain; charset=utf-8", text)
         self._send(answer)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
@@ -228,7 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
         same = hmac.compare_digest(given.strip().encode(errors="replace"), (wanted or "").encode())
         return same and wanted is not None and scheme.lower() == "bearer"
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: HttpAnswer) -> None:
         self.send_response(answer.code)
         if answer.code == HTTPStatus.UNAUTHORIZED:
             self.send_header("WWW-Authenticate", "Bearer")
@@ -240,8 +240,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _listen(
-    address: Address,
-    pages: Mapping[str, Callable[[str], Answer]],
+    address: ListenAddress,
+    pages: Mapping[str, Callable[[str], HttpAnswer]],
     certificate: _Certificate | None,
     token: Token | None,
 ) -> _Server:

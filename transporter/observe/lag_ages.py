@@ -19,14 +19,14 @@ _SECOND: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Age:
+class LagAge:
     """How long ago the oldest unsettled entry was logged, and how long before the newest one."""
 
     oldest: float = 0.0
     lag: float = 0.0
 
 
-class Ages:
+class LagAges:
     """Looks log times up, once for each offset that a route waits at. Thread-safe."""
 
     def __init__(self, directory: Path, clock: Callable[[], int]) -> None:
@@ -40,19 +40,19 @@ class Ages:
         with self._lock:
             self._reader.close()
 
-    def of(self, route: RouteStatus, last: int) -> Age | None:
+    def of(self, route: RouteStatus, last: int) -> LagAge | None:
         """Return the age in seconds of *route*'s lag, in a log that ends at *last*.
 
         ``None`` if its oldest entry cannot be read, which the route will report.
         """
         if route.lag <= 0:
-            return Age()
+            return LagAge()
         with self._lock:
             oldest = self._time(f"route {route.name}", route.watermark + 1, last)
             newest = self._time("the newest", last, last)
         if oldest is None or newest is None:
             return None
-        return Age(
+        return LagAge(
             max(0, self._clock() - oldest) / _SECOND,
             max(0, newest - oldest) / _SECOND,
         )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from prometheus_client.exposition import choose_encoder
 
 from transporter.log.commit_log import wall_clock
-from transporter.observe.event_counts import Counts
-from transporter.observe.http_endpoint import Answer, Endpoint, PortTaken
-from transporter.observe.lag_ages import Ages
-from transporter.observe.prometheus import Readings, registry
+from transporter.observe.event_counts import EventCounts
+from transporter.observe.http_endpoint import Endpoint, HttpAnswer, PortTaken
+from transporter.observe.lag_ages import LagAges
+from transporter.observe.prometheus import EngineSamples, registry
 from transporter.observe.readiness import reasons, report
 from transporter.observe.samples import readings
 from transporter.observe.span_export import tracing_of
@@ -44,11 +44,11 @@ class Monitor:
             EnvironmentFault: the address is not usable, or the extra for tracing is not installed.
 
         """
-        self.observe = Counts(observe)
+        self.observe = EventCounts(observe)
         self._pipeline, self._config = pipeline, pipeline.observe
         self._version = version
         self.tracer = tracing_of(pipeline, self.observe, version)
-        self._ages = Ages(pipeline.log.dir, wall_clock)
+        self._ages = LagAges(pipeline.log.dir, wall_clock)
         self._engine: Engine | None = None
         self._endpoint = self._opened()
 
@@ -64,11 +64,11 @@ class Monitor:
             self.tracer.start()
         if self._endpoint is None:
             return
-        encode = registry(Readings(self._pipeline.name, self._readings))
+        encode = registry(EngineSamples(self._pipeline.name, self._readings))
 
-        def metrics(accept: str) -> Answer:
+        def metrics(accept: str) -> HttpAnswer:
             encoder, content_type = choose_encoder(accept)
-            return Answer(200, content_type, encoder(encode))
+            return HttpAnswer(200, content_type, encoder(encode))
 
         pages = {"/metrics": metrics, "/healthz": self._health, "/readyz": self._readiness}
         self._endpoint.start(pages)
@@ -117,14 +117,14 @@ class Monitor:
         assert self._engine is not None  # noqa: S101 - nothing is served before start()
         return self._engine
 
-    def _health(self, _accept: str) -> Answer:
+    def _health(self, _accept: str) -> HttpAnswer:
         dead = self._watched.status().dead
         return _answer({"healthy": not dead, "dead": list(dead)}, good=not dead)
 
-    def _readiness(self, _accept: str) -> Answer:
+    def _readiness(self, _accept: str) -> HttpAnswer:
         found = report(self._watched.status(), self._config.unready_after)
         return _answer(found, good=found["ready"])
 
 
-def _answer(found: dict[str, Any], *, good: bool) -> Answer:
-    return Answer(200 if good else 503, _JSON, json.dumps(found).encode() + b"\n")
+def _answer(found: dict[str, Any], *, good: bool) -> HttpAnswer:
+    return HttpAnswer(200 if good else 503, _JSON, json.dumps(found).encode() + b"\n")

@@ -27,7 +27,7 @@ _FAMILIES = {
 }
 
 
-class Readings(Collector):
+class EngineSamples(Collector):
     """Collects samples from *look* at every scrape, and keeps none."""
 
     def __init__(self, pipeline: str, look: Callable[[], Iterable[Reading]]) -> None:

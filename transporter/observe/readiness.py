@@ -28,7 +28,7 @@ _STUCK: Final = "it settles nothing although there is something to do"
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class NotReadyReason:
     """A reason why an engine is not ready: the part, its state, and for how many seconds.
 
     Fixed texts and counts only, because an error may quote a message (Invariant 20).
@@ -42,7 +42,7 @@ class Reason:
     counts: Mapping[str, int]
 
 
-def reasons(status: EngineStatus, patience: float) -> tuple[Reason, ...]:
+def reasons(status: EngineStatus, patience: float) -> tuple[NotReadyReason, ...]:
     """Return the reasons why the engine is not ready; empty if it is ready.
 
     A part that is stopped or starting counts at once. One that retries, waits for space or
@@ -82,17 +82,17 @@ def report(status: EngineStatus, patience: float) -> dict[str, Any]:
     }
 
 
-def _reader(reader: ReaderStatus, patience: float) -> Iterator[Reason]:
+def _reader(reader: ReaderStatus, patience: float) -> Iterator[NotReadyReason]:
     state = reader.state
     if reader.leaving or state in (State.ENDED, State.PAUSED):
         return
     at_once = state in (State.STOPPED, State.STARTING)
     if at_once or reader.still > patience:
         why, counts = _READERS.get(state, _SILENT), {"logged": reader.logged}
-        yield Reason("reader", reader.name, state.value, why, reader.still, counts)
+        yield NotReadyReason("reader", reader.name, state.value, why, reader.still, counts)
 
 
-def _route(route: RouteStatus, patience: float) -> Iterator[Reason]:
+def _route(route: RouteStatus, patience: float) -> Iterator[NotReadyReason]:
     state = route.state
     if route.leaving or state in (State.ENDED, State.PAUSED):
         return
@@ -100,4 +100,4 @@ def _route(route: RouteStatus, patience: float) -> Iterator[Reason]:
     busy = route.lag > 0 or route.replaying or state is State.RETRYING
     if at_once or (busy and route.still > patience):
         why, counts = _ROUTES.get(state, _STUCK), {"lag": route.lag, "parked": route.parked}
-        yield Reason("route", route.name, state.value, why, route.still, counts)
+        yield NotReadyReason("route", route.name, state.value, why, route.still, counts)

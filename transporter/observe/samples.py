@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus
     from transporter.engine.timings import Histogram
-    from transporter.observe.event_counts import Counts
-    from transporter.observe.lag_ages import Age
+    from transporter.observe.event_counts import EventCounts
+    from transporter.observe.lag_ages import LagAge
     from transporter.observe.span_export import SpanCounts
 
 Reading = tuple[str, tuple[str, ...], "float | Histogram"]
@@ -21,8 +21,8 @@ Reading = tuple[str, tuple[str, ...], "float | Histogram"]
 
 def readings(
     status: EngineStatus,
-    counts: Counts,
-    age: Callable[[RouteStatus], Age | None],
+    counts: EventCounts,
+    age: Callable[[RouteStatus], LagAge | None],
     *,
     ready: bool,
     version: str,
@@ -65,7 +65,7 @@ def _of_the_log(status: EngineStatus) -> Iterator[Reading]:
     yield "transporter_readers_waiting_for_space", (), waiting
 
 
-def _of_a_reader(reader: ReaderStatus, counts: Counts) -> Iterator[Reading]:
+def _of_a_reader(reader: ReaderStatus, counts: EventCounts) -> Iterator[Reading]:
     name = (reader.name,)
     yield "transporter_reader_entries_total", name, reader.logged
     yield "transporter_reader_bytes_total", name, reader.size
@@ -82,7 +82,7 @@ def _of_a_reader(reader: ReaderStatus, counts: Counts) -> Iterator[Reading]:
         yield "transporter_reader_state", (reader.name, state.value), reader.state is state
 
 
-def _of_a_route(route: RouteStatus, counts: Counts) -> Iterator[Reading]:
+def _of_a_route(route: RouteStatus, counts: EventCounts) -> Iterator[Reading]:
     name = (route.name,)
     yield "transporter_route_delivered_entries_total", name, route.delivered
     yield "transporter_route_delivered_bytes_total", name, route.size

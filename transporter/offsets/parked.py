@@ -44,7 +44,7 @@ _MAX_ERROR: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class ParkReason:
     """The reason why an entry is parked.
 
     Attributes:
@@ -77,12 +77,12 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class ParkedEntry:
     """A parked entry: its batch of one row, and the reason."""
 
     offset: int
     entries: pa.RecordBatch
-    reason: Reason
+    reason: ParkReason
 
     @property
     def key(self) -> bytes | None:
@@ -105,7 +105,7 @@ class Parked:
         if (crc32c(extension), crc32c(payload)) != (frame.extension_crc, frame.payload_crc):
             raise Corrupt("a parked entry does not match its checksum", file, 0, frame.first)
         try:
-            reason = Reason.decode(extension)
+            reason = ParkReason.decode(extension)
         except ValueError as error:
             problem = f"the reason why an entry is parked cannot be read: {error}"
             raise Corrupt(problem, file, 0, frame.first) from error
@@ -150,11 +150,11 @@ class ParkedStore:
     """The parked entries of one route. Not thread-safe, but other processes may read them."""
 
     @classmethod
-    def read_entry(cls, folder: Path, offset: int, files: FileSystem | None = None) -> Parked:
+    def read_entry(cls, folder: Path, offset: int, files: FileSystem | None = None) -> ParkedEntry:
         """Return one parked entry of the route in *folder*."""
         path = parked_path(folder, offset)
         with faults_of(path, reading=True), open_file(files or RealFileSystem(), path) as file:
-            return Parked.decode(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
+            return ParkedEntry.decode(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
 
     def __init__(
         self,
@@ -266,15 +266,15 @@ class ParkedStore:
         """Return every key that has parked entries, with the earliest offset of each."""
         return {key: offsets[0] for key, offsets in self._of_key.items()}
 
-    def load(self, offset: int) -> Parked:
+    def load(self, offset: int) -> ParkedEntry:
         """Return the parked entry at *offset*."""
         return ParkedStore.read_entry(self._folder, offset, self._files)
 
-    def park(self, parked: Parked) -> None:
+    def park(self, parked: ParkedEntry) -> None:
         """Store *parked*, durably on return. Raises as :meth:`park_all` does."""
         self.park_all([parked])
 
-    def park_all(self, parked: Sequence[Parked]) -> None:
+    def park_all(self, parked: Sequence[ParkedEntry]) -> None:
         """Store all of *parked*, durably on return. Each replaces an earlier copy of its entry.
 
         One sync of the folder makes the names of all of them durable.
@@ -312,7 +312,7 @@ class ParkedStore:
         for offset in offsets:
             self._forget(offset)
 
-    def _note(self, parked: Parked) -> None:
+    def _note(self, parked: ParkedEntry) -> None:
         # In one step: a thread that misses the offset meanwhile would take the entry for delivered.
         with self._changing:
             self._drop(parked.offset)

@@ -27,7 +27,13 @@ from transporter.offsets.offset_log import (
     read_state,
     route_folder,
 )
-from transporter.offsets.parked import Parked, ParkedStore, Reason, parked_offsets, parked_path
+from transporter.offsets.parked import (
+    ParkedEntry,
+    ParkedStore,
+    ParkReason,
+    parked_offsets,
+    parked_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +50,7 @@ _LOOKS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class OffsetLogHealth:
     """Findings of a verification.
 
     Attributes:
@@ -73,10 +79,10 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class OffsetLogRepair:
     """Result of a repair: its findings, the place of the copies, and the lost parked entries."""
 
-    found: Health
+    found: OffsetLogHealth
     quarantine: Path
     kept: tuple[str, ...]
     parked_lost: tuple[tuple[str, int], ...]
@@ -94,7 +100,7 @@ def verify(
     directory: Path,
     progress: Callable[[int], None] = lambda _: None,
     files: FileSystem | None = None,
-) -> Health:
+) -> OffsetLogHealth:
     """Verify every byte of the log in *directory*. *progress* is called with each part's bytes.
 
     Raises:
@@ -113,14 +119,16 @@ def verify(
         return _verify_once(directory, progress, files)
 
 
-def _verify_once(directory: Path, progress: Callable[[int], None], files: FileSystem) -> Health:
+def _verify_once(
+    directory: Path, progress: Callable[[int], None], files: FileSystem
+) -> OffsetLogHealth:
     bases = segment_bases(files, directory)
     routes = tuple(_damaged_offset_logs(files, directory))
     parked = tuple(_damaged_parked(files, directory))
     proved = max(_highest_proof(files, directory), *_meta_proof(files, directory))
     found = examine(files, directory, log_id_of(files, directory), proved, progress)
     gaps = [part.header for part in found.segments if part.header.lost]
-    return Health(
+    return OffsetLogHealth(
         examination=found,
         segments=len(bases),
         through=found.floor,
@@ -136,7 +144,9 @@ def _verify_once(directory: Path, progress: Callable[[int], None], files: FileSy
     )
 
 
-def mend(directory: Path, found: Health, now: int, files: FileSystem | None = None) -> Mended:
+def mend(
+    directory: Path, found: OffsetLogHealth, now: int, files: FileSystem | None = None
+) -> OffsetLogRepair:
     """Repair the log in *directory*, at *now* (µs UTC).
 
     The caller holds the log's lock, and has held it since *found* was verified. Repeating the
@@ -158,7 +168,7 @@ def mend(directory: Path, found: Health, now: int, files: FileSystem | None = No
             for route, damage in found.parked
             if not _mend_parked(files, directory, route, damage.first, quarantine, now)
         ]
-    return Mended(found, quarantine.folder, tuple(quarantine.kept), tuple(lost))
+    return OffsetLogRepair(found, quarantine.folder, tuple(quarantine.kept), tuple(lost))
 
 
 def _highest_proof(files: FileSystem, directory: Path) -> int:
@@ -258,8 +268,8 @@ def _mend_parked(
         return False
     entries, reader = found
     error = "its parked copy was damaged, and taken from the log again"
-    reason = Reason(error, 0, now, reader=reader)
-    replace_durably(files, path, [Parked(offset, entries, reason).encode()])
+    reason = ParkReason(error, 0, now, reader=reader)
+    replace_durably(files, path, [ParkedEntry(offset, entries, reason).encode()])
     return True
 
 

@@ -40,7 +40,7 @@ WHERE c.oid = pg_catalog.to_regclass(%s)
 """
 
 
-class Found(NamedTuple):
+class OutboxTable(NamedTuple):
     """An existing table: its oid, its schema's name and its full name in SQL."""
 
     oid: int
@@ -92,14 +92,14 @@ def _translate_error(error: psycopg.Error, doing: str) -> TransporterError:
     return SourceError(f"{doing}: {text}")
 
 
-def find_table(connection: Connection, table: str) -> Found | None:
+def find_table(connection: Connection, table: str) -> OutboxTable | None:
     """Return the table that *table* resolves to in the session, or ``None``."""
     with translate_errors(f"cannot look up the table {table}"):
         row = connection.execute(_FIND, [quote_table(table)]).fetchone()
-    return Found(*row) if row else None
+    return OutboxTable(*row) if row else None
 
 
-def require_table(connection: Connection, table: str) -> Found:
+def require_table(connection: Connection, table: str) -> OutboxTable:
     """Return the table that *table* resolves to, or raise ``EnvironmentFault`` if there is none."""
     there = find_table(connection, table)
     if there is None:

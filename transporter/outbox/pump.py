@@ -76,7 +76,7 @@ class Reading:
     mean: float
 
 
-class Meter:
+class LoadMeter:
     """Meter of the rate, with a reading every few seconds. Pure except for its state."""
 
     def __init__(self, now: float, interval: float = METER) -> None:
@@ -123,7 +123,7 @@ class Pump:
                 and perhaps those of the transaction in flight.
         """
         require_table(self.connection, self.table)
-        meter = Meter(self.clock())
+        meter = LoadMeter(self.clock())
         began = self.clock()
         for records in load.transactions(chance):
             if load.rate:
@@ -131,9 +131,9 @@ class Pump:
             self._insert(records)
             if meter.seconds_left(self.clock()) <= 0:
                 self.on_reading(meter.take_reading(self.rows, self.clock()))
-        return Meter(began).take_reading(self.rows, self.clock())
+        return LoadMeter(began).take_reading(self.rows, self.clock())
 
-    def _wait_until(self, due: float, meter: Meter) -> None:
+    def _wait_until(self, due: float, meter: LoadMeter) -> None:
         while (seconds := due - self.clock()) > 0:
             self.wait(min(seconds, max(meter.seconds_left(self.clock()), 0.0)))
             if meter.seconds_left(self.clock()) <= 0:

@@ -15,7 +15,7 @@ from transporter.outbox.creation import check_columns
 from transporter.outbox.database import require_table, translate_errors
 
 if TYPE_CHECKING:
-    from transporter.outbox.database import Connection, Found
+    from transporter.outbox.database import Connection, OutboxTable
     from transporter.outbox.table import Columns
 
 # The function is ours only if it has the trigger's name. Another one may serve other triggers.
@@ -35,7 +35,7 @@ class Removable:
     ``rows`` is the number of its rows.
     """
 
-    table: Found
+    table: OutboxTable
     trigger: str | None
     function: str | None
     rows: int
@@ -92,7 +92,7 @@ def refuse_rows(name: str, rows: int, *, force: bool) -> None:
         )
 
 
-def _count(connection: Connection, table: Found) -> int:
+def _count(connection: Connection, table: OutboxTable) -> int:
     row = _run(connection, f"SELECT count(*) FROM {table.name}").fetchone()  # noqa: S608 - quoted
     return int(row[0]) if row else 0
 

@@ -20,7 +20,7 @@ from transporter.outbox.table import USUAL, Columns, quote_table
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from transporter.outbox.database import Connection, Found
+    from transporter.outbox.database import Connection, OutboxTable
 
 _BATCH: Final = 10_000
 """Rows of one statement, because short statements hold locks for a short time."""
@@ -66,7 +66,7 @@ class LastTerm:
 class Marks:
     """The marks of an outbox: rows by leader, and the last term, if there was one."""
 
-    table: Found
+    table: OutboxTable
     rows: dict[UUID, int]
     last: LastTerm | None
     columns: Columns = USUAL
@@ -96,7 +96,7 @@ def marks(connection: Connection, table: str, columns: Columns = USUAL) -> Marks
     return Marks(there, dict(rows), last, columns)
 
 
-def _last_term(connection: Connection, table: Found) -> LastTerm | None:
+def _last_term(connection: Connection, table: OutboxTable) -> LastTerm | None:
     terms = _terms(table)
     if connection.execute(_THERE, [terms]).fetchone() != (True,):
         return None
@@ -124,7 +124,7 @@ def end_term(connection: Connection, found: Marks) -> None:
 
 
 def reset(
-    connection: Connection, table: Found, leaders: list[UUID], columns: Columns = USUAL
+    connection: Connection, table: OutboxTable, leaders: list[UUID], columns: Columns = USUAL
 ) -> int:
     """Clear the marks of *leaders*, whose terms are over, and return the number of rows.
 
@@ -142,13 +142,13 @@ def reset(
         after, done = last, done + count
 
 
-def _fill_statement(statement: str, table: Found, columns: Columns) -> str:
+def _fill_statement(statement: str, table: OutboxTable, columns: Columns) -> str:
     return statement.format(
         table=_escape_percent(quote_table(table.name)), **columns.escaped_names()
     )
 
 
-def _terms(table: Found) -> str:
+def _terms(table: OutboxTable) -> str:
     schema = table.schema.replace('"', '""')
     return quote_table(f'"{schema}".transporter_term')
 

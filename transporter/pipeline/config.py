@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.pipeline.adaptor_registry import READER, WRITER, find, takes_frames
 from transporter.pipeline.address import checked_address, checked_host
-from transporter.pipeline.log_location import Place
+from transporter.pipeline.log_location import LogLocation
 from transporter.pipeline.namespace_filter import EVERYTHING, Pattern
 from transporter.pipeline.observe_config import ObserveConfig, Token
 from transporter.pipeline.problems import (
@@ -143,7 +143,7 @@ def _rolling(age: float) -> float:
     return max(SHORTEST_ROLL, age / 4)
 
 
-class LogConfig(Place):
+class LogConfig(LogLocation):
     """The commit log: its place, the cutting and compression of segments, and their lifetime."""
 
     segment_bytes: Annotated[Size, Field(ge=_SMALLEST_SEGMENT)] = 1024**3

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Place(Model):
+class LogLocation(Model):
     """The place of the log."""
 
     dir: LocalPath
@@ -36,7 +36,7 @@ def log_directory(path: Path, environ: Mapping[str, str]) -> Path:
     root = document.root if isinstance(document.root, dict) else {}
     directory = (root.get("log") or {}).get("dir", f"data/{root.get('name', file.stem)}")
     section = Section(document, ("log",))
-    found, problems = validate(Place, {"dir": directory}, section, {FOLDER: file.parent})
+    found, problems = validate(LogLocation, {"dir": directory}, section, {FOLDER: file.parent})
     if found is None:
         raise InvalidPipeline(*problems)
     return found.dir

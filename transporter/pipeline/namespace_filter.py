@@ -12,7 +12,7 @@ EVERYTHING: Final = ".*"
 
 
 @dataclass(frozen=True, slots=True)
-class Namespace:
+class NamespaceFilter:
     """A namespace filter by the RE2 expression *pattern*, which matches anywhere unless anchored.
 
     RE2 runs in linear time for every pattern, and has neither look-around nor back-references.
@@ -51,7 +51,7 @@ class Namespace:
 
 
 def _readable(pattern: str) -> str:
-    return Namespace(pattern).pattern
+    return NamespaceFilter(pattern).pattern
 
 
 Pattern = Annotated[str, AfterValidator(_readable)]

@@ -23,7 +23,7 @@ _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?")
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     """The address to listen on. Port 0 is any free port."""
 
     host: str
@@ -63,15 +63,15 @@ class TlsConfig(Model):
     key: LocalPath
 
 
-def _listen(value: object) -> Address | None:
-    if value is None or isinstance(value, Address):
+def _listen(value: object) -> ListenAddress | None:
+    if value is None or isinstance(value, ListenAddress):
         return value
     if value in ("off", False):
         return None
     found = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
     if found is None or int(found[3]) > _LAST_PORT:
         raise ValueError('must be an address and a port, such as "127.0.0.1:9464", or off')
-    return Address(found[1] or found[2], int(found[3]))
+    return ListenAddress(found[1] or found[2], int(found[3]))
 
 
 def _token(value: object) -> Token | None:
@@ -128,7 +128,9 @@ class TracingConfig(Model):
 class ObserveConfig(Model):
     """The endpoint of metrics and health, its access, and the time after which a route is stuck."""
 
-    listen: Annotated[Address | None, PlainValidator(_listen)] = Address("127.0.0.1", 9464)
+    listen: Annotated[ListenAddress | None, PlainValidator(_listen)] = ListenAddress(
+        "127.0.0.1", 9464
+    )
     tls: TlsConfig | None = None
     token: Annotated[Token | None, PlainValidator(_token)] = None
     insecure: bool = False

@@ -81,7 +81,7 @@ class ParkLimit(Model):
     bytes: Annotated[Size, Field(ge=1)] = 256 * 1024**2
 
 
-class Start(NamedTuple):
+class StartPosition(NamedTuple):
     """The start of a route that has no progress yet.
 
     ``value`` is the offset of kind ``offset``, microseconds since the epoch (UTC) of kind ``time``,
@@ -92,32 +92,34 @@ class Start(NamedTuple):
     value: int = 0
 
 
-EARLIEST: Final = Start("earliest")
+EARLIEST: Final = StartPosition("earliest")
 
 
-def start(value: object) -> Start:
+def start(value: object) -> StartPosition:
     """Parse ``earliest``, ``latest``, an offset or an ISO 8601 time.
 
     A time needs its zone, so that a file has one meaning on all machines. Raise
     :class:`ValueError` for any other form.
     """
-    if isinstance(value, Start):
+    if isinstance(value, StartPosition):
         return value
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if text == "earliest":
         return EARLIEST
     if text == "latest":
-        return Start("latest")
+        return StartPosition("latest")
     if not isinstance(text, str):
         raise ValueError("must be earliest, latest, an offset or a time")  # noqa: TRY004 - as above
-    return _offset(text) if text.isdecimal() and text.isascii() else Start("time", _time(text))
+    return (
+        _offset(text) if text.isdecimal() and text.isascii() else StartPosition("time", _time(text))
+    )
 
 
-def _offset(text: str) -> Start:
+def _offset(text: str) -> StartPosition:
     # Python refuses to read numbers of some thousand digits, with an error of its own.
     if len(text) > _DIGITS or int(text) > _LARGEST:
         raise ValueError("is beyond every offset")
-    return Start("offset", int(text))
+    return StartPosition("offset", int(text))
 
 
 def _time(text: str) -> int:
@@ -140,7 +142,7 @@ def _one(value: int) -> int:
 
 OnError = Literal["stop", "park", "skip"]
 ParkOrder = Literal["key", "free"]
-StartOption = Annotated[Start, PlainValidator(start)]
+StartOption = Annotated[StartPosition, PlainValidator(start)]
 OneOrUnlimited = Annotated[int, BeforeValidator(_no_boolean), AfterValidator(_one)] | None
 WorkerMemory = Annotated[Size, Field(ge=128 * 1024**2)] | None
 

@@ -64,7 +64,7 @@ _UNKNOWN: Final = object()
 """The value of a gap: of no type, so that no validator accepts it."""
 
 
-class Gap(NamedTuple):
+class UnknownValue(NamedTuple):
     """A place of the file whose value could not be read, with the ``problems`` that prevented it.
 
     ``absent`` are the reasons where it is only that variables or secret files are not here.
@@ -90,7 +90,7 @@ class Document:
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     told: frozenset[str] = field(default=frozenset(), repr=False)
     templates: Mapping[KeyPath, Template] = field(default_factory=dict)
-    gaps: Mapping[KeyPath, Gap] = field(default_factory=dict)
+    gaps: Mapping[KeyPath, UnknownValue] = field(default_factory=dict)
 
     def has_gap(self, path: KeyPath) -> bool:
         """Return whether the value at *path*, or anything in it, could not be read."""
@@ -226,7 +226,7 @@ class _Builder:
         self.told: set[str] = set()
         self.templates: dict[KeyPath, Template] = {}
         self.folder = Path(os.path.abspath(file)).parent  # noqa: PTH100 - links stay as they are
-        self.gaps: dict[KeyPath, Gap] = {}
+        self.gaps: dict[KeyPath, UnknownValue] = {}
         self.events: Iterator[Any] = iter(())
 
     def document(self, text: str) -> object:
@@ -317,7 +317,7 @@ class _Builder:
             found = substitute(event.value, self.environ, self.folder)
         except Unreplaced as error:
             problems = (self._error(each, self.lines[path]) for each in error.problems)
-            self.gaps[path] = Gap(tuple(problems), error.absent)
+            self.gaps[path] = UnknownValue(tuple(problems), error.absent)
             return _UNKNOWN
         self.secrets |= found.values
         # A file's place is unrelated to the variables beside it.

@@ -4,7 +4,7 @@ Plain frozen values, sent over a :mod:`~transporter.protocol.channel` after each
 proved its identity. A worker is started with an ``Invitation`` alone. Its conversation is
 ``Hello``, answered by ``Begin`` once no other worker of the shard can be delivering,
 ``Opened | OpenFailed``, then for each ``Slice`` or ``Retry`` any number of ``Output``,
-``PartialOutcome`` and ``Progress`` (answered by ``Proceed``) and one ``Outcome``, until
+``PartialOutcome`` and ``Announcement`` (answered by ``Proceed``) and one ``Outcome``, until
 the engine closes. A worker that does not see the log requests entries with ``Need``, and
 receives them as ``Frames``.
 """
@@ -258,7 +258,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Announcement:
     """The entry at ``offset`` is delivered next: if the worker dies now, that one is guilty."""
 
     offset: int
@@ -390,7 +390,7 @@ HEARD: Final = (
     Output,
     PartialOutcome,
     Outcome,
-    Progress,
+    Announcement,
     Need,
     TaskHello,
 )

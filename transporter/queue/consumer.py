@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Self
 
 from transporter.errors import ConfigError
-from transporter.queue.consumer_state import Exchange
+from transporter.queue.consumer_state import ConsumerState
 from transporter.queue.failures import QueueUnavailable
 from transporter.queue.fetcher import Fetcher
 from transporter.queue.in_flight import InFlight
@@ -55,7 +55,7 @@ class QueueConsumer:
         """Connect and start to fetch."""
         self.queue = queue_name(queue)
         self._settings = settings
-        self._exchange = Exchange(
+        self._exchange = ConsumerState(
             InFlight(settings.in_flight, settings.hold, settings.redeliver_after, settings.ahead)
         )
         topics = [settings.queue_topic, settings.markers_topic]

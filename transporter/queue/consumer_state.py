@@ -31,7 +31,7 @@ class Work:
     alive: Sequence[MessageId] = ()
 
 
-class Exchange:
+class ConsumerState:
     """The messages in flight behind one lock. Thread-safe. Every wait has a deadline."""
 
     def __init__(self, in_flight: InFlight) -> None:

@@ -24,7 +24,7 @@ from transporter.queue.failures import (
     translate_error,
 )
 from transporter.queue.markers import encode
-from transporter.queue.start_markers import Batch
+from transporter.queue.start_markers import StartBatch
 from transporter.queue.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer, Message, Producer
 
-    from transporter.queue.consumer_state import Exchange
+    from transporter.queue.consumer_state import ConsumerState
     from transporter.queue.settings import QueueSettings
     from transporter.queue.transactions import Record
 
@@ -58,7 +58,7 @@ class Fetcher:
     """
 
     def __init__(
-        self, queue: str, settings: QueueSettings, exchange: Exchange, partitions: int
+        self, queue: str, settings: QueueSettings, exchange: ConsumerState, partitions: int
     ) -> None:
         """Connect. *partitions* is the partition count of the markers topic."""
         self._queue, self._settings, self._exchange = queue, settings, exchange
@@ -112,7 +112,7 @@ class Fetcher:
     def _fetch(self, most: int) -> None:
         records = self._read_records(most)
         self._count_deleted(records)
-        batch = Batch(self._queue)
+        batch = StartBatch(self._queue)
         batch.add_records(records)
         if batch.unreadable:
             _LOGGER.warning(
@@ -198,7 +198,7 @@ class Fetcher:
                 self._exchange.pause(_BACKOFF)
         return None
 
-    def _start_batch(self, batch: Batch) -> None:
+    def _start_batch(self, batch: StartBatch) -> None:
         """Write Starts, commit, hand over. A kill in between repeats messages but loses none."""
         now = time.monotonic()
         for topic, value, key, partition, _ in self._start_records(batch):
@@ -211,7 +211,7 @@ class Fetcher:
             self._foreign.clear()
             self._exchange.add(batch.messages, now)
 
-    def _start_in_transaction(self, batch: Batch, transactions: Transactions) -> None:
+    def _start_in_transaction(self, batch: StartBatch, transactions: Transactions) -> None:
         """Write Starts and commit in one transaction."""
         now = time.monotonic()
         try:
@@ -232,7 +232,7 @@ class Fetcher:
             self._foreign.clear()
             self._exchange.add(batch.messages, now)
 
-    def _start_records(self, batch: Batch) -> Iterator[Record]:
+    def _start_records(self, batch: StartBatch) -> Iterator[Record]:
         after = math.ceil(self._settings.redeliver_after * 1000)
         for start in batch.starts(after, clients.most_marker_bytes(self._settings)):
             partition = start.partition % self._partitions

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEADLINE = "its consumer neither acked it nor kept it alive in time"
 
 
-class Held:
+class MessageInProgress:
     """One message in progress."""
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Expired(NamedTuple):
     """A due message."""
 
     id: MessageId
-    held: Held
+    held: MessageInProgress
 
 
 class InProgress:
@@ -87,7 +87,7 @@ class InProgress:
         """The offset behind the last marker that was applied."""
         self.caught_up = False
         """Whether all markers before the assignment were applied."""
-        self._held: dict[MessageId, Held] = {}
+        self._held: dict[MessageId, MessageInProgress] = {}
         self._by_offset: deque[tuple[int, list[MessageId]]] = deque()
         self._by_deadline: list[tuple[float, int, Sequence[MessageId]]] = []
         self._order = count()
@@ -176,7 +176,7 @@ class InProgress:
         They stay in progress until the caller passes them to :meth:`drop` after a
         redelivery. Pass them to :meth:`retry` if it failed.
         """
-        found: dict[MessageId, Held] = {}
+        found: dict[MessageId, MessageInProgress] = {}
         while len(found) < most and self.has_due(now):
             ids = self._pop_deadline()
             found.update((each, self._held[each]) for each in ids if self._is_due(each, now))
@@ -207,7 +207,7 @@ class InProgress:
             return self._apply_restated(offset, ids, now)
         queue, after = marker.queue, marker.after_ms / 1000
         self._held.update(
-            (each, Held(queue, value, headers, offset, now, after))
+            (each, MessageInProgress(queue, value, headers, offset, now, after))
             for each, value, headers in zip(ids, marker.values, marker.headers, strict=True)
         )
         self._index_starts(offset, ids)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, Message
 
-    from transporter.queue.consumer_state import Exchange, Work
+    from transporter.queue.consumer_state import ConsumerState, Work
     from transporter.queue.markers import Marker
     from transporter.queue.message import MessageId
     from transporter.queue.settings import QueueSettings
@@ -39,7 +39,7 @@ _SILENCE: Final = 2.0
 class MarkerWriter:
     """Writer of an exchange's markers, until the exchange is drained."""
 
-    def __init__(self, settings: QueueSettings, exchange: Exchange, partitions: int) -> None:
+    def __init__(self, settings: QueueSettings, exchange: ConsumerState, partitions: int) -> None:
         """Connect. *partitions* is the partition count of the markers topic."""
         self._settings, self._exchange, self._partitions = settings, exchange, partitions
         self._interval = settings.redeliver_after / _KEEP_ALIVES

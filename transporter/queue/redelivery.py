@@ -18,7 +18,7 @@ from transporter.queue.message import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from transporter.queue.in_progress import Expired, Held
+    from transporter.queue.in_progress import Expired, MessageInProgress
     from transporter.queue.markers import Marker
     from transporter.queue.message import Headers
     from transporter.queue.settings import QueueSettings
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_BYTES: Final = 8 * 1024**2
 
 
-class Redelivery(NamedTuple):
+class RedeliveryRecord(NamedTuple):
     """A record to send."""
 
     topic: str
@@ -38,7 +38,7 @@ class Redelivery(NamedTuple):
     dead: bool
 
 
-def redelivery(expired: Expired, settings: QueueSettings, time: str) -> Redelivery:
+def redelivery(expired: Expired, settings: QueueSettings, time: str) -> RedeliveryRecord:
     """Return the record that redelivers *expired*, or a dead letter that carries *time*."""
     held = expired.held
     try:
@@ -52,10 +52,10 @@ def redelivery(expired: Expired, settings: QueueSettings, time: str) -> Redelive
         last = redelivery_headers(headers, settings.queue_topic, expired.id, count)
         letter = dead_letter_headers(last, _reason(held), time)
         topic = settings.dead_letter_topic
-        return Redelivery(topic, held.queue, held.value, letter, dead=True)
+        return RedeliveryRecord(topic, held.queue, held.value, letter, dead=True)
     again = redelivery_headers(headers, settings.queue_topic, expired.id, count + counted)
     topic = settings.queue_topic
-    return Redelivery(topic, held.queue, held.value, again, dead=False)
+    return RedeliveryRecord(topic, held.queue, held.value, again, dead=False)
 
 
 def end_markers(expired: Iterable[Expired]) -> Iterator[End]:
@@ -113,5 +113,5 @@ def _milliseconds(seconds: float) -> int:
     return max(0, round(seconds * 1000))
 
 
-def _reason(held: Held) -> str:
+def _reason(held: MessageInProgress) -> str:
     return DEADLINE if held.nack is None else held.nack.reason

@@ -22,7 +22,7 @@ _MOST: Final = 1000
 
 
 @dataclass(slots=True)
-class Batch:
+class StartBatch:
     """Records of one read: their offsets, and the messages for our queue."""
 
     queue: str

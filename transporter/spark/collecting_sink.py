@@ -21,7 +21,7 @@ from transporter.table.cells import plain
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from transporter.adaptor import FrameSlice, WriterContext
+    from transporter.adaptor import DataFrameSlice, WriterContext
 
 
 class RowCollectorConfig(AdaptorConfig):
@@ -31,7 +31,7 @@ class RowCollectorConfig(AdaptorConfig):
 
 
 class RowCollector:
-    """A ``FrameWriter`` that keeps rows, ordered by their offsets."""
+    """A ``DataFrameWriter`` that keeps rows, ordered by their offsets."""
 
     Config: ClassVar[type[AdaptorConfig]] = RowCollectorConfig
 
@@ -42,7 +42,7 @@ class RowCollector:
     def open(self, context: WriterContext) -> None:
         """Do nothing."""
 
-    def save(self, frame: DataFrame, part: FrameSlice) -> None:
+    def save(self, frame: DataFrame, part: DataFrameSlice) -> None:
         """Keep the rows of *frame*. Redelivered rows replace the first ones."""
         kinds = frame.schema
         rows = [(row.offset, json_value(row, kinds)) for row in frame.collect()]

@@ -16,9 +16,9 @@ from transporter.errors import TransporterError
 from transporter.spark.data_source_filters import accepts
 from transporter.spark.data_source_filters import bounds_of as bounds_of_filters
 from transporter.spark.data_source_rows import Filtered, schema_of, shape_of
-from transporter.spark.data_source_stream import Refused, StreamReader
+from transporter.spark.data_source_stream import RefusedStream, StreamReader
 from transporter.table.options import read_options, refuse
-from transporter.table.plan import Part, look, plan
+from transporter.table.plan import TablePart, look, plan
 from transporter.table.rows import rows, selection_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from transporter.table.options import Options
-    from transporter.table.rows import Selection, Shape
+    from transporter.table.rows import RowSelection, Shape
 
 NAME: Final = "transporter"
 
@@ -54,7 +54,7 @@ class TransporterSource(DataSource):  # type: ignore[misc] # pyspark is untyped
         kind = PushingReader if options.push_down else BatchReader
         return kind(options, shape_of(schema, options))
 
-    def streamReader(self, schema: StructType) -> StreamReader | Refused:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:  # noqa: N802 - Spark's name
         """Return the reader of a stream."""
         try:
             refuse(self.options, streaming=True)
@@ -62,7 +62,7 @@ class TransporterSource(DataSource):  # type: ignore[misc] # pyspark is untyped
             return StreamReader(options, shape_of(schema, options))
         except TransporterError as error:
             # Raised here, it would appear below a consequential error of Spark's own.
-            return Refused(error)
+            return RefusedStream(error)
 
     def _options(self) -> Options:
         return read_options(self.options, datetime.now(UTC))
@@ -74,7 +74,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped
     def __init__(self, options: Options, shape: Shape) -> None:
         """Read the entries that *options* select, in *shape*."""
         self._options, self._shape = options, shape
-        self._selection: Selection = selection_of(options)
+        self._selection: RowSelection = selection_of(options)
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each range of frames."""
@@ -84,7 +84,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped
         """Yield the record batches of a partition."""
         if partition.value is None:  # Spark's substitute for an empty list of partitions
             return iter(())
-        return rows(self._options, Part(*partition.value), self._selection, self._shape)
+        return rows(self._options, TablePart(*partition.value), self._selection, self._shape)
 
 
 class PushingReader(BatchReader):

@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (
 from transporter.log.search import END
 from transporter.log.time_spec import microseconds
 from transporter.message import ENTRY_SCHEMA
-from transporter.table.plan import Bounds
+from transporter.table.plan import OffsetBounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -79,35 +79,39 @@ def _is(value: object, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def bounds_of(filters: Iterable[Filter]) -> Bounds:
+def bounds_of(filters: Iterable[Filter]) -> OffsetBounds:
     """Return the part of the log that holds every row that passes *filters*."""
-    return reduce(Bounds.meet, map(_bounds, filters), Bounds())
+    return reduce(OffsetBounds.meet, map(_bounds, filters), OffsetBounds())
 
 
-def _bounds(wanted: Any) -> Bounds:  # noqa: ANN401 - pyspark is untyped
+def _bounds(wanted: Any) -> OffsetBounds:  # noqa: ANN401 - pyspark is untyped
     if isinstance(wanted, (*_EQUALS, *_ORDER, In)):
         if wanted.attribute == ("offset",):
             return _of_offsets(wanted)
         if wanted.attribute == ("logged_at",):
             return _of_times(wanted)
-    return Bounds()
+    return OffsetBounds()
 
 
-def _of_offsets(wanted: Any) -> Bounds:  # noqa: ANN401 - pyspark is untyped
+def _of_offsets(wanted: Any) -> OffsetBounds:  # noqa: ANN401 - pyspark is untyped
     if isinstance(wanted, In):
         offsets = tuple(sorted({value for value in wanted.value if value is not None}))
         first, last = (offsets[0], offsets[-1]) if offsets else (0, -1)
-        return Bounds(first=max(0, first), last=last, offsets=offsets)
+        return OffsetBounds(first=max(0, first), last=last, offsets=offsets)
     first, last = _range(wanted, wanted.value)
-    return Bounds(first=first, last=last)
+    return OffsetBounds(first=first, last=last)
 
 
-def _of_times(wanted: Any) -> Bounds:  # noqa: ANN401 - pyspark is untyped
+def _of_times(wanted: Any) -> OffsetBounds:  # noqa: ANN401 - pyspark is untyped
     if isinstance(wanted, In):
         times = [microseconds(value) for value in wanted.value if value is not None]
-        return Bounds(since=max(0, min(times)), until=max(times)) if times else Bounds(last=-1)
+        return (
+            OffsetBounds(since=max(0, min(times)), until=max(times))
+            if times
+            else OffsetBounds(last=-1)
+        )
     since, until = _range(wanted, microseconds(wanted.value))
-    return Bounds(since=since, until=until)
+    return OffsetBounds(since=since, until=until)
 
 
 def _range(wanted: Any, value: int) -> tuple[int, int]:  # noqa: ANN401 - pyspark is untyped

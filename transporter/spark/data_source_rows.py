@@ -11,7 +11,7 @@ from transporter.errors import ConfigError
 from transporter.message import ENTRY_SCHEMA
 from transporter.spark.data_source_filters import passing
 from transporter.table.options import TEXT
-from transporter.table.rows import Selection, Shape, typed_schema
+from transporter.table.rows import RowSelection, Shape, typed_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from transporter.log.reader import Located
     from transporter.table.options import Options
-    from transporter.table.plan import Part
+    from transporter.table.plan import TablePart
 
 
 def schema_of(options: Options) -> StructType:
@@ -56,11 +56,11 @@ def _check(field: StructField) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered(Selection):
+class Filtered(RowSelection):
     """A selection limited to the entries that also pass the ``filters``."""
 
     filters: tuple[Filter, ...] = ()
 
-    def of(self, found: Located, part: Part) -> pa.RecordBatch:
+    def of(self, found: Located, part: TablePart) -> pa.RecordBatch:
         """Return the wanted entries of a frame that lie in *part*."""
-        return passing(Selection.of(self, found, part), self.filters)
+        return passing(RowSelection.of(self, found, part), self.filters)

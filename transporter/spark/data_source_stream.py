@@ -21,10 +21,10 @@ from transporter.log.filesystem import RealFileSystem
 from transporter.log.follow import Follower
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
-from transporter.log.search import END, RETRIES, Wanted, first_since
+from transporter.log.search import END, RETRIES, EntryFilter, first_since
 from transporter.table.options import EARLIEST, LATEST, Moment
-from transporter.table.plan import Part, first_present, look, refuse_lost, split_offsets
-from transporter.table.rows import Selection, rows
+from transporter.table.plan import TablePart, first_present, look, refuse_lost, split_offsets
+from transporter.table.rows import RowSelection, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,8 +92,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a partition."""
-        selection = Selection(Wanted(self._options.namespace))
-        return rows(self._options, Part(*partition.value), selection, self._shape)
+        selection = RowSelection(EntryFilter(self._options.namespace))
+        return rows(self._options, TablePart(*partition.value), selection, self._shape)
 
     def stop(self) -> None:
         """Close the open files of the log."""
@@ -119,7 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             )
 
 
-class Refused(DataSourceStreamReader):  # type: ignore[misc] # pyspark is untyped
+class RefusedStream(DataSourceStreamReader):  # type: ignore[misc] # pyspark is untyped
     """A stand-in for a stream that cannot start. Every method raises the reason."""
 
     def __init__(self, error: TransporterError) -> None:

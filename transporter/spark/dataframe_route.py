@@ -20,14 +20,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from transporter.adaptor import AdaptorConfig, FrameSlice
+from transporter.adaptor import AdaptorConfig, DataFrameSlice
 from transporter.errors import Rejected, SinkError, SinkTimeout
 from transporter.message import ENTRY_SCHEMA
 from transporter.pipeline.adaptor_registry import find_writer, takes_frames
 from transporter.protocol.messages import Failure, Opened, OpenFailed, Output
 from transporter.protocol.network import call
 from transporter.spark.job_failures import sink_error
-from transporter.spark.slice_dataframes import Slices
+from transporter.spark.slice_dataframes import SliceDataFrames
 from transporter.spark.step_plan import planned
 from transporter.spark.writer_tasks import stored_offset, writing, written
 from transporter.worker.entry_source import LocalEntries
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from transporter.adaptor import Ack, Entries, FrameWriter, StoredOffset, WriterContext
+    from transporter.adaptor import Ack, DataFrameWriter, Entries, StoredOffset, WriterContext
     from transporter.protocol.channel import WorkerChannel
     from transporter.protocol.messages import Begin, Invitation, Outcome, Retry, Slice, WorkerSpec
     from transporter.spark.step_plan import Source
@@ -77,7 +77,7 @@ def serve(
         try:
             with locked(lock_path(spec, Path(spec.log_directory))):
                 engine = _Engine(connection)
-                delivery = FrameDelivery(
+                delivery = DataFrameDelivery(
                     begin, session, scratch, lambda text: engine.tell(Output(text)), abandon
                 )
                 _open_and_serve(spec, engine, delivery)
@@ -87,7 +87,7 @@ def serve(
             raise
 
 
-def _open_and_serve(spec: WorkerSpec, engine: _Engine, delivery: FrameDelivery) -> None:
+def _open_and_serve(spec: WorkerSpec, engine: _Engine, delivery: DataFrameDelivery) -> None:
     try:
         try:
             stored = delivery.open(context_of(spec, spec.generation))
@@ -96,7 +96,7 @@ def _open_and_serve(spec: WorkerSpec, engine: _Engine, delivery: FrameDelivery) 
             return
         engine.tell(Opened(stored))
         with LocalEntries.opened(spec) as source:
-            FrameWorker(spec, engine, delivery, source).serve()
+            DataFrameWorker(spec, engine, delivery, source).serve()
     finally:
         delivery.close()
 
@@ -125,11 +125,11 @@ class _Engine:
         self._connection.send(message)
 
 
-class FrameWorker(Worker):
+class DataFrameWorker(Worker):
     """A worker for DataFrames. It counts delivered entries that the queries dropped as skipped."""
 
     def __init__(
-        self, spec: WorkerSpec, engine: _Engine, delivery: FrameDelivery, source: EntrySource
+        self, spec: WorkerSpec, engine: _Engine, delivery: DataFrameDelivery, source: EntrySource
     ) -> None:
         """Deliver the entries of *source* by *delivery*, whose plan has the steps."""
         super().__init__(replace(spec, steps=()), engine, delivery, source, Path(spec.folder))
@@ -146,7 +146,7 @@ class FrameWorker(Worker):
         """Report no parts, because the number of dropped entries is known only at a slice's end."""
 
 
-class Stopped(Exception):
+class DeliveryStopped(Exception):
     """A slice that was delivered only up to an offset."""
 
     def __init__(self, offset: int, error: SinkError, /) -> None:
@@ -155,7 +155,7 @@ class Stopped(Exception):
         self.offset, self.error = offset, error
 
 
-class FrameDelivery:
+class DataFrameDelivery:
     """An ``adaptor.Writer`` that delivers the slices of one route as DataFrames.
 
     ``vanished`` counts the entries that the queries have dropped. Its reader sets it to 0.
@@ -176,9 +176,9 @@ class FrameDelivery:
         self._spec, self._ticket = begin.spec, begin.tasks
         self._session, self._show = session, show
         self._abandon = abandon
-        self._slices = Slices(session, scratch, self._spec.route)
+        self._slices = SliceDataFrames(session, scratch, self._spec.route)
         self._tag = f"transporter-{self._spec.route}"
-        self._sink: FrameWriter | None = None
+        self._sink: DataFrameWriter | None = None
         self.vanished = 0
 
     def open(self, context: WriterContext) -> StoredOffset | None:
@@ -191,7 +191,7 @@ class FrameDelivery:
             # Planning reveals the mistakes in a query.
             nothing = ENTRY_SCHEMA.empty_table().to_batches()
             empty = nothing[0] if nothing else pa.RecordBatch.from_pylist([], ENTRY_SCHEMA)
-            self._frame(empty, FrameSlice(0, -1, context.generation))
+            self._frame(empty, DataFrameSlice(0, -1, context.generation))
             if self._sink is not None:
                 stored: StoredOffset | None = self._sink.open(context)
                 return stored
@@ -206,7 +206,7 @@ class FrameDelivery:
             offsets = part.column("offset").to_pylist()
             try:
                 self._deliver(part, batch.generation)
-            except Stopped as stopped:
+            except DeliveryStopped as stopped:
                 gone = sum(offset < stopped.offset for offset in offsets)
                 ack(offsets[:gone])
                 rest, error = part.slice(gone), stopped.error
@@ -230,23 +230,23 @@ class FrameDelivery:
     def _deliver(self, part: pa.RecordBatch, generation: int) -> None:
         offsets = part.column("offset")
         first, last = offsets[0].as_py(), offsets[-1].as_py()
-        bounds = FrameSlice(first, last, generation)
+        bounds = DataFrameSlice(first, last, generation)
         late = threading.Event()
         try:
             with self._watched(late), _understood():
                 self._save(part, bounds)
         except SinkError as error:
             text = f"the job took longer than slice_timeout ({self._spec.slice_timeout:g} s)"
-            raise Stopped(first, SinkTimeout(text) if late.is_set() else error) from error
+            raise DeliveryStopped(first, SinkTimeout(text) if late.is_set() else error) from error
 
-    def _save(self, part: pa.RecordBatch, bounds: FrameSlice) -> None:
+    def _save(self, part: pa.RecordBatch, bounds: DataFrameSlice) -> None:
         frame = self._frame(part, bounds)
         if self._sink is None:
             found = written(frame)
             if found.printed:
                 self._show(found.printed)
             if found.failure is not None and found.stopped is not None:
-                raise Stopped(found.stopped, found.failure.error())
+                raise DeliveryStopped(found.stopped, found.failure.error())
             rows = found.delivered
         else:
             seen = Observation()
@@ -256,7 +256,7 @@ class FrameDelivery:
             rows = part.num_rows if counted is None else counted
         self.vanished += max(0, part.num_rows - rows)
 
-    def _frame(self, part: pa.RecordBatch, bounds: FrameSlice) -> DataFrame:
+    def _frame(self, part: pa.RecordBatch, bounds: DataFrameSlice) -> DataFrame:
         told = (bounds.first, bounds.last, bounds.generation)
         return self._slices.frame(part, told, self._plan)
 
@@ -327,7 +327,7 @@ def _understood() -> Iterator[None]:
     """Turn Spark's exceptions into errors of the sink."""
     try:
         yield
-    except (Stopped, MemoryError):
+    except (DeliveryStopped, MemoryError):
         raise
     except Exception as error:
         raise sink_error(error) from error

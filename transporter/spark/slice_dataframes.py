@@ -56,7 +56,7 @@ def map_in_arrow(
     return DataFrame(frame._jdf.mapInArrow(columns._jc, False, None), frame.sparkSession)  # noqa: FBT003, SLF001 - as mapInArrow itself does
 
 
-class Slices:
+class SliceDataFrames:
     """The slices of one route, run one after the other by its plan. Belongs to one thread."""
 
     def __init__(self, session: SparkSession, scratch: Path, route: str) -> None:

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 
 from transporter.adaptor import StoredOffset
 from transporter.message import Entries, concat
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps.documents import clear_false_json
 from transporter.process_limits import limited
 from transporter.protocol.messages import Failure, FailureKind
@@ -137,7 +137,7 @@ def _deliver(ticket: Ticket, batches: Batches) -> Batches:
     if not whole.num_rows:
         return
     # A query may change data without changing its content type.
-    whole = clear_false_json(whole, Namespace())
+    whole = clear_false_json(whole, NamespaceFilter())
     # A writer may print text, or bytes by way of the buffer.
     printed = io.BytesIO()
     text = io.TextIOWrapper(printed, encoding="utf-8", newline="\n", write_through=True)

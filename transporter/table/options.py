@@ -183,9 +183,9 @@ def _columns(text: str) -> tuple[str, ...]:
 
 
 def _pattern(text: str) -> str:
-    from transporter.log.search import Wanted  # noqa: PLC0415 - imports pyarrow.compute
+    from transporter.log.search import EntryFilter  # noqa: PLC0415 - imports pyarrow.compute
 
-    return Wanted(text).namespace
+    return EntryFilter(text).namespace
 
 
 def _is_text(text: str) -> bool:

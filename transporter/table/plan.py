@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from transporter.table.options import Options, Place
 
 
-class Part(NamedTuple):
+class TablePart(NamedTuple):
     """The offsets, both included, that one task reads."""
 
     first: int
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class OffsetBounds:
     """A part of the log: offsets from ``first`` to ``last``, log times ``since`` to ``until``.
 
     All are included. Times are in µs UTC. With ``offsets`` only these, ascending.
@@ -52,11 +52,11 @@ class Bounds:
     until: int = END
     offsets: tuple[int, ...] | None = None
 
-    def meet(self, other: Bounds) -> Bounds:
+    def meet(self, other: OffsetBounds) -> OffsetBounds:
         """Return the intersection of both."""
         known = [each for each in (self.offsets, other.offsets) if each is not None]
         offsets = sorted(set(known[0]).intersection(*known)) if known else None
-        return Bounds(
+        return OffsetBounds(
             max(self.first, other.first),
             min(self.last, other.last),
             max(self.since, other.since),
@@ -82,11 +82,13 @@ def look(directory: Path) -> LogInfo:
         return inspect(directory, proved_offset(directory))
 
 
-def bounds_of(options: Options) -> Bounds:
+def bounds_of(options: Options) -> OffsetBounds:
     """Return the bounds from the options ``from`` and ``to``."""
     first, since = _place(options.start, 0)
-    last, until = _place(options.end, Bounds().last)
-    return Bounds(first, last, since, until if isinstance(options.end, Moment) else Bounds().until)
+    last, until = _place(options.end, OffsetBounds().last)
+    return OffsetBounds(
+        first, last, since, until if isinstance(options.end, Moment) else OffsetBounds().until
+    )
 
 
 def _place(place: Place | None, default: int) -> tuple[int, int]:
@@ -96,7 +98,7 @@ def _place(place: Place | None, default: int) -> tuple[int, int]:
     return (default if place is None else place), 0
 
 
-def plan(options: Options, bounds: Bounds) -> list[Part]:
+def plan(options: Options, bounds: OffsetBounds) -> list[TablePart]:
     """Divide the confirmed part of *bounds* into tasks of about ``partition_bytes``.
 
     Raises:
@@ -105,9 +107,9 @@ def plan(options: Options, bounds: Bounds) -> list[Part]:
     """
     found = look(options.directory)
     first, last = max(found.first, bounds.first), min(found.confirmed, bounds.last)
-    if bounds.since > Bounds().since:
+    if bounds.since > OffsetBounds().since:
         first = max(first, around(options.directory, bounds.since)[0])
-    if bounds.until < Bounds().until:
+    if bounds.until < OffsetBounds().until:
         last = min(last, around(options.directory, bounds.until + 1)[1])
     if options.fail_on_loss:
         refuse_lost(options.directory, first, last)
@@ -146,7 +148,7 @@ def first_present(options: Options, first: int) -> int:
 
 def split_offsets(
     directory: Path, first: int, last: int, size: int, files: FileSystem | None = None
-) -> list[Part]:
+) -> list[TablePart]:
     """Divide the offsets from *first* to *last* at frames, about *size* bytes on the disk each.
 
     A part has at least the size of the index's stride, and at least one frame.
@@ -162,7 +164,7 @@ def split_offsets(
                 starts.append(offset)
                 held = 0
             held += length
-    return [Part(start, end - 1) for start, end in pairwise([*starts, last + 1])]
+    return [TablePart(start, end - 1) for start, end in pairwise([*starts, last + 1])]
 
 
 def _blocks(files: FileSystem, directory: Path, first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -188,9 +190,9 @@ def _blocks_of(files: FileSystem, segment: Segment) -> Iterator[tuple[int, int]]
             yield frame.first, end - byte
 
 
-def _around_offsets(part: Part, offsets: tuple[int, ...] | None) -> Part | None:
+def _around_offsets(part: TablePart, offsets: tuple[int, ...] | None) -> TablePart | None:
     """Narrow *part* to those *offsets* that lie in it; return ``None`` if none does."""
     if offsets is None:
         return part
     inside = offsets[bisect_left(offsets, part.first) : bisect_right(offsets, part.last)]
-    return Part(inside[0], inside[-1]) if inside else None
+    return TablePart(inside[0], inside[-1]) if inside else None

@@ -23,7 +23,7 @@ from pyarrow.fs import LocalFileSystem
 from transporter.errors import ActionRefused, ConfigError
 from transporter.table.cells import plain
 from transporter.table.options import TABLE
-from transporter.table.plan import Part, plan, split_offsets
+from transporter.table.plan import TablePart, plan, split_offsets
 from transporter.table.rows import Shape, rows, selection_of, typed_schema
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _KEYWORD: Final = 'near "offset"'
 _QUOTED: Final = 'offset is a keyword of SQL: write "offset" in double quotes, or log.offset'
 
 
-class Answer:
+class QueryResult:
     """The result of a statement: its ``columns``, and its rows as they come."""
 
     def __init__(self, log: _Log, cursor: duckdb.DuckDBPyConnection) -> None:
@@ -66,7 +66,7 @@ class Answer:
 
 
 @contextmanager
-def run_query(statement: str, options: Options) -> Iterator[Answer]:
+def run_query(statement: str, options: Options) -> Iterator[QueryResult]:
     """Run one *statement* over the table ``log`` that *options* describe.
 
     Raises:
@@ -85,7 +85,7 @@ def run_query(statement: str, options: Options) -> Iterator[Answer]:
         with _translate_errors(log):
             if len(connection.extract_statements(statement)) != 1:
                 raise ConfigError("give one statement of SQL")
-            answer = Answer(log, connection.execute(statement))
+            answer = QueryResult(log, connection.execute(statement))
         yield answer
 
 
@@ -196,7 +196,7 @@ class _Log(Dataset):  # type: ignore[misc] # pyarrow is untyped
         if self.stopped:
             raise InterruptedError
 
-    def _narrow(self, accepted: Expression) -> list[Part]:
+    def _narrow(self, accepted: Expression) -> list[TablePart]:
         """Return the parts of the log that *accepted* leaves by offset, to a MiB at both ends."""
         touched = _matching_parts(self._parts, self.schema, accepted)
         outer = touched[:1] + touched[1:][-1:]
@@ -234,7 +234,9 @@ def _filter_shape(table: Shape, wanted: Shape, accepted: Expression | None) -> S
     return wanted
 
 
-def _matching_parts(parts: list[Part], schema: pa.Schema, accepted: Expression) -> list[Part]:
+def _matching_parts(
+    parts: list[TablePart], schema: pa.Schema, accepted: Expression
+) -> list[TablePart]:
     """Return the *parts* in which an offset may match, as Arrow finds partitions of files."""
     if "offset" not in schema.names:
         return parts

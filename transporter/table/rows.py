@@ -10,17 +10,17 @@ import pyarrow as pa
 
 from transporter.errors import LogError, OffsetRefused
 from transporter.log.reader import LogReader
-from transporter.log.search import Wanted, frames
+from transporter.log.search import EntryFilter, frames
 from transporter.message import ENTRY_SCHEMA, size_of
 from transporter.table.options import TEXT
-from transporter.table.plan import Bounds, bounds_of
+from transporter.table.plan import OffsetBounds, bounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from transporter.log.reader import Located
     from transporter.table.options import Options
-    from transporter.table.plan import Part
+    from transporter.table.plan import TablePart
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 << 20
@@ -87,13 +87,13 @@ def _text(value: bytes | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RowSelection:
     """The selected entries of a range: those that match both ``wanted`` and ``bounds``."""
 
-    wanted: Wanted
-    bounds: Bounds = Bounds()  # noqa: RUF009 - a frozen value
+    wanted: EntryFilter
+    bounds: OffsetBounds = OffsetBounds()  # noqa: RUF009 - a frozen value
 
-    def of(self, found: Located, part: Part) -> pa.RecordBatch:
+    def of(self, found: Located, part: TablePart) -> pa.RecordBatch:
         """Return the selected entries of a frame that lie in *part*."""
         return self.wanted.of(found.within(*part))
 
@@ -106,14 +106,14 @@ class Selection:
         return at == len(offsets) or offsets[at] > found.frame.last
 
 
-def selection_of(options: Options) -> Selection:
+def selection_of(options: Options) -> RowSelection:
     """Return the selection of *options*."""
     bounds = bounds_of(options)
-    return Selection(Wanted(options.namespace, None, bounds.since, bounds.until), bounds)
+    return RowSelection(EntryFilter(options.namespace, None, bounds.since, bounds.until), bounds)
 
 
 def rows(
-    options: Options, part: Part, selection: Selection, shape: Shape
+    options: Options, part: TablePart, selection: RowSelection, shape: Shape
 ) -> Iterator[pa.RecordBatch]:
     """Yield the selected entries of *part* as record batches of *shape*, in log order.
 
@@ -130,7 +130,9 @@ def rows(
     yield from _join_small(shape.of(entries) for entries in found if entries.num_rows)
 
 
-def _entries(options: Options, part: Part, selection: Selection) -> Iterator[pa.RecordBatch]:
+def _entries(
+    options: Options, part: TablePart, selection: RowSelection
+) -> Iterator[pa.RecordBatch]:
     wanted = part.first
     with LogReader(options.directory) as reader:
         while wanted <= part.last:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from transporter.adaptor import Writer
     from transporter.errors import SinkError
-    from transporter.pipeline.namespace_filter import Namespace
+    from transporter.pipeline.namespace_filter import NamespaceFilter
     from transporter.pipeline.steps import Steps
 
 
@@ -41,7 +41,7 @@ _ERROR: Final = pa.scalar(ERROR_HEADER, pa.string())
 class Delivery:
     """The filter and the steps that a route applies to every slice."""
 
-    namespace: Namespace
+    namespace: NamespaceFilter
     log_id: str
     steps: Steps | None = None
     one_per_key: bool = False

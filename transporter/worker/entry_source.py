@@ -12,7 +12,7 @@ from transporter.errors import Corrupt, EnvironmentFault, TransporterError
 from transporter.log import format as layout
 from transporter.log.reader import LogReader, clip_entries
 from transporter.offsets.offset_log import route_folder
-from transporter.offsets.parked import Parked, ParkedStore
+from transporter.offsets.parked import ParkedEntry, ParkedStore
 from transporter.protocol.messages import Failure, Need
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class LocalEntries:
         return ParkedStore.read_entry(self._folder, asked.offset).entries
 
 
-class Lending(Protocol):
+class BorrowedFrames(Protocol):
     """An engine that sends frames on request."""
 
     def request(self, message: Need) -> None:
@@ -79,7 +79,7 @@ class Lending(Protocol):
 class RemoteEntries:
     """Requests frames from the engine, and verifies them here."""
 
-    def __init__(self, engine: Lending, own: int | None = None) -> None:
+    def __init__(self, engine: BorrowedFrames, own: int | None = None) -> None:
         """Read from *engine*, whose run wrote the entries from the offset *own* on."""
         self._engine, self._own = engine, own
 
@@ -103,7 +103,7 @@ class RemoteEntries:
         if frames.failure is not None:
             raise EnvironmentFault(frames.failure.text)
         (lent,) = frames.lent
-        found = Parked.decode(payloads[0].to_pybytes(), lent.file)
+        found = ParkedEntry.decode(payloads[0].to_pybytes(), lent.file)
         if found.offset != asked.offset:
             raise Corrupt("another entry is parked here", lent.file, 0, asked.offset)
         return found.entries

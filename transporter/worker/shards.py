@@ -27,7 +27,7 @@ def of_shard(entries: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch
     return entries.filter(pc.equal(found, pa.scalar(shard, pa.int64())))
 
 
-class Progress:
+class ShardProgress:
     """The progress of one shard beyond the route's watermark, which another shard holds back.
 
     Its entries beyond the watermark come again with the next slice and are skipped, so that a

@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 from transporter.log.open_segments import SWEEP, sweep_open_segments
 from transporter.message import concat
 from transporter.pipeline.adaptor_registry import forget_modules
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps import compile_steps
 from transporter.process_limits import limit_memory
 from transporter.protocol.messages import (
+    Announcement,
     Begin,
     Failure,
     Invitation,
@@ -35,7 +36,6 @@ from transporter.protocol.messages import (
     Outcome,
     Output,
     PartialOutcome,
-    Progress,
     Retry,
     Slice,
     WorkerSpec,
@@ -44,8 +44,7 @@ from transporter.protocol.network import call, networked, sees, this_host
 from transporter.worker.delivery import Delivery, Reporter, deliver, deliver_singly
 from transporter.worker.entry_source import EntrySource, LocalEntries, RemoteEntries
 from transporter.worker.shard_lock import lock_path, locked
-from transporter.worker.shards import Progress as ShardProgress
-from transporter.worker.shards import of_shard
+from transporter.worker.shards import ShardProgress, of_shard
 from transporter.worker.user_modules import unpacked
 from transporter.worker.writers import context_of, make_writer, reached
 
@@ -198,7 +197,7 @@ class _Engine:
         self.connection.send(message)
 
 
-class EngineLine(Protocol):
+class EngineConnection(Protocol):
     """How a worker talks with its engine."""
 
     def ask(self, message: object) -> Any:  # noqa: ANN401 - the answer's type depends on the message
@@ -217,7 +216,7 @@ class Worker:
     def __init__(
         self,
         spec: WorkerSpec,
-        engine: EngineLine,
+        engine: EngineConnection,
         writer: Writer,
         source: EntrySource,
         folder: Path,
@@ -225,7 +224,7 @@ class Worker:
     ) -> None:
         self._spec, self._engine, self._writer, self._source = spec, engine, writer, source
         self._route = Delivery(
-            namespace=Namespace(spec.namespace),
+            namespace=NamespaceFilter(spec.namespace),
             log_id=spec.log_id,
             steps=compile_steps(spec.steps, folder) if spec.steps else None,
             one_per_key=spec.one_per_key,
@@ -256,7 +255,7 @@ class Worker:
         batches, damage = self._source.read(asked)
         whole = _without(concat(batches), asked.without)
         if asked.namespace:
-            whole = whole.filter(Namespace(asked.namespace).mask(whole.column("namespace")))
+            whole = whole.filter(NamespaceFilter(asked.namespace).mask(whole.column("namespace")))
         if self._sharded:
             mine = of_shard(whole, self._spec.shard, self._spec.shards)
             whole = self._progress.rest(mine, asked)
@@ -304,7 +303,7 @@ class Worker:
 
     def _announce(self, offset: int) -> None:
         sys.stdout.flush()
-        self._engine.ask(Progress(offset))
+        self._engine.ask(Announcement(offset))
 
 
 def _tell(connection: WorkerChannel, message: object) -> None:

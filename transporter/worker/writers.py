@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transporter.protocol.messages import WorkerSpec
 
 
-def make_writer(spec: WorkerSpec, folder: Path) -> Any:  # noqa: ANN401 - a Writer or a FrameWriter
+def make_writer(spec: WorkerSpec, folder: Path) -> Any:  # noqa: ANN401 - a Writer or a DataFrameWriter
     """Return the writer of *spec*, not opened yet. Its module may be in *folder*."""
     kind = find_writer(spec.writer, folder)
     # Paths stay relative to the pipeline file, wherever its modules have been unpacked.

@@ -26,7 +26,7 @@ _IRREGULAR: Final = "it is not a regular file"
 _DIGITS: Final = re.compile("([0-9]+)")
 
 
-class Found(NamedTuple):
+class ExistingFile(NamedTuple):
     """An existing file. *id* is its inode, with the device if that is not the folder's."""
 
     name: str
@@ -44,7 +44,7 @@ class Known(NamedTuple):
 
 
 @dataclass(slots=True)
-class Place:
+class ReadPosition:
     """The reader's position: the file being read, and all files that were read.
 
     *file* is the name under which it was begun, which stays when it is renamed.
@@ -81,7 +81,7 @@ def in_order(name: str) -> tuple[list[str | int], str]:
     return [int(part) if index % 2 else part for index, part in enumerate(parts)], name
 
 
-def matching_files(path: Path, *, links: bool) -> tuple[list[Found], dict[str, str]]:
+def matching_files(path: Path, *, links: bool) -> tuple[list[ExistingFile], dict[str, str]]:
     """Return the files whose names match *path*, in natural order, and why others are refused.
 
     Only regular files are read, and no link unless *links* are. Otherwise a user with rights to
@@ -91,7 +91,7 @@ def matching_files(path: Path, *, links: bool) -> tuple[list[Found], dict[str, s
     return _list_files(path.parent, sorted(names, key=in_order), links=links)
 
 
-def find_renamed(folder: Path, file_id: str, *, links: bool) -> list[Found]:
+def find_renamed(folder: Path, file_id: str, *, links: bool) -> list[ExistingFile]:
     """Return the files of *folder* that have *file_id*, whatever their names are."""
     found, _ = _list_files(folder, _names(folder, "*"), links=links)
     return [each for each in found if each.id == file_id]
@@ -119,7 +119,7 @@ def open_regular(path: Path, *, links: bool) -> BinaryIO:
     raise SourceUnavailable(f"{path}: it has just been replaced")
 
 
-def left_behind(found: Iterable[Found]) -> set[str]:
+def left_behind(found: Iterable[ExistingFile]) -> set[str]:
     """Return the ids of files that are left, because a later one in natural order changed since.
 
     A file that is rotated to a later name is older, and does not count.
@@ -151,10 +151,10 @@ def _names(folder: Path, pattern: str) -> list[str]:
 
 def _list_files(
     folder: Path, names: list[str], *, links: bool
-) -> tuple[list[Found], dict[str, str]]:
+) -> tuple[list[ExistingFile], dict[str, str]]:
     # The device's number may differ after each start of the machine.
     device = folder.stat().st_dev if names else 0
-    found: list[Found] = []
+    found: list[ExistingFile] = []
     refused: dict[str, str] = {}
     for name in names:
         path = folder / name
@@ -165,5 +165,5 @@ def _list_files(
                 continue
             own = status.st_dev == device
             file_id = str(status.st_ino) if own else f"{status.st_dev}:{status.st_ino}"
-            found.append(Found(name, path, file_id, status.st_size, status.st_mtime_ns))
+            found.append(ExistingFile(name, path, file_id, status.st_size, status.st_mtime_ns))
     return found, refused

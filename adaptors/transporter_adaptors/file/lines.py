@@ -37,7 +37,7 @@ def _constant(name: str) -> NoReturn:
 _DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_constant)
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """A line without its end, the byte where it begins, and its flaw, if any."""
 
     data: bytes
@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class TextLines:
     """Lines as columns, because a tuple for each line costs as much as reading it.
 
     ``problems`` holds the flaws of unusable lines by their index.
@@ -59,11 +59,11 @@ class Lines:
     def __len__(self) -> int:
         return len(self.data)
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[TextLine]:
         for index, (data, start) in enumerate(zip(self.data, self.starts, strict=True)):
-            yield Line(data, start, self.problems.get(index))
+            yield TextLine(data, start, self.problems.get(index))
 
-    def add(self, line: Line) -> None:
+    def add(self, line: TextLine) -> None:
         """Append *line*, unless it is blank."""
         if not line.data or line.data.isspace():
             return
@@ -83,7 +83,7 @@ class Lines:
             self.starts.extend(list(starts)[:-1])
             return
         for each, place in zip(data, starts, strict=False):
-            self.add(Line(each, place))
+            self.add(TextLine(each, place))
 
 
 class Origin(NamedTuple):
@@ -95,14 +95,14 @@ class Origin(NamedTuple):
     key: str | None
 
 
-def read_lines(file: BinaryIO, rows: int, size: int, limit: int, *, partial: bool) -> Lines:
+def read_lines(file: BinaryIO, rows: int, size: int, limit: int, *, partial: bool) -> TextLines:
     """Return the next lines of *file*: at most *rows*, and none behind *size* bytes of them.
 
     Blank lines are skipped. Without a whole line there are none, and the file's place stays. A
     last line without an end counts when *partial*. Of a line of more than *limit*
     bytes only the first *limit* are kept.
     """
-    found, place, room = Lines(), file.tell(), size
+    found, place, room = TextLines(), file.tell(), size
     while room > 0 and (count := len(found)) < rows:
         whole = _whole_lines(file, rows - count, room)
         if whole and max(map(len, whole)) <= limit:
@@ -127,17 +127,17 @@ def _whole_lines(file: BinaryIO, rows: int, room: int) -> list[bytes]:
     return lines[: bisect_left(list(accumulate(map(len, lines))), room) + 1]
 
 
-def _single(file: BinaryIO, start: int, limit: int, *, partial: bool) -> Line | None:
+def _single(file: BinaryIO, start: int, limit: int, *, partial: bool) -> TextLine | None:
     """Return the line that begins at *start*, the place of *file*, however long it is."""
     data = file.readline(limit + 1)
     if data.endswith(b"\n"):
-        return Line(data[:-1], start)
+        return TextLine(data[:-1], start)
     return _unended_line(file, data, start, limit, partial=partial)
 
 
 def _unended_line(
     file: BinaryIO, data: bytes, start: int, limit: int, *, partial: bool
-) -> Line | None:
+) -> TextLine | None:
     """Return the line that begins with *data*, which is longer than the limit or the last."""
     rest = data
     while rest and not rest.endswith(b"\n"):
@@ -147,10 +147,10 @@ def _unended_line(
         return None
     long = len(data) > limit
     problem = f"the line has more than {limit} bytes" if long else None
-    return Line(data[:limit], start, problem)
+    return TextLine(data[:limit], start, problem)
 
 
-def batch_of(lines: Lines, origin: Origin) -> pa.RecordBatch:
+def batch_of(lines: TextLines, origin: Origin) -> pa.RecordBatch:
     """Return *lines* as messages. A line that is not JSON carries an error header instead."""
     try:
         keys = _quick_keys(lines, origin.key)
@@ -176,7 +176,7 @@ def _repeat(value: object, column: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, MESSAGE_SCHEMA.field(column).type), count)
 
 
-def _quick_keys(lines: Lines, name: str | None) -> list[bytes | None]:
+def _quick_keys(lines: TextLines, name: str | None) -> list[bytes | None]:
     """Return the keys of *lines*, or raise :class:`ValueError` when this cannot find them."""
     if lines.problems:
         raise ValueError("some cannot be used")
@@ -200,7 +200,7 @@ def _quick_key(data: bytes, name: str) -> bytes | None:
     raise ValueError("no text and no plain number")
 
 
-def message_of(line: Line, origin: Origin) -> Message:
+def message_of(line: TextLine, origin: Origin) -> Message:
     """Return *line* as a message. A line that is not JSON carries an error header instead."""
     problem, found = line.problem, None
     if problem is None:

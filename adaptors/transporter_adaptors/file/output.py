@@ -16,9 +16,9 @@ from transporter_adaptors.file.progress import (
     END_BYTES,
     SIZE,
     SUFFIX,
+    FileState,
+    PendingSlice,
     Put,
-    Slice,
-    State,
     being_written,
     blank,
     newest,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from transporter.adaptor import WriterContext
     from transporter_adaptors.file.config import FileWriterConfig
     from transporter_adaptors.file.disk import Disk
-    from transporter_adaptors.file.rolling import Part
+    from transporter_adaptors.file.rolling import RolledPart
 
 _CHUNK: Final = 1024**2
 _STREAMS: Final = ("/dev/stdout", "/dev/stderr")
@@ -61,7 +61,7 @@ class Output:
         self._context, self._disk = context, disk
         self._progress = -1
         self._descriptor, self._inode = -1, -1
-        self._known: tuple[bytes, State | None] = b"", None
+        self._known: tuple[bytes, FileState | None] = b"", None
 
     def open(self) -> None:
         """Open the progress file, and make it and its folder when they do not exist."""
@@ -87,7 +87,7 @@ class Output:
             self.close()  # It was removed, and our lock on it no longer protects anything.
             self.open()
 
-    def state(self) -> State:
+    def state(self) -> FileState:
         """Return the state of the present file, after bringing the file into that state.
 
         Raises:
@@ -98,7 +98,7 @@ class Output:
             self._known = content, self._newest_state(content)
         return self._whole(self._known[1], content)
 
-    def check_epoch(self, state: State) -> None:
+    def check_epoch(self, state: FileState) -> None:
         """Raise :class:`RouteFault` when a newer epoch has written *state*."""
         stored = state.stored_for(self._context)
         if stored is not None and stored.epoch > self._context.epoch:
@@ -107,11 +107,11 @@ class Output:
                 f"{self._context.epoch}: another engine has opened the log since"
             )
 
-    def next_file(self, state: State) -> State:
+    def next_file(self, state: FileState) -> FileState:
         """Return the state of the file that follows the one of *state*, which is empty."""
         return self._begin_next(state)
 
-    def commit(self, state: State, part: Part, generation: int) -> State:
+    def commit(self, state: FileState, part: RolledPart, generation: int) -> FileState:
         """Append the lines of *part*, and return the new state when they are on disk.
 
         Raises:
@@ -122,7 +122,7 @@ class Output:
         if before and self._disk.read(self._descriptor, 1, before - 1) != b"\n":
             text = b"\n" + text  # The last line is another writer's, because ours have ends.
         try:
-            self._put(put_slice(Slice(state.turn, len(text), crc32c(text))))
+            self._put(put_slice(PendingSlice(state.turn, len(text), crc32c(text))))
             append_all(self._disk, self._descriptor, text)
             self._disk.sync(self._descriptor)
             return self._store(self._grow(state, text, part, generation), durable=False)
@@ -134,14 +134,14 @@ class Output:
                 self._put(put_state(replace(state, turn=state.turn + 2)))
             raise
 
-    def _grow(self, state: State, text: bytes, part: Part, generation: int) -> State:
+    def _grow(self, state: FileState, text: bytes, part: RolledPart, generation: int) -> FileState:
         known = state.stored_for(self._context)
         stored = self._context.stored(generation, part.offsets[-1], known)
         length = state.length + len(text)
         grown = replace(state, length=length, end=self._end(length), period=part.period)
         return grown.with_stored(stored)
 
-    def _store(self, state: State, *, durable: bool = True) -> State:
+    def _store(self, state: FileState, *, durable: bool = True) -> FileState:
         """Write *state* as the next turn and return it, after waiting for the disk if need be.
 
         Against a kill alone no wait is needed, except for the state that first relies on this:
@@ -164,7 +164,7 @@ class Output:
     def _content(self) -> bytes:
         return self._disk.read(self._progress, SIZE, 0)
 
-    def _newest_state(self, content: bytes) -> State | None:
+    def _newest_state(self, content: bytes) -> FileState | None:
         try:
             return newest(content)
         except RouteFault as error:
@@ -173,7 +173,7 @@ class Output:
                 f"{self._path.name} holds"
             ) from None
 
-    def _whole(self, state: State | None, content: bytes) -> State:
+    def _whole(self, state: FileState | None, content: bytes) -> FileState:
         """Return *state* once its file has its length, or the state of the file in its place."""
         if state is None:
             return self._first()
@@ -188,11 +188,11 @@ class Output:
             return self._begin_next(state)
         return state
 
-    def _first(self) -> State:
+    def _first(self) -> FileState:
         self._put(blank())
-        return self._begin_next(State(0, "", 0, 0, 0))
+        return self._begin_next(FileState(0, "", 0, 0, 0))
 
-    def _repair(self, state: State, size: int, content: bytes) -> State:
+    def _repair(self, state: FileState, size: int, content: bytes) -> FileState:
         """Return the state of the open file, which has *size* bytes, unlike *state*."""
         if size == 0:
             return self._store(replace(state, length=0, end=self._end(0)))
@@ -213,7 +213,7 @@ class Output:
         self._disk.sync(self._descriptor)
         return state
 
-    def _is_ours(self, state: State, size: int, content: bytes) -> bool:
+    def _is_ours(self, state: FileState, size: int, content: bytes) -> bool:
         """Return whether all behind the length of *state* is the slice that was being written."""
         tail = being_written(content)
         if tail is None or (tail.turn, tail.size) != (state.turn, size - state.length):
@@ -223,7 +223,7 @@ class Output:
             crc = crc32c(chunk, crc)
         return crc == tail.crc
 
-    def _set_aside(self, state: State, size: int) -> None:
+    def _set_aside(self, state: FileState, size: int) -> None:
         """Copy the bytes behind the length of *state* to a file of their own."""
         number = 1
         while True:
@@ -255,7 +255,7 @@ class Output:
         size = min(length, END_BYTES)
         return crc32c(self._disk.read(self._descriptor, size, length - size))
 
-    def _begin_next(self, state: State) -> State:
+    def _begin_next(self, state: FileState) -> FileState:
         """Open the file that follows that of *state*, and return its own state.
 
         Without numbers that is the file that has the name now, with numbers a new one.
@@ -276,7 +276,7 @@ class Output:
             )
         )
 
-    def _next_numbered(self, state: State) -> Path:
+    def _next_numbered(self, state: FileState) -> Path:
         """Return the first name behind all that were ever used. An empty file's name is unused."""
         names = os.listdir(self._path.parent)  # noqa: PTH208 - names are wanted, not paths
         numbers = [number_of(self._path, name) or 0 for name in (*names, state.file)]

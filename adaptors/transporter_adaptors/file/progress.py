@@ -43,7 +43,7 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class FileState:
     """The length up to which a file was written, and the offsets of that.
 
     Attributes:
@@ -73,14 +73,14 @@ class State:
         wanted = (context.log_id, context.route, context.shard)
         return next((one for one in self.stored if _owner(one) == wanted), None)
 
-    def with_stored(self, stored: StoredOffset) -> State:
+    def with_stored(self, stored: StoredOffset) -> FileState:
         """Return this state with *stored* as the newest of its owner."""
         others = tuple(one for one in self.stored if _owner(one) != _owner(stored))
         return replace(self, stored=(*others, stored))
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class PendingSlice:
     """The slice being written behind the state of ``turn``: so many bytes with this CRC-32C."""
 
     turn: int
@@ -101,7 +101,7 @@ def blank() -> Put:
     return Put(b" " * (SIZE - 1) + b"\n", 0)
 
 
-def put_state(state: State) -> Put:
+def put_state(state: FileState) -> Put:
     """Return *state* for its place. The oldest offsets are dropped when there is no room."""
     parts = {"version": VERSION, **_parts(state), "stored": [_parts(one) for one in state.stored]}
     while len(text := _line(parts)) > _STATE:
@@ -110,13 +110,13 @@ def put_state(state: State) -> Put:
     return Put(text[:-1] + b" " * width + b"\n", state.turn % 2 * _STATE)
 
 
-def put_slice(slice_: Slice) -> Put:
+def put_slice(slice_: PendingSlice) -> Put:
     """Return *slice_* for its place."""
     text = _line(_parts(slice_))
     return Put(text[:-1] + b" " * (_SLICE - len(text)) + b"\n", _SLICE_AT)
 
 
-def newest(content: bytes) -> State | None:
+def newest(content: bytes) -> FileState | None:
     """Return the newest state in *content*, or ``None`` when it never held a durable one.
 
     That is so until the second turn: the first one, and the blanks that were
@@ -134,17 +134,17 @@ def newest(content: bytes) -> State | None:
     return None
 
 
-def being_written(content: bytes) -> Slice | None:
+def being_written(content: bytes) -> PendingSlice | None:
     """Return the slice that *content* names, if it is whole."""
     fields = _fields(content[_SLICE_AT:])
-    return Slice(**fields) if fields is not None else None
+    return PendingSlice(**fields) if fields is not None else None
 
 
 def _owner(stored: StoredOffset) -> tuple[str, str, int]:
     return stored.log_id, stored.route, stored.shard
 
 
-def _parts(value: State | Slice | StoredOffset) -> dict[str, Any]:
+def _parts(value: FileState | PendingSlice | StoredOffset) -> dict[str, Any]:
     """Return the fields of *value*. ``asdict`` copies deeply, at ten times the cost."""
     return {name: getattr(value, name) for name in value.__slots__}
 
@@ -163,8 +163,8 @@ def _fields(place: bytes) -> dict[str, Any] | None:
     return fields
 
 
-def _state(fields: dict[str, Any]) -> State:
+def _state(fields: dict[str, Any]) -> FileState:
     if fields.pop("version") != VERSION:
         raise RouteFault("was written by another version")
     stored = tuple(StoredOffset(**one) for one in fields.pop("stored"))
-    return State(**fields, stored=stored)
+    return FileState(**fields, stored=stored)

@@ -11,9 +11,9 @@ from transporter.adaptor import Batch, EndOfSource, Finding
 from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter_adaptors.file.config import FileReaderConfig
 from transporter_adaptors.file.known import (
-    Found,
+    ExistingFile,
     Known,
-    Place,
+    ReadPosition,
     find_renamed,
     head_of,
     in_order,
@@ -22,7 +22,7 @@ from transporter_adaptors.file.known import (
     matching_files,
     open_regular,
 )
-from transporter_adaptors.file.lines import Lines, Origin, batch_of, read_lines
+from transporter_adaptors.file.lines import Origin, TextLines, batch_of, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +57,7 @@ class FileReader:
         """Keep *config*."""
         self._config = config
         self._file: BinaryIO | None = None
-        self._place = Place()
+        self._place = ReadPosition()
         self._quiet: dict[str, tuple[int, int, bool]] = {}
         """Size and time of the files in which nothing was found to read, and if they were left."""
         self._refused: dict[str, str] = {}
@@ -72,14 +72,14 @@ class FileReader:
             SourceUnavailable: No file exists, and ``follow`` does not wait for one.
             EnvironmentFault: It may not be read, or is not a regular file.
         """
-        self._resume, self._place, self._quiet, self._refused = resume, Place(), {}, {}
+        self._resume, self._place, self._quiet, self._refused = resume, ReadPosition(), {}, {}
         found = self._look()
         if not found and not self._config.follow:
             if problem := self._refused.get(self._config.path.name):
                 raise EnvironmentFault(f"{self._config.path}: {problem}")
             raise SourceUnavailable(f"{self._config.path}: there is no such file")
         if resume.position is not None:
-            self._place = Place.parse(resume.position)
+            self._place = ReadPosition.parse(resume.position)
             self._find(found)
 
     def poll(self, timeout: float) -> Batch:
@@ -149,7 +149,7 @@ class FileReader:
         origin = Origin(namespace, name, status.st_mtime_ns // 1000, self._config.key)
         return Batch(batch_of(lines, origin), str(self._place))
 
-    def _lines(self, file: BinaryIO, *, partial: bool) -> Lines:
+    def _lines(self, file: BinaryIO, *, partial: bool) -> TextLines:
         config = self._config
         return read_lines(
             file, config.batch_rows, config.batch_bytes, config.max_line_bytes, partial=partial
@@ -173,7 +173,7 @@ class FileReader:
         self._resume.tell("file-lost", file=self._place.file, byte=known.byte, problem=problem)
         del self._place.files[self._place.id]
 
-    def _find(self, found: list[Found]) -> None:
+    def _find(self, found: list[ExistingFile]) -> None:
         """Continue in the file of the position, which may have another name by now."""
         place, config = self._place, self._config
         known = place.files[place.id]
@@ -193,7 +193,7 @@ class FileReader:
         self._enter(following, following.name)
         return True
 
-    def _look(self) -> list[Found]:
+    def _look(self) -> list[ExistingFile]:
         """Return the files in the folder, and report those that are refused for the first time."""
         found, refused = matching_files(self._config.path, links=self._config.follow_links)
         for name, problem in refused.items():
@@ -202,7 +202,7 @@ class FileReader:
         self._refused = refused
         return found
 
-    def _next(self) -> Found | None:
+    def _next(self) -> ExistingFile | None:
         """Return the first file, in natural order, that has something to read."""
         found = self._look()
         mine = self._place.id if self._file is not None else None
@@ -219,7 +219,7 @@ class FileReader:
         self._place.files = {each: known for each, known in files.items() if each in there}
         self._quiet = {each: state for each, state in quiet.items() if each in there}
 
-    def _has_unread(self, found: Found, left: bool) -> bool:  # noqa: FBT001 - one of its properties
+    def _has_unread(self, found: ExistingFile, left: bool) -> bool:  # noqa: FBT001 - one of its properties
         """Return whether *found* is new, has grown, is left, or is another file by now."""
         state = found.size, found.changed, left
         if self._quiet.get(found.id) == state:
@@ -230,14 +230,14 @@ class FileReader:
         self._quiet[found.id] = state
         return False
 
-    def _is_known(self, found: Found) -> bool:
+    def _is_known(self, found: ExistingFile) -> bool:
         known = self._place.files.get(found.id)
         if known is None:
             return False
         with self._open_file(found) as file:
             return is_same(file.fileno(), known)
 
-    def _enter(self, found: Found, name: str) -> None:
+    def _enter(self, found: ExistingFile, name: str) -> None:
         """Open *found*, which was begun as *name*, and seek to the place where it was left."""
         self._place.file, self._place.id = name, found.id
         self._file = self._open_file(found)
@@ -247,7 +247,7 @@ class FileReader:
         else:
             self._place.files.pop(found.id, None)
 
-    def _open_file(self, found: Found) -> BinaryIO:
+    def _open_file(self, found: ExistingFile) -> BinaryIO:
         try:
             return open_regular(found.path, links=self._config.follow_links)
         except FileNotFoundError as error:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _DIGITS: Final = 10
 
 
-class Group(NamedTuple):
+class RolledGroup(NamedTuple):
     """The lines of one entry, which stay together. A step may make several of one entry."""
 
     offset: int
@@ -26,7 +26,7 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RolledPart:
     """Lines for one file, of the entries at ``offsets``. ``fresh`` means the next file.
 
     ``period`` is the file's period with these lines in it, by its beginning in µs since 1970.
@@ -45,9 +45,11 @@ class Roll:
     size: int | None = None
     every: int | None = None
 
-    def parts(self, groups: Iterable[Group], length: int, period: int) -> Iterator[Part]:
+    def parts(
+        self, groups: Iterable[RolledGroup], length: int, period: int
+    ) -> Iterator[RolledPart]:
         """Divide *groups* among the file of *length* bytes and *period*, and those after it."""
-        held: list[Group] = []
+        held: list[RolledGroup] = []
         room, fresh = self._room(length), False
         for group in groups:
             began = max(period, self._period_start(group.logged_at))
@@ -68,9 +70,9 @@ class Roll:
         return 0 if self.every is None else logged_at - logged_at % self.every
 
 
-def _part(groups: list[Group], *, fresh: bool, period: int) -> Part:
+def _part(groups: list[RolledGroup], *, fresh: bool, period: int) -> RolledPart:
     text = b"".join(group.text for group in groups)
-    return Part(text, tuple(group.offset for group in groups), fresh, period)
+    return RolledPart(text, tuple(group.offset for group in groups), fresh, period)
 
 
 def shard_path(path: Path, shard: int, shards: int) -> Path:

@@ -12,7 +12,7 @@ from transporter.errors import RouteFault, SinkError, SinkUnavailable
 from transporter_adaptors.file.config import FileWriterConfig
 from transporter_adaptors.file.disk import Disk
 from transporter_adaptors.file.output import Output, has_length
-from transporter_adaptors.file.rolling import Group, Part, Roll
+from transporter_adaptors.file.rolling import Roll, RolledGroup, RolledPart
 from transporter_adaptors.file.shapes import data_line, json_line
 from transporter_adaptors.file.stream import Device, StandardOutput
 from transporter_adaptors.folders import writable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
     from transporter.message import Entry
-    from transporter_adaptors.file.progress import State
+    from transporter_adaptors.file.progress import FileState
 
 _PASSING: Final = {
     errno.ENOSPC,
@@ -125,17 +125,19 @@ class FileWriter:
                 state = output.commit(state, part, batch.generation)
                 ack(part.offsets)
 
-    def _parts(self, lines: bytes | list[Group], batch: Entries, state: State) -> Iterable[Part]:
+    def _parts(
+        self, lines: bytes | list[RolledGroup], batch: Entries, state: FileState
+    ) -> Iterable[RolledPart]:
         if isinstance(lines, bytes):
-            return [Part(lines, tuple(batch.offsets))]
+            return [RolledPart(lines, tuple(batch.offsets))]
         return self._roll.parts(lines, state.length, state.period)
 
-    def _groups(self, batch: Entries) -> list[Group]:
-        groups: list[Group] = []
+    def _groups(self, batch: Entries) -> list[RolledGroup]:
+        groups: list[RolledGroup] = []
         for offset, same in groupby(batch, _offset):
             rows = list(same)
             lines = [*map(self._line, rows), b""]
-            groups.append(Group(offset, rows[0].logged_at, b"\n".join(lines)))
+            groups.append(RolledGroup(offset, rows[0].logged_at, b"\n".join(lines)))
         return groups
 
     def _text(self, batch: Entries, *, terminal: bool = False) -> bytes:

@@ -34,7 +34,7 @@ _FRAMES: Final = {
 """Bytes before, between and behind the entries of a format, and its media type."""
 
 
-class Address(NamedTuple):
+class RequestTarget(NamedTuple):
     """The method of a request, and the path at the receiver with its query."""
 
     method: str
@@ -46,7 +46,7 @@ class Request:
     """One request for *rows* entries, from the first that no earlier request holds."""
 
     rows: int
-    address: Address
+    address: RequestTarget
     body: bytes
     headers: dict[str, str]
     offset: int | None
@@ -54,7 +54,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HttpEntry:
     """An entry on its way, with the id that every redelivery of it repeats."""
 
     id: str
@@ -77,7 +77,7 @@ class Requests:
         Raises:
             Rejected: An entry cannot be sent. The entries before it were yielded.
         """
-        rows, refused = self._address_rows(map(Row, batch.row_ids(), batch))
+        rows, refused = self._address_rows(map(HttpEntry, batch.row_ids(), batch))
         origin = f"{batch.log_id}/{self._route}/{batch.generation}"
         for address, run in groupby(rows, key=lambda each: each[0]):
             for found, body, headers in self._bodies([row for _, row in run], batch.generation):
@@ -86,10 +86,10 @@ class Requests:
             raise refused
 
     def _address_rows(
-        self, rows: Iterable[Row]
-    ) -> tuple[list[tuple[Address, Row]], Rejected | None]:
+        self, rows: Iterable[HttpEntry]
+    ) -> tuple[list[tuple[RequestTarget, HttpEntry]], Rejected | None]:
         """Return *rows* before the first without an address, with theirs, and the error if any."""
-        found: list[tuple[Address, Row]] = []
+        found: list[tuple[RequestTarget, HttpEntry]] = []
         for row in rows:
             try:
                 found.append((self._address(row.entry.message), row))
@@ -97,15 +97,15 @@ class Requests:
                 return found, Rejected(f"HTTP receiver: {error}", row.entry.offset)
         return found, None
 
-    def _address(self, message: Message) -> Address:
+    def _address(self, message: Message) -> RequestTarget:
         method = self._config.methods.get(message.op, self._config.method)
         if self._path is not None:
-            return Address(method, self._path)
-        return Address(method, fill_url(self._url, message.namespace, message.key).path)
+            return RequestTarget(method, self._path)
+        return RequestTarget(method, fill_url(self._url, message.namespace, message.key).path)
 
     def _bodies(
-        self, rows: Sequence[Row], generation: int
-    ) -> Iterator[tuple[Sequence[Row], bytes, dict[str, str]]]:
+        self, rows: Sequence[HttpEntry], generation: int
+    ) -> Iterator[tuple[Sequence[HttpEntry], bytes, dict[str, str]]]:
         """Yield rows that go together, their body, and the headers about it."""
         config = self._config
         if config.format == "data":
@@ -121,8 +121,8 @@ class Requests:
 
     def _request(
         self,
-        address: Address,
-        rows: Sequence[Row],
+        address: RequestTarget,
+        rows: Sequence[HttpEntry],
         body: bytes,
         headers: dict[str, str],
         origin: str,
@@ -152,7 +152,7 @@ def _cuts(pieces: Sequence[bytes], most: int, room: int, between: int) -> Iterat
         yield first, len(pieces)
 
 
-def _whole(row: Row, generation: int) -> bytes:
+def _whole(row: HttpEntry, generation: int) -> bytes:
     """Return the entry as a JSON object like the file writer's, with data about redeliveries."""
     head = {
         "id": row.id,
@@ -162,7 +162,7 @@ def _whole(row: Row, generation: int) -> bytes:
     return _ENCODER.encode(head)[:-1].encode() + b"," + json_line(row.entry)[1:]
 
 
-def _trace_headers(rows: Sequence[Row]) -> dict[str, str]:
+def _trace_headers(rows: Sequence[HttpEntry]) -> dict[str, str]:
     """Return the W3C trace context of *rows* as headers; none where they are of several."""
     found = trace_context(rows[0].entry.message.headers)
     if found is None or any(trace_context(row.entry.message.headers) != found for row in rows[1:]):
@@ -170,7 +170,7 @@ def _trace_headers(rows: Sequence[Row]) -> dict[str, str]:
     return {PARENT: found.parent, **({STATE: found.state} if found.state else {})}
 
 
-def _document_headers(row: Row, generation: int) -> dict[str, str]:
+def _document_headers(row: HttpEntry, generation: int) -> dict[str, str]:
     """Return the headers with the rest of an entry whose data are the body, byte for byte.
 
     Text is percent-encoded UTF-8. A tombstone has no ``Content-Type``, and an empty body.

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from transporter_adaptors.kafka.position import Place, Position
+    from transporter_adaptors.kafka.position import KafkaOffset, Position
 
 
 class Edge(Enum):
@@ -19,7 +19,7 @@ class Edge(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class GroupMark:
     """Metadata that this reader commits to the group beside an offset.
 
     ``logged`` is the next offset behind the records that the log held then. The committed
@@ -48,13 +48,13 @@ class Mark:
 class Committed:
     """The group's commit for a partition."""
 
-    place: Place
-    mark: Mark | None
+    place: KafkaOffset
+    mark: GroupMark | None
 
 
 def beginning(
     position: Position, topic: str, topic_id: str, partition: int, committed: Committed | None
-) -> Place | Edge:
+) -> KafkaOffset | Edge:
     """Return the place to begin at, from the log's position and the group's commit.
 
     The log's place counts when the group's was committed by this very reader, or when

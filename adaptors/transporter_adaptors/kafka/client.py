@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transporter_adaptors.kafka.config import KafkaWriterConfig
-    from transporter_adaptors.kafka.slice import Row, Slice
+    from transporter_adaptors.kafka.slice import Row, SentSlice
 
 _T = TypeVar("_T")
 
@@ -28,7 +28,7 @@ LONGEST_TRANSACTION: Final = 840_000
 """Time-out of a transaction in ms. By default brokers allow up to 900 000."""
 
 
-class Client:
+class ProducerFactory:
     """A factory of producers for one writer, with the last error of the newest one.
 
     *seconds* bound a slice. Not thread-safe, as the writer.
@@ -106,7 +106,7 @@ class Client:
         topic = row[0] if row else self.config.topic
         return f"Kafka topic {topic} at {self.config.bootstrap_servers}"
 
-    def reason(self, found: Slice, offsets: list[int]) -> tuple[SinkError, int | None]:
+    def reason(self, found: SentSlice, offsets: list[int]) -> tuple[SinkError, int | None]:
         """Return why *found* was not delivered to its end, and the entry's offset, if at fault."""
         if failure := found.failure():
             offset = offsets[failure.row] if failure.alone else None

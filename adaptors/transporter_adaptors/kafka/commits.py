@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from transporter.errors import SourceUnavailable
 from transporter_adaptors.kafka.consumer import epoch_of, partition_of
-from transporter_adaptors.kafka.position import Place
+from transporter_adaptors.kafka.position import KafkaOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
 
     from transporter_adaptors.kafka.config import KafkaReaderConfig
-    from transporter_adaptors.kafka.held import Held
+    from transporter_adaptors.kafka.held import AssignedPartition
     from transporter_adaptors.kafka.position import Position
 
 _LOG: Final = logging.getLogger(__name__)
@@ -46,14 +46,14 @@ class Commits:
         consumer: Any,  # noqa: ANN401 - the library has no types
         position: Callable[[], Position],
         place: str,
-        held: Mapping[tuple[str, int], Held],
+        held: Mapping[tuple[str, int], AssignedPartition],
     ) -> None:
         """Commit by *consumer*. *held* changes with the assignment, *position* with commits."""
         self._config, self._consumer, self._position = config, consumer, position
         self._place, self._held = place, held
         self._silent_since: float | None = None
 
-    def is_settled(self, held: Held) -> bool:
+    def is_settled(self, held: AssignedPartition) -> bool:
         """Return whether the group may get everything that was ever handed out of *held*."""
         known = self._position().place(held.topic, held.topic_id, held.partition)
         return known == (held.handed or held.logged)
@@ -76,7 +76,7 @@ class Commits:
             )
         self._consumer.commit(offsets=self._marks(due), asynchronous=True)
 
-    def pin(self, starts: list[Held]) -> None:
+    def pin(self, starts: list[AssignedPartition]) -> None:
         """Commit *starts* before the group has members. Later only a member can commit."""
         try:
             self._consumer.commit(offsets=self._marks(starts), asynchronous=False)
@@ -84,7 +84,7 @@ class Commits:
             if error.args[0].code() not in _OTHERS:
                 raise
 
-    def commit_revoked(self, gone: list[Held]) -> None:
+    def commit_revoked(self, gone: list[AssignedPartition]) -> None:
         """Commit the due places of partitions that move to another member, and wait."""
         if due := self._due(gone):
             try:
@@ -120,15 +120,15 @@ class Commits:
                 held.told, self._silent_since = partition.offset, None
         return failures
 
-    def _marks(self, due: Iterable[Held]) -> list[TopicPartition]:
+    def _marks(self, due: Iterable[AssignedPartition]) -> list[TopicPartition]:
         owner = self._position().owner
         return [
-            partition_of(held, Place(held.due, epoch_of(held)), held.mark_of(owner))
+            partition_of(held, KafkaOffset(held.due, epoch_of(held)), held.mark_of(owner))
             for held in due
             if held.due is not None
         ]
 
-    def _due(self, held: Iterable[Held]) -> list[Held]:
+    def _due(self, held: Iterable[AssignedPartition]) -> list[AssignedPartition]:
         found = []
         for each in held:
             if each.logged is None and self.is_settled(each):

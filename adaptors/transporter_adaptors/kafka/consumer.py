@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from transporter.kafka.clients import ClientLog
-from transporter_adaptors.kafka.beginning import Committed, Mark
-from transporter_adaptors.kafka.position import Place
+from transporter_adaptors.kafka.beginning import Committed, GroupMark
+from transporter_adaptors.kafka.position import KafkaOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message as Record
 
     from transporter_adaptors.kafka.config import KafkaReaderConfig
-    from transporter_adaptors.kafka.held import Held
+    from transporter_adaptors.kafka.held import AssignedPartition
 
 
 def consumer_of(
@@ -49,20 +49,22 @@ def consumer_of(
     )
 
 
-def place_behind(record: Record) -> Place:
+def place_behind(record: Record) -> KafkaOffset:
     """Return the place behind *record*."""
     epoch = record.leader_epoch()
-    return Place(record.offset() + 1, -1 if epoch is None else epoch)
+    return KafkaOffset(record.offset() + 1, -1 if epoch is None else epoch)
 
 
-def epoch_of(held: Held) -> int:
+def epoch_of(held: AssignedPartition) -> int:
     """Return the leader epoch of the last logged record of *held*, or -1."""
     return held.logged.epoch if held.logged else -1
 
 
-def partition_of(held: Held, place: Place | None = None, metadata: str = "") -> TopicPartition:
+def partition_of(
+    held: AssignedPartition, place: KafkaOffset | None = None, metadata: str = ""
+) -> TopicPartition:
     """Return *held* as the client's partition, at *place* or at its beginning."""
-    where = Place(OFFSET_BEGINNING) if place is None else place
+    where = KafkaOffset(OFFSET_BEGINNING) if place is None else place
     return TopicPartition(held.topic, held.partition, where.next, metadata, where.epoch)
 
 
@@ -71,4 +73,4 @@ def committed_of(found: TopicPartition) -> Committed | None:
     if found.offset < 0:
         return None
     epoch = -1 if found.leader_epoch is None else found.leader_epoch
-    return Committed(Place(found.offset, epoch), Mark.parse(found.metadata))
+    return Committed(KafkaOffset(found.offset, epoch), GroupMark.parse(found.metadata))

@@ -102,7 +102,7 @@ _UNREADABLE: Final = frozenset(
 )
 
 
-class Kind(Enum):
+class EventKind(Enum):
     """The meaning of an event that the consumer returns in place of a record."""
 
     END = "the end of a partition was reached"
@@ -111,15 +111,15 @@ class Kind(Enum):
     FAILURE = "this cannot go on"
 
 
-def kind_of(error: KafkaError) -> Kind:
+def kind_of(error: KafkaError) -> EventKind:
     """Return the meaning for a reader of an event with *error*."""
     code = error.code()
     if code == KafkaError._PARTITION_EOF:
-        return Kind.END
+        return EventKind.END
     if code in _RANGE:
-        return Kind.RANGE
+        return EventKind.RANGE
     failed = error.fatal() or is_fault(error) or code in _GROUP or code in _UNREADABLE
-    return Kind.FAILURE if failed else Kind.DOUBT
+    return EventKind.FAILURE if failed else EventKind.DOUBT
 
 
 def source_error(error: KafkaError, place: str) -> TransporterError:

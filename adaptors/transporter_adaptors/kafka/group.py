@@ -24,9 +24,9 @@ from transporter_adaptors.kafka.consumer import (
     partition_of,
     place_behind,
 )
-from transporter_adaptors.kafka.failures import Kind, is_fault, kind_of, source_error
-from transporter_adaptors.kafka.held import Held
-from transporter_adaptors.kafka.position import Place
+from transporter_adaptors.kafka.failures import EventKind, is_fault, kind_of, source_error
+from transporter_adaptors.kafka.held import AssignedPartition
+from transporter_adaptors.kafka.position import KafkaOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,10 +49,10 @@ class Taken(NamedTuple):
     """Records, and the places that they reach in their partitions."""
 
     records: list[Record]
-    steps: list[tuple[Held, Place]]
+    steps: list[tuple[AssignedPartition, KafkaOffset]]
 
 
-class Group:
+class ReaderGroup:
     """A member of the group, which reads its partitions from the log's places.
 
     Used by one thread at a time. Callbacks run in the calling thread. An error in a callback
@@ -74,7 +74,7 @@ class Group:
         """
         self._config, self._cluster, self._position = config, cluster, position
         self._place = place
-        self.held: dict[Key, Held] = {}
+        self.held: dict[Key, AssignedPartition] = {}
         self.assigned = False
         """Whether any assignment has come, even an empty one."""
         self.doubt = False
@@ -118,7 +118,9 @@ class Group:
             return  # The group has begun, so these topics were found later.
         ids = self._cluster.ids(new)
         starts = [
-            Held(each.topic, ids[each.topic], each.partition) for each in found if each.topic in ids
+            AssignedPartition(each.topic, ids[each.topic], each.partition)
+            for each in found
+            if each.topic in ids
         ]
         self._put_at_the_end(starts)
         if starts:
@@ -195,7 +197,7 @@ class Group:
         if any(topic_id and each.topic_id and each.topic_id != topic_id for each in held):
             self._restart(held, topic, topic_id)
 
-    def _restart(self, held: list[Held], topic: str, topic_id: str) -> None:
+    def _restart(self, held: list[AssignedPartition], topic: str, topic_id: str) -> None:
         _LOG.warning(
             "%s: topic %s was deleted and created anew (its id is now %s); "
             "it is read from its beginning",
@@ -204,7 +206,7 @@ class Group:
             topic_id,
         )
         for each in held:
-            self._move(Held(topic, topic_id, each.partition), OFFSET_BEGINNING)
+            self._move(AssignedPartition(topic, topic_id, each.partition), OFFSET_BEGINNING)
 
     def close(self) -> None:
         """Commit the logged places if the brokers answer, and leave the group.
@@ -255,7 +257,7 @@ class Group:
         self._drop(partitions)
         consumer.incremental_unassign(partitions)
 
-    def _drop(self, partitions: list[TopicPartition]) -> list[Held]:
+    def _drop(self, partitions: list[TopicPartition]) -> list[AssignedPartition]:
         keys = {(each.topic, each.partition) for each in partitions}
         self._left = [each for each in self._left if _key(each) not in keys]
         found = [self.held.pop(key, None) for key in keys]
@@ -274,13 +276,13 @@ class Group:
         begun = {topic for topic, _ in self.held}
         starts, unknown = [], []
         for each in self._committed_places(partitions):
-            held = Held(each.topic, ids[each.topic], each.partition)
+            held = AssignedPartition(each.topic, ids[each.topic], each.partition)
             where = self._beginning(held, committed_of(each))
             self.held[held.topic, held.partition] = held
             if where is Edge.UNKNOWN and each.topic not in begun:
                 unknown.append(held)
             else:
-                starts.append(partition_of(held, where if isinstance(where, Place) else None))
+                starts.append(partition_of(held, where if isinstance(where, KafkaOffset) else None))
         return starts + self._begin_unknown(unknown)
 
     def _committed_places(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
@@ -296,7 +298,7 @@ class Group:
                 raise source_error(each.error, self._place)
         return found
 
-    def _begin_unknown(self, unknown: list[Held]) -> list[TopicPartition]:
+    def _begin_unknown(self, unknown: list[AssignedPartition]) -> list[TopicPartition]:
         """Return the beginnings of partitions without a known place.
 
         They are at the partition's beginning, except with ``start: latest`` for a topic that has
@@ -309,7 +311,8 @@ class Group:
         at_end = [held for held in unknown if held.topic in new]
         self._put_at_the_end(at_end)
         return [
-            partition_of(held, None if held.due is None else Place(held.due)) for held in unknown
+            partition_of(held, None if held.due is None else KafkaOffset(held.due))
+            for held in unknown
         ]
 
     def _of_new_topics(self, found: list[TopicPartition]) -> list[TopicPartition]:
@@ -317,12 +320,14 @@ class Group:
         known = {each.topic for each in found if each.offset >= 0} | self._position().topics.keys()
         return [each for each in found if each.topic not in known]
 
-    def _beginning(self, held: Held, committed: Committed | None) -> Place | Edge:
+    def _beginning(
+        self, held: AssignedPartition, committed: Committed | None
+    ) -> KafkaOffset | Edge:
         position = self._position()
         topic, topic_id, partition = held.topic, held.topic_id, held.partition
         held.logged = position.place(topic, topic_id, partition)
         where = beginning(position, topic, topic_id, partition, committed)
-        if isinstance(where, Place) and where != held.logged:
+        if isinstance(where, KafkaOffset) and where != held.logged:
             held.passed = (held.logged, where.next)
         elif not self._commits.is_settled(held):
             # Invariant 1: an earlier assignment has handed out records that may not be durable,
@@ -339,7 +344,7 @@ class Group:
             )
         return where
 
-    def _put_at_the_end(self, held: list[Held]) -> None:
+    def _put_at_the_end(self, held: list[AssignedPartition]) -> None:
         """Begin *held* at their present ends."""
         ends = self._cluster.ends(map(partition_of, held), self._config.isolation)
         for each in held:
@@ -350,16 +355,16 @@ class Group:
     def _handle_event(self, event: Record) -> None:
         error, held = event.error(), self.held.get(_key(event))
         match kind_of(error):
-            case Kind.END if held is not None:
+            case EventKind.END if held is not None:
                 held.reach(event.offset())
-            case Kind.RANGE if held is not None:
+            case EventKind.RANGE if held is not None:
                 self._out_of_range(held, event.offset())
-            case Kind.DOUBT:
+            case EventKind.DOUBT:
                 self.doubt = True
-            case Kind.FAILURE:
+            case EventKind.FAILURE:
                 raise source_error(error, self._place_of(event))
 
-    def _out_of_range(self, held: Held, wanted: int) -> None:
+    def _out_of_range(self, held: AssignedPartition, wanted: int) -> None:
         """Stop, or continue elsewhere, because the records at *wanted* are not there."""
         for topic, topic_id in self._cluster.ids([held.topic]).items():
             self.recognise(topic, topic_id)
@@ -385,13 +390,13 @@ class Group:
             )
         start = first if policy == "earliest" else end
         _LOG.warning("%s; it goes on at %d (on_out_of_range: %s)", text, start, policy)
-        moved = Held(held.topic, held.topic_id, held.partition, held.logged)
+        moved = AssignedPartition(held.topic, held.topic_id, held.partition, held.logged)
         moved.passed = (held.handed or held.logged, start)
         self._move(moved, start)
 
-    def _move(self, held: Held, offset: int) -> None:
+    def _move(self, held: AssignedPartition, offset: int) -> None:
         """Begin an assigned partition again at *offset*."""
-        partition = partition_of(held, Place(offset))
+        partition = partition_of(held, KafkaOffset(offset))
         self._drop([partition])
         with self._translate_errors():
             # A partition does not accept a seek after an error of its range.
@@ -459,7 +464,7 @@ class Group:
 
     def _keep_error(self, error: KafkaError) -> None:
         """Keep an error without a remedy, for the current method to raise."""
-        if error.fatal() or is_fault(error) or kind_of(error) is Kind.FAILURE:
+        if error.fatal() or is_fault(error) or kind_of(error) is EventKind.FAILURE:
             self._trouble = source_error(error, self._place)
 
     def _raise_trouble(self) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from transporter_adaptors.kafka.beginning import Mark
+from transporter_adaptors.kafka.beginning import GroupMark
 
 if TYPE_CHECKING:
-    from transporter_adaptors.kafka.position import Place
+    from transporter_adaptors.kafka.position import KafkaOffset
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class AssignedPartition:
     """One partition, from one assignment to the end of it.
 
     Records that a former assignment handed out do not count for a later one, because another
@@ -22,18 +22,18 @@ class Held:
     topic: str
     topic_id: str
     partition: int
-    logged: Place | None = None
+    logged: KafkaOffset | None = None
     """The place behind the records that are durable in the log, maybe from earlier assignments."""
-    passed: tuple[Place | None, int] | None = None
+    passed: tuple[KafkaOffset | None, int] | None = None
     """A place (of ``logged``), and the offset before which there is nothing to log behind it."""
     told: int | None = None
     """The offset that the group has from us."""
-    handed: Place | None = None
+    handed: KafkaOffset | None = None
     """The place behind the records that were handed out, or ``None`` before the first record."""
     ended: bool = False
     """Whether the end was reached and no record was read since."""
 
-    def hand(self, place: Place) -> None:
+    def hand(self, place: KafkaOffset) -> None:
         """Record that everything before *place* is handed out."""
         self.handed, self.ended = place, False
 
@@ -58,4 +58,4 @@ class Held:
 
     def mark_of(self, owner: str) -> str:
         """Return the metadata beside that offset when *owner* commits it."""
-        return str(Mark(owner, self.topic_id, self.logged.next if self.logged else None))
+        return str(GroupMark(owner, self.topic_id, self.logged.next if self.logged else None))

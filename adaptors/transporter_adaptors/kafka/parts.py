@@ -63,7 +63,7 @@ class Outgoing:
         return min(row, len(offsets))
 
 
-class Pace:
+class PartSize:
     """The number of rows that are sent before a wait for the brokers.
 
     As few as keep the client busy, because a kill repeats those on their way. The next rows

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-class Place(NamedTuple):
+class KafkaOffset(NamedTuple):
     """The next offset of Kafka to read, and the leader epoch of the record before it (or -1)."""
 
     next: int
@@ -20,24 +20,24 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicPosition:
     """The partitions of one topic. *id* distinguishes it from a later topic of its name."""
 
     id: str = ""
-    places: Mapping[int, Place] = field(default_factory=dict)
+    places: Mapping[int, KafkaOffset] = field(default_factory=dict)
 
     def is_other(self, topic_id: str) -> bool:
         """Return whether *topic_id* is another topic's, or false where old brokers have no ids."""
         return bool(self.id and topic_id and self.id != topic_id)
 
 
-class Step(NamedTuple):
+class PositionStep(NamedTuple):
     """The place that a batch reaches in one partition."""
 
     topic: str
     topic_id: str
     partition: int
-    place: Place
+    place: KafkaOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Position:
     """
 
     owner: str
-    topics: Mapping[str, Topic] = field(default_factory=dict)
+    topics: Mapping[str, TopicPosition] = field(default_factory=dict)
 
-    def place(self, topic: str, topic_id: str, partition: int) -> Place | None:
+    def place(self, topic: str, topic_id: str, partition: int) -> KafkaOffset | None:
         """Return the logged place of a partition, or ``None`` for another topic's or none."""
         known = self.topics.get(topic)
         if known is None or known.is_other(topic_id):
@@ -64,13 +64,13 @@ class Position:
         known = self.topics.get(topic)
         return known is not None and known.is_other(topic_id)
 
-    def advance(self, steps: Iterable[Step]) -> Position:
+    def advance(self, steps: Iterable[PositionStep]) -> Position:
         """Return the position behind *steps*."""
         topics = dict(self.topics)
         for topic, topic_id, partition, place in steps:
-            known = topics.get(topic, Topic())
+            known = topics.get(topic, TopicPosition())
             places = {} if known.is_other(topic_id) else known.places
-            topics[topic] = Topic(topic_id or known.id, {**places, partition: place})
+            topics[topic] = TopicPosition(topic_id or known.id, {**places, partition: place})
         return replace(self, topics=topics)
 
     def __str__(self) -> str:
@@ -93,9 +93,9 @@ class Position:
             ) from error
 
 
-def _topic(found: Mapping[str, object]) -> Topic:
+def _topic(found: Mapping[str, object]) -> TopicPosition:
     places = found["next"]
     if not isinstance(places, dict):
         raise TypeError(type(places))
-    known = {int(number): Place(*map(int, place)) for number, place in places.items()}
-    return Topic(str(found["id"]), known)
+    known = {int(number): KafkaOffset(*map(int, place)) for number, place in places.items()}
+    return TopicPosition(str(found["id"]), known)

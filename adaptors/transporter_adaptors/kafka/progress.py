@@ -16,13 +16,13 @@ from transporter.kafka.groups import AT_ONCE, BLOCKED, NOWHERE, committed_offset
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter_adaptors.kafka.client import Client
+    from transporter_adaptors.kafka.client import ProducerFactory
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class GroupProgress:
     """The progress of a shard. ``mark`` names the transaction that committed it."""
 
     stored: StoredOffset
@@ -51,11 +51,11 @@ class Progress:
 class Groups:
     """Reader of consumer groups' commits for partition 0 of one topic. Not thread-safe."""
 
-    def __init__(self, client: Client, topic: str) -> None:
+    def __init__(self, client: ProducerFactory, topic: str) -> None:
         """Connect to nothing yet."""
         self._client, self._topic = client, topic
 
-    def read(self, group: str, ends: float, *, stable: bool) -> Progress | None:
+    def read(self, group: str, ends: float, *, stable: bool) -> GroupProgress | None:
         """Return the progress that *group* stores.
 
         Args:
@@ -80,11 +80,11 @@ class Groups:
             (found,) = committed_offsets(consumer, [TopicPartition(self._topic, 0)], ends)
         finally:
             consumer.close()
-        return Progress.decode(found.metadata)
+        return GroupProgress.decode(found.metadata)
 
     def read_settled(
         self, group: str, ends: float, commit: Callable[[TopicPartition], None]
-    ) -> Progress | None:
+    ) -> GroupProgress | None:
         """Return the progress that *group* stores, once no transaction of it is under way.
 
         While a partition has no leader, as after a crash of its only broker, Kafka (4.3)

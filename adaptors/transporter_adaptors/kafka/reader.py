@@ -12,12 +12,12 @@ from transporter.adaptor import Batch, EndOfSource
 from transporter.errors import SourceError, SourceUnavailable
 from transporter_adaptors.kafka.cluster import Cluster
 from transporter_adaptors.kafka.config import KafkaReaderConfig
-from transporter_adaptors.kafka.group import Group
+from transporter_adaptors.kafka.group import ReaderGroup
 from transporter_adaptors.kafka.keeper import Keeper
-from transporter_adaptors.kafka.position import Position, Step
+from transporter_adaptors.kafka.position import Position, PositionStep
 from transporter_adaptors.kafka.probing import probe_reader
 from transporter_adaptors.kafka.records import Names, to_batch
-from transporter_adaptors.kafka.survey import Survey
+from transporter_adaptors.kafka.survey import ClusterSurvey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message as Record
 
     from transporter.adaptor import AdaptorConfig, Finding, Resume
-    from transporter_adaptors.kafka.held import Held
-    from transporter_adaptors.kafka.position import Place
+    from transporter_adaptors.kafka.held import AssignedPartition
+    from transporter_adaptors.kafka.position import KafkaOffset
 
 _GRACE: Final = 10.0
 """Seconds for which a topic may be missing, so that one that is being created can appear."""
@@ -62,15 +62,17 @@ class KafkaReader:
         self._place = f"Kafka at {config.bootstrap_servers}"
         self._position = self._settled = Position("")
         self._cluster: Cluster | None = None
-        self._group: Group | None = None
+        self._group: ReaderGroup | None = None
         self._keeper: Keeper | None = None
         # By position. With `release: delivered` there may be as many as entries.
-        self._given: OrderedDict[str, tuple[Position, list[tuple[Held, Place]]]] = OrderedDict()
+        self._given: OrderedDict[
+            str, tuple[Position, list[tuple[AssignedPartition, KafkaOffset]]]
+        ] = OrderedDict()
         self._topics: list[str] = []
         self._missing: dict[str, float] = {}
         self._looked = self._committed_at = self._measured = 0.0
         self._resume: Resume | None = None
-        self._survey: Survey[dict[tuple[str, int], int]] | None = None
+        self._survey: ClusterSurvey[dict[tuple[str, int], int]] | None = None
         self._polled = 0.0
         self._ended = False
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
@@ -93,14 +95,14 @@ class KafkaReader:
         self._settled = Position.parse(text) if text else Position(self._position.owner)
         cluster = self._cluster = Cluster(self._config, self._place)
         positions = (lambda: self._position), (lambda: self._settled)
-        group = Group(self._config, cluster, *positions, self._place)
+        group = ReaderGroup(self._config, cluster, *positions, self._place)
         self._group = group
         self._await_topics(cluster)
         if self._config.start == "latest":
             group.begin(self._wanted_topics(cluster))
         self._subscribe(cluster, group)
         self._looked = self._committed_at = self._polled = monotonic()
-        self._survey = Survey(group.ask_ends)
+        self._survey = ClusterSurvey(group.ask_ends)
         # In a rebalance the other members may have to wait for us this long.
         limit = int(self._config.client.get("max.poll.interval.ms", _MAX_POLL_INTERVAL)) / 1000
         self._keeper = Keeper(min(_PATIENCE, limit / 4), self._keep)
@@ -170,7 +172,7 @@ class KafkaReader:
         if group is not None:
             group.close()
 
-    def _measure(self, group: Group) -> None:
+    def _measure(self, group: ReaderGroup) -> None:
         now = monotonic()
         if now >= self._measured + _MEASURE and self._resume is not None:
             self._measured = now
@@ -178,10 +180,12 @@ class KafkaReader:
             found = None if group.doubt else group.backlog(group.known_ends())
             self._resume.measure("backlog_messages", found)
 
-    def _batch(self, records: list[Record], steps: list[tuple[Held, Place]]) -> Batch:
+    def _batch(
+        self, records: list[Record], steps: list[tuple[AssignedPartition, KafkaOffset]]
+    ) -> Batch:
         names = {held.topic: self._names_of(held) for held, _ in steps}
         self._position = self._position.advance(
-            Step(held.topic, held.topic_id, held.partition, place) for held, place in steps
+            PositionStep(held.topic, held.topic_id, held.partition, place) for held, place in steps
         )
         text = str(self._position)
         # A partition that went away and came back may reach a position a second time.
@@ -189,7 +193,7 @@ class KafkaReader:
         self._given[text] = self._position, [*earlier, *steps]
         return Batch(to_batch(records, names, self._config.content_type), text)
 
-    def _names_of(self, held: Held) -> Names:
+    def _names_of(self, held: AssignedPartition) -> Names:
         origin = f"{held.topic}@{held.topic_id}" if held.topic_id else held.topic
         return Names(self._config.namespace.format(topic=held.topic), origin)
 
@@ -199,7 +203,7 @@ class KafkaReader:
             group.keep()
             self._commit_due(group)
 
-    def _commit_due(self, group: Group) -> None:
+    def _commit_due(self, group: ReaderGroup) -> None:
         now = monotonic()
         if now - self._committed_at >= self._config.commit_interval:
             self._committed_at = now
@@ -226,7 +230,7 @@ class KafkaReader:
             f"{self._place}: there are no topics {names}; create them, or correct `topics`"
         )
 
-    def _check_topics(self, group: Group, cluster: Cluster) -> None:
+    def _check_topics(self, group: ReaderGroup, cluster: Cluster) -> None:
         """Check at intervals that the brokers answer and that the topics are still the same."""
         now = monotonic()
         if now - self._looked < (_SOON if group.doubt else _LOOK):
@@ -248,7 +252,7 @@ class KafkaReader:
         if late:
             raise self._missing_topics_error(sorted(late))
 
-    def _subscribe(self, cluster: Cluster, group: Group) -> None:
+    def _subscribe(self, cluster: Cluster, group: ReaderGroup) -> None:
         topics = self._wanted_topics(cluster)
         if topics != self._topics:
             self._topics = topics
@@ -259,7 +263,7 @@ class KafkaReader:
         return list(self._config.topics) if pattern is None else cluster.matching(pattern)
 
     @property
-    def _open_parts(self) -> tuple[Group, Cluster, Keeper]:
+    def _open_parts(self) -> tuple[ReaderGroup, Cluster, Keeper]:
         if self._group is None or self._cluster is None or self._keeper is None:
             raise SourceError(f"the reader of {self._place} is not open")
         return self._group, self._cluster, self._keeper

@@ -37,7 +37,7 @@ Content = tuple[str, bytes, bytes]
 """Topic, value and key: the identity of a message in its delivery report."""
 
 
-class Failure(NamedTuple):
+class SliceFailure(NamedTuple):
     """The earliest row that the client or the broker refused because of its content."""
 
     error: KafkaError
@@ -47,7 +47,7 @@ class Failure(NamedTuple):
 
 
 @dataclass(slots=True)
-class Slice:
+class SentSlice:
     """Rows that are sent in order, once, and the prefix of them that was delivered.
 
     A closure per message would halve the speed, so one callback serves the
@@ -117,7 +117,7 @@ class Slice:
             return 0  # Some failure matches no row, so nothing is acked.
         return rows[0]
 
-    def failure(self) -> Failure | None:
+    def failure(self) -> SliceFailure | None:
         """Return the earliest row that failed by its own fault, or ``None``."""
         blamed = [(why, what) for why, what in self.failures if not is_bystander(why)]
         causes = {what: why for why, what in reversed(blamed)}
@@ -125,8 +125,8 @@ class Slice:
             first = rows[0]
             error = causes[_content(self.rows[first])]
             alone = len(blamed) == 1 or not is_shared(error) or self._is_large(self.rows[first])
-            return Failure(error, first, alone)
-        return Failure(self.refused, self.sent, alone=True) if self.refused else None
+            return SliceFailure(error, first, alone)
+        return SliceFailure(self.refused, self.sent, alone=True) if self.refused else None
 
     def _send(self) -> None:
         for row in self.rows:

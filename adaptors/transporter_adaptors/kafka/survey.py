@@ -30,7 +30,7 @@ class Question(Protocol[T_co]):
         """Return the answer, or raise the reason why there is none."""
 
 
-class Survey(Generic[T_co]):
+class ClusterSurvey(Generic[T_co]):
     """A query at most each :data:`EVERY` seconds. Not thread-safe. Never waits."""
 
     def __init__(self, ask: Callable[[], Question[T_co]]) -> None:

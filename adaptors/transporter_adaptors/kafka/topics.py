@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 if TYPE_CHECKING:
-    from transporter_adaptors.kafka.client import Client
+    from transporter_adaptors.kafka.client import ProducerFactory
     from transporter_adaptors.kafka.config import CreateTopics
 
 _BROKERS_DEFAULT: Final = -1
@@ -23,7 +23,7 @@ class Topics:
     forbid it, and a mistyped topic is found missing.
     """
 
-    def __init__(self, client: Client, *, create: CreateTopics | None) -> None:
+    def __init__(self, client: ProducerFactory, *, create: CreateTopics | None) -> None:
         """Connect to nothing yet. *create* has the settings of topics that are created."""
         self._client, self._create = client, create
         self._seconds = client.seconds / _SHARE

@@ -16,8 +16,8 @@ from transporter.errors import RouteFault, SinkUnavailable
 from transporter.kafka.groups import non_member_metadata
 from transporter_adaptors.kafka.client import limit_time, seconds_left
 from transporter_adaptors.kafka.failures import is_fault, sink_error
-from transporter_adaptors.kafka.progress import Groups, Progress
-from transporter_adaptors.kafka.slice import Slice
+from transporter_adaptors.kafka.progress import GroupProgress, Groups
+from transporter_adaptors.kafka.slice import SentSlice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transporter.adaptor import Ack, StoredOffset, WriterContext
     from transporter.errors import SinkError
     from transporter.message import Entries
-    from transporter_adaptors.kafka.client import Client
+    from transporter_adaptors.kafka.client import ProducerFactory
     from transporter_adaptors.kafka.parts import Outgoing
     from transporter_adaptors.kafka.slice import Row
 
@@ -53,7 +53,7 @@ _FAULTS: Final = frozenset(
 """Errors of every transaction until an operator changes something, besides missing rights."""
 
 
-class Delivered(NamedTuple):
+class DurableRows(NamedTuple):
     """The number of rows, from the first on, that are durable in the topic, and the error."""
 
     rows: int
@@ -72,7 +72,7 @@ class _Commit:
     offsets: frozenset[int]
 
 
-class Transactions:
+class WriterTransactions:
     """One shard's transactions. See ``README.md`` for how they make it effectively once.
 
     An id, and a consumer group of the same name, belong to each shard. Initialising
@@ -80,7 +80,7 @@ class Transactions:
     after that can be overtaken by others. Not thread-safe.
     """
 
-    def __init__(self, client: Client, context: WriterContext) -> None:
+    def __init__(self, client: ProducerFactory, context: WriterContext) -> None:
         """Connect to nothing yet."""
         self._client, self._context = client, context
         self._topic = client.config.progress_place or ""
@@ -88,7 +88,7 @@ class Transactions:
         self._producer: Producer | None = None
         self._member = non_member_metadata(self._name(context.shard))
         self._me, self._count = uuid.uuid4().hex, 0
-        self._known: Progress | None = None
+        self._known: GroupProgress | None = None
         self._unsure: _Commit | None = None
         self._settled: dict[int, frozenset[int]] = {}
         """Offsets that are committed without having been acked, by generation."""
@@ -115,7 +115,7 @@ class Transactions:
             return None
         return known.stored
 
-    def deliver(self, outgoing: Outgoing, ack: Ack) -> Delivered:  # noqa: ARG002 - all at the end
+    def deliver(self, outgoing: Outgoing, ack: Ack) -> DurableRows:  # noqa: ARG002 - all at the end
         """Commit all rows of *outgoing*, or those before the first that is refused."""
         batch = outgoing.batch
         rows = outgoing.rows(0, len(batch))
@@ -129,13 +129,13 @@ class Transactions:
                 if self._context.turns:
                     # We may have fenced the engine whose turn it is (Invariant 10).
                     text = f"{self._place}: taken again; whether this engine leads is asked anew"
-                    return Delivered(0, SinkUnavailable(text))
+                    return DurableRows(0, SinkUnavailable(text))
                 # However long that took, the slice is tried, so that there is an outcome.
                 ends = max(ends, time.monotonic() + self._client.seconds / 4)
             done = self._count_committed(batch, len(rows))
             found = self._transact(batch, rows, done, ends)
         except KafkaException as error:
-            return Delivered(done, self._recover_producer(error, ends))
+            return DurableRows(done, self._recover_producer(error, ends))
         if found.error is None:
             self._client.trouble = None
         return found
@@ -163,10 +163,10 @@ class Transactions:
             shard += 1
         return others
 
-    def _enter(self, ends: float) -> Progress | None:
+    def _enter(self, ends: float) -> GroupProgress | None:
         """Take our own id, commit that, and return the progress found."""
 
-        def take() -> Progress | None:
+        def take() -> GroupProgress | None:
             self._producer = self._client.producer(self._name(self._context.shard))
             return self._claim(self._producer, self._context.shard, ends)
 
@@ -196,7 +196,7 @@ class Transactions:
                     raise self._translate_error(error) from error
                 _wait_randomly()
 
-    def _claim(self, producer: Producer, shard: int, ends: float) -> Progress | None:
+    def _claim(self, producer: Producer, shard: int, ends: float) -> GroupProgress | None:
         """Take the id of *shard*, and commit that it has this epoch and number of shards."""
         self._call(ends, producer.init_transactions)
         alone = partial(self._commit_alone, producer, self._name(shard), ends)
@@ -212,17 +212,17 @@ class Transactions:
             self._known = newest
         return known
 
-    def _is_ours(self, known: Progress | None) -> bool:
+    def _is_ours(self, known: GroupProgress | None) -> bool:
         return known is not None and known.stored.shards == self._context.shards
 
-    def _of_this_log(self, known: Progress) -> bool:
+    def _of_this_log(self, known: GroupProgress) -> bool:
         """Return whether *known* is of our own log, and not of another engine that had its turn."""
         return known.stored.log_id == self._context.log_id
 
     def _is_stale(self, stored: StoredOffset) -> bool:
         return stored.log_id != self._context.log_id or stored.epoch < self._context.epoch
 
-    def _check_epoch(self, known: Progress | None) -> None:
+    def _check_epoch(self, known: GroupProgress | None) -> None:
         """Raise a fault when an engine with a newer epoch of this log has written *known*."""
         if known is None or not self._of_this_log(known):
             return
@@ -232,7 +232,7 @@ class Transactions:
                 f"{self._context.epoch}: another engine has opened the log since"
             )
 
-    def _read(self, shard: int, ends: float) -> Progress | None:
+    def _read(self, shard: int, ends: float) -> GroupProgress | None:
         """Return the last commit for *shard*."""
         try:
             return self._groups.read(self._name(shard), ends, stable=False)
@@ -267,14 +267,14 @@ class Transactions:
             (row for row, offset in enumerate(offsets) if offset not in settled), len(offsets)
         )
 
-    def _transact(self, batch: Entries, rows: list[Row], done: int, ends: float) -> Delivered:
+    def _transact(self, batch: Entries, rows: list[Row], done: int, ends: float) -> DurableRows:
         offsets, count = batch.offsets, len(rows)
-        refused, trouble = Delivered(0), Delivered(done)
+        refused, trouble = DurableRows(0), DurableRows(done)
         for _ in range(_ATTEMPTS):
             if count == done:
                 break
             producer = self._begin_transaction()
-            part = Slice(producer, rows[done:count], ends, self._client.batch_bytes())
+            part = SentSlice(producer, rows[done:count], ends, self._client.batch_bytes())
             part.deliver()
             if part.fatal is not None:
                 raise KafkaException(part.fatal)
@@ -285,9 +285,9 @@ class Transactions:
             self._abort(producer)
             if offset is not None:
                 # Rows before it are delivered now, none behind it (Invariant 9).
-                refused, count = Delivered(0, error, offset), batch.whole(done + guilty)
+                refused, count = DurableRows(0, error, offset), batch.whole(done + guilty)
                 continue
-            trouble = Delivered(done, error)
+            trouble = DurableRows(done, error)
             if not isinstance(error, SinkUnavailable) or time.monotonic() >= ends:
                 break
         if count == done:
@@ -301,7 +301,7 @@ class Transactions:
         return self._producer
 
     def _explain_failure(
-        self, part: Slice, producer: Producer, offsets: list[int], ends: float
+        self, part: SentSlice, producer: Producer, offsets: list[int], ends: float
     ) -> tuple[SinkError, int | None, int]:
         """Return why *part* failed, and the offset and the row of an entry at fault, if any."""
         failure = part.failure()
@@ -351,9 +351,9 @@ class Transactions:
         """Raise a fault that names the engine that has fenced us, if its epoch is newer."""
         self._check_epoch(self._read(self._context.shard, ends))
 
-    def _next(self, stored: StoredOffset) -> Progress:
+    def _next(self, stored: StoredOffset) -> GroupProgress:
         self._count += 1
-        return Progress(stored, f"{self._me}-{self._count}")
+        return GroupProgress(stored, f"{self._me}-{self._count}")
 
     def _commit_alone(
         self, producer: Producer, group: str, ends: float, place: TopicPartition

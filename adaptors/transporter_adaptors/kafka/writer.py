@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 from confluent_kafka import KafkaException
 
 from transporter.errors import Rejected
-from transporter_adaptors.kafka.client import Client
+from transporter_adaptors.kafka.client import ProducerFactory
 from transporter_adaptors.kafka.config import KafkaWriterConfig, is_topic
 from transporter_adaptors.kafka.failures import missing_topic, refused_topic, sink_error
-from transporter_adaptors.kafka.parts import Outgoing, Pace
+from transporter_adaptors.kafka.parts import Outgoing, PartSize
 from transporter_adaptors.kafka.probing import probe_writer
-from transporter_adaptors.kafka.slice import Slice
+from transporter_adaptors.kafka.slice import SentSlice
 from transporter_adaptors.kafka.topics import Topics
-from transporter_adaptors.kafka.transactions import Delivered, Transactions
+from transporter_adaptors.kafka.transactions import DurableRows, WriterTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +55,7 @@ class KafkaWriter:
     def __init__(self, config: KafkaWriterConfig) -> None:
         """Keep *config*. The client is made by :meth:`open`."""
         self._config = config
-        self._line: _Plain | Transactions | None = None
+        self._line: _Plain | WriterTransactions | None = None
         self._topics: Topics
 
     def open(self, context: WriterContext) -> StoredOffset | None:
@@ -66,19 +66,21 @@ class KafkaWriter:
             RouteFault: The settings or the rights do not allow it, or another engine has
                 opened the log since.
         """
-        client = Client(self._config, context.deadline)
+        client = ProducerFactory(self._config, context.deadline)
         self._topics = Topics(client, create=self._config.create_topics)
         fixed = self._config.fixed_topic
         if fixed is not None and not self._topics.has(fixed):
             raise self._missing(fixed)
-        self._line = Transactions(client, context) if self._config.transactional else _Plain(client)
+        self._line = (
+            WriterTransactions(client, context) if self._config.transactional else _Plain(client)
+        )
         return self._line.open()
 
     def write(self, batch: Entries, ack: Ack) -> None:
         """Send *batch* and wait for confirmations, at most for the context's deadline."""
         assert self._line is not None  # noqa: S101 - the engine has opened it
         outgoing = Outgoing(batch, self._topic, ids=self._config.id_headers)
-        found = self._line.deliver(outgoing, ack) if len(batch) else Delivered(0)
+        found = self._line.deliver(outgoing, ack) if len(batch) else DurableRows(0)
         if found.rows == len(batch):
             ack.all()
             return
@@ -125,11 +127,11 @@ class KafkaWriter:
 class _Plain:
     """Delivery with a producer that is kept over failures, because it keeps the order."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ProducerFactory) -> None:
         """Connect to nothing yet."""
         self._client = client
         self._producer: Producer | None = None
-        self._pace = Pace()
+        self._pace = PartSize()
 
     def open(self) -> StoredOffset | None:
         """Connect, and return ``None``, because Kafka stores no offset for us here."""
@@ -142,7 +144,7 @@ class _Plain:
             raise sink_error(self._client.trouble or error.args[0], place) from error
         return None
 
-    def deliver(self, outgoing: Outgoing, ack: Ack) -> Delivered:
+    def deliver(self, outgoing: Outgoing, ack: Ack) -> DurableRows:
         """Send each row of *outgoing* once, part by part, and return the confirmed ones.
 
         A part is acked when all of it is confirmed, before another one is sent.
@@ -151,7 +153,7 @@ class _Plain:
         ends = time.monotonic() + client.seconds
         done, rows = 0, outgoing.rows(0, self._pace.rows)
         while True:
-            part = Slice(self._connect(), rows, ends, client.batch_bytes())
+            part = SentSlice(self._connect(), rows, ends, client.batch_bytes())
             end = done + len(rows)
             rows = self._settle(part, outgoing, end)
             delivered = part.count_delivered()
@@ -159,14 +161,14 @@ class _Plain:
                 told = client.reason(part, offsets[done:end])
                 if part.fatal is not None:
                     self.close()  # Only a new client helps. Otherwise the old one keeps the order.
-                return Delivered(done + delivered, *told, acked=done)
+                return DurableRows(done + delivered, *told, acked=done)
             if not rows:
                 client.trouble = None
-                return Delivered(end, acked=done)
+                return DurableRows(end, acked=done)
             ack(offsets[done:end])
             done = end
 
-    def _settle(self, part: Slice, outgoing: Outgoing, end: int) -> list[Row]:
+    def _settle(self, part: SentSlice, outgoing: Outgoing, end: int) -> list[Row]:
         """Send *part*, wait for it, and return the rows that follow, from row *end* on."""
         begun = time.monotonic()
         part.send()

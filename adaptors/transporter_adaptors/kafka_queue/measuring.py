@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from transporter.queue.backlog import BacklogEstimator
-from transporter_adaptors.kafka.survey import Survey
+from transporter_adaptors.kafka.survey import ClusterSurvey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ class Measuring:
         self._consumer = consumer
         self._estimator = BacklogEstimator(settings, consumer.queue)
         self._executor = ThreadPoolExecutor(1, "queue-measuring")
-        self._survey = Survey[_Held](self._ask)
+        self._survey = ClusterSurvey[_Held](self._ask)
         self._shown = 0.0
 
     def measure(self, resume: Resume, oldest: Callable[[], float | None]) -> None:

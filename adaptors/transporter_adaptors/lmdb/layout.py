@@ -20,7 +20,7 @@ LATEST: Final = b"latest"
 """Database of the newest data of each key: ``<namespace> 0x00 <key>`` → data."""
 
 PROGRESS: Final = b"progress"
-"""Database of ``<route>/<shard>`` → a JSON object, see :class:`Progress`."""
+"""Database of ``<route>/<shard>`` → a JSON object, see :class:`StoredProgress`."""
 
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -69,7 +69,7 @@ def whole_entry(entry: Entry) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StoredProgress:
     """The progress of a route's shard, and the number of entries that it wrote in all.
 
     ``entries`` counts every delivery since the database was made. A repeated
@@ -84,7 +84,7 @@ class Progress:
         return json.dumps({**asdict(self.stored), "entries": self.entries}).encode()
 
     @classmethod
-    def decode(cls, text: bytes) -> Progress:
+    def decode(cls, text: bytes) -> StoredProgress:
         """Parse the JSON object of :meth:`encode`."""
         fields: dict[str, Any] = json.loads(text)
         entries = fields.pop("entries")

@@ -13,7 +13,7 @@ from transporter_adaptors.lmdb.config import LmdbWriterConfig
 from transporter_adaptors.lmdb.layout import (
     LATEST,
     PROGRESS,
-    Progress,
+    StoredProgress,
     entries_of,
     latest_key,
     offset_key,
@@ -123,7 +123,7 @@ class LmdbWriter:
             if written:
                 known = before.stored if before else None
                 stored = self._context.stored(batch.generation, offsets[written - 1], known)
-                progress = Progress(stored, (before.entries if before else 0) + written)
+                progress = StoredProgress(stored, (before.entries if before else 0) + written)
                 transaction.put(self._slot, progress.encode(), db=database.progress_db)
             return written, refused
 
@@ -131,12 +131,14 @@ class LmdbWriter:
         ack(offsets[:written])
         return refused
 
-    def _check_epoch(self, transaction: lmdb.Transaction, database: _Database) -> Progress | None:
+    def _check_epoch(
+        self, transaction: lmdb.Transaction, database: _Database
+    ) -> StoredProgress | None:
         """Return the stored progress, or raise if this epoch may no longer write."""
         text = transaction.get(self._slot, db=database.progress_db)
         if text is None:
             return None
-        before = Progress.decode(bytes(text))
+        before = StoredProgress.decode(bytes(text))
         context, stored = self._context, before.stored
         if stored.log_id == context.log_id and stored.epoch > context.epoch:
             raise RouteFault(
@@ -201,11 +203,11 @@ class _Database:
             environment.close()
             raise
 
-    def progress(self, slot: bytes) -> Progress | None:
+    def progress(self, slot: bytes) -> StoredProgress | None:
         """Return the progress of *slot*."""
         with self.environment.begin(db=self.progress_db) as transaction:
             text = transaction.get(slot)
-        return Progress.decode(bytes(text)) if text else None
+        return StoredProgress.decode(bytes(text)) if text else None
 
     def transact(self, body: Callable[[lmdb.Transaction], _T]) -> _T:
         """Run *body* in a write transaction, again in a larger map when it is full.

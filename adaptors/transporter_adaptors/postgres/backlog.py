@@ -9,7 +9,7 @@ from psycopg.pq import TransactionStatus
 
 if TYPE_CHECKING:
     from transporter.adaptor import Resume
-    from transporter_adaptors.postgres.columns import Columns
+    from transporter_adaptors.postgres.columns import OutboxColumns
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
 
@@ -45,7 +45,7 @@ class Backlog:
         self,
         connection: Connection,
         table: TableName,
-        columns: Columns,
+        columns: OutboxColumns,
         resume: Resume,
         now: float,
     ) -> None:

@@ -18,8 +18,8 @@ from transporter.message import Entries, with_offsets
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter_adaptors.postgres.gaps import Bounds
-    from transporter_adaptors.postgres.outbox import Found, Outbox
+    from transporter_adaptors.postgres.gaps import IdBounds
+    from transporter_adaptors.postgres.outbox import Outbox, PolledRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Claimed:
     A ``purge`` that has failed may be called again.
     """
 
-    found: Found
+    found: PolledRows
     purge: Callable[[], None]
 
 
@@ -43,14 +43,14 @@ class Claim(Protocol):
     def holding(self) -> bool:
         """Whether no more rows can be claimed before the last ones are purged."""
 
-    def claim(self, bounds: Bounds, rows: int, size: int) -> Claimed:
+    def claim(self, bounds: IdBounds, rows: int, size: int) -> Claimed:
         """Claim rows within *bounds*: up to *rows*, about *size* bytes, at least one if any."""
 
     def end_transaction(self) -> None:
         """Close any open transaction, because the claimed rows are waiting to be logged."""
 
 
-class Mark:
+class MarkClaim:
     """A claim that marks rows with the leader id in its own transaction, and purges by id and mark.
 
     No transaction is open while rows are logged. Rows that an earlier leader
@@ -63,7 +63,7 @@ class Mark:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
 
-    def claim(self, bounds: Bounds, rows: int, size: int) -> Claimed:
+    def claim(self, bounds: IdBounds, rows: int, size: int) -> Claimed:
         """Mark the rows, so that no later look of this term returns them again."""
         found = self._outbox.mark(bounds, rows, size)
         return Claimed(found, partial(self._outbox.purge, found.ids))
@@ -72,7 +72,7 @@ class Mark:
         """Do nothing, because no transaction is open."""
 
 
-class Take:
+class TakeClaim:
     """A claim that copies rows out of a snapshot and deletes them in the same transaction.
 
     The transaction is open from a look that found rows until their purge, or until the log
@@ -92,7 +92,7 @@ class Take:
         """Whether the last rows are not purged."""
         return self._holding
 
-    def claim(self, bounds: Bounds, rows: int, size: int) -> Claimed:
+    def claim(self, bounds: IdBounds, rows: int, size: int) -> Claimed:
         """Copy the rows, and keep the transaction open only when there are some."""
         self._outbox.begin()
         try:
@@ -109,7 +109,7 @@ class Take:
             self._open = False
             self._outbox.roll_back()
 
-    def _purge(self, low: int, found: Found) -> None:
+    def _purge(self, low: int, found: PolledRows) -> None:
         """Delete the copied rows in their own snapshot, or else by content.
 
         The snapshot serves once. When its transaction has failed the rows are
@@ -119,7 +119,7 @@ class Take:
         if not (self._open and self._delete(low, found)):
             self._outbox.purge_logged(Entries(with_offsets(found.messages, 0, 0)))
 
-    def _delete(self, low: int, found: Found) -> bool:
+    def _delete(self, low: int, found: PolledRows) -> bool:
         """Delete and commit, and return whether that matched exactly the copied rows."""
         self._open = False
         exact = False

@@ -20,7 +20,7 @@ LONGEST: Final = 63
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class OutboxColumns:
     """The columns of an outbox as the database spells them, by role."""
 
     id: str = "id"
@@ -104,6 +104,6 @@ class ColumnsConfig(BaseModel):
         return {role: name for role, name in self if name != type(self).model_fields[role].default}
 
     @property
-    def names(self) -> Columns:
+    def names(self) -> OutboxColumns:
         """The columns' names as the database spells them."""
-        return Columns(**{role: TableName.parse(text).name for role, text in self})
+        return OutboxColumns(**{role: TableName.parse(text).name for role, text in self})

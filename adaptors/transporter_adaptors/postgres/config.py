@@ -8,7 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, model_va
 
 from transporter.adaptor import AdaptorConfig, Duration, Size
 from transporter.election.config import Dsn, Election
-from transporter_adaptors.postgres.columns import Columns, ColumnsConfig
+from transporter_adaptors.postgres.columns import ColumnsConfig, OutboxColumns
 from transporter_adaptors.postgres.router import RouterConfig
 from transporter_adaptors.postgres.table import TableName
 
@@ -83,7 +83,7 @@ class OutboxConfig(AdaptorConfig):
         return self
 
     @property
-    def names(self) -> Columns:
+    def names(self) -> OutboxColumns:
         """The columns of the table's rows, as the database spells them."""
         if self.router is None:
             return self.columns.names

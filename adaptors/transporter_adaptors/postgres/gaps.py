@@ -54,7 +54,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Poll:
     """The result of one look at the table.
 
     Attributes:
@@ -82,7 +82,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class IdBounds:
     """The range of a look: ids from *low* on, and gaps below, each with first, last and *until*.
 
     A gap is read only if a transaction of *waited* with a number of at most *until* has visibly
@@ -95,7 +95,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class IdGap:
     """Ids *first* to *last*, missing when numbers below *horizon* were in flight."""
 
     first: int
@@ -105,7 +105,7 @@ class Gap:
     held: bool = False
 
 
-class Gaps:
+class IdGaps:
     """The open and held gaps of one term, and the highest id seen. Not thread-safe.
 
     At first everything is unknown: the ids below the first row found are
@@ -115,7 +115,7 @@ class Gaps:
 
     def __init__(self) -> None:
         self._high = LOWEST - 1
-        self._gaps: list[Gap] = []
+        self._gaps: list[IdGap] = []
         self._waited: Sequence[int] = ()
 
     @property
@@ -124,12 +124,12 @@ class Gaps:
         return [(gap.first, gap.last) for gap in self._gaps]
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> IdBounds:
         """The range of the next look."""
         gaps = [(gap.first, gap.last, gap.horizon if gap.held else HIGHEST) for gap in self._gaps]
-        return Bounds(self._high + 1, gaps, self._waited)
+        return IdBounds(self._high + 1, gaps, self._waited)
 
-    def observe(self, look: Look) -> None:
+    def observe(self, look: Poll) -> None:
         """Apply the result of *look*, which was within the bounds or had none."""
         running = look.snapshot.running
         ended = min((number for number in self._waited if number not in running), default=HIGHEST)
@@ -146,16 +146,16 @@ class Gaps:
         self._waited = running[: bisect_right(running, last_held)]
         self._gaps = _merge_neighbours(gaps, self._waited)
 
-    def _new_gaps(self, look: Look) -> Iterator[Gap]:
+    def _new_gaps(self, look: Poll) -> Iterator[IdGap]:
         new = look.ids[bisect_right(look.ids, self._high) :]
         if not new or new[-1] - self._high == len(new):
             return
         for before, after in pairwise((self._high, *new)):
             if after - before > 1:
-                yield Gap(before + 1, after - 1, look.horizon)
+                yield IdGap(before + 1, after - 1, look.horizon)
 
 
-def _split_gap(gap: Gap, ids: Sequence[int]) -> Iterator[Gap]:
+def _split_gap(gap: IdGap, ids: Sequence[int]) -> Iterator[IdGap]:
     """Yield the rest of *gap* after the rows of *ids* have come."""
     came = ids[bisect_left(ids, gap.first) : bisect_right(ids, gap.last)]
     if not came:
@@ -166,7 +166,7 @@ def _split_gap(gap: Gap, ids: Sequence[int]) -> Iterator[Gap]:
             yield replace(gap, first=before + 1, last=after - 1)
 
 
-def _settle(gap: Gap, look: Look, ended: int) -> Gap | None:
+def _settle(gap: IdGap, look: Poll, ended: int) -> IdGap | None:
     """Return the state of *gap* after *look*, or ``None`` when it is closed.
 
     *ended* is the lowest awaited number, of those that held gaps wait for, whose end the look saw.
@@ -182,7 +182,7 @@ def _settle(gap: Gap, look: Look, ended: int) -> Gap | None:
     return replace(gap, passed=gap.passed or (look.settling and look.snapshot.xmax > gap.horizon))
 
 
-def _merge_neighbours(gaps: list[Gap], waited: Sequence[int]) -> list[Gap]:
+def _merge_neighbours(gaps: list[IdGap], waited: Sequence[int]) -> list[IdGap]:
     """Merge neighbours until :data:`MOST_GAPS` are left. The rows between them are read again.
 
     Merges only gaps that wait for the same transactions, or for none. There are never more
@@ -202,7 +202,7 @@ def _merge_neighbours(gaps: list[Gap], waited: Sequence[int]) -> list[Gap]:
     return gaps
 
 
-def _merge_pairs(gaps: Sequence[Gap]) -> Iterator[Gap]:
+def _merge_pairs(gaps: Sequence[IdGap]) -> Iterator[IdGap]:
     for place in range(0, len(gaps), 2):
         pair = gaps[place : place + 2]
         yield replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import EnvironmentFault, SourceUnavailable
-from transporter_adaptors.postgres.columns import Columns
+from transporter_adaptors.postgres.columns import OutboxColumns
 from transporter_adaptors.postgres.router import RoutedColumns
 from transporter_adaptors.postgres.session import faults
 from transporter_adaptors.postgres.table import TableName
@@ -94,7 +94,7 @@ def locate(
     connection: Connection,
     table: TableName,
     rights: Sequence[str] = _RIGHTS,
-    columns: Columns | None = None,
+    columns: OutboxColumns | None = None,
 ) -> TableName:
     """Return the full name of *table* after checking that it is complete and usable.
 
@@ -122,7 +122,7 @@ def locate(
         held = dict(zip(_RIGHTS, granted, strict=True))
         _check_rights(full, [(right, held[right]) for right in rights], connection.info.user)
         present = dict(connection.execute(_ATTRIBUTES, [oid]).fetchall())
-        columns = columns or Columns()
+        columns = columns or OutboxColumns()
         if isinstance(columns, RoutedColumns):
             _check_routed(full, columns, present, partitioned=partitioned)
         else:
@@ -137,14 +137,14 @@ def locate(
 
 
 def caching_sequences(
-    connection: Connection, table: TableName, columns: Columns | None = None
+    connection: Connection, table: TableName, columns: OutboxColumns | None = None
 ) -> list[str]:
     """Return problem and remedy for each sequence of *table*'s ids that sessions cache.
 
     A session inserts its cached numbers behind higher ones of other sessions. Order is then
     lost, and nothing could detect it afterwards.
     """
-    column = (columns or Columns()).id
+    column = (columns or OutboxColumns()).id
     with faults(f"cannot look up the sequence of the outbox table {table}"):
         name = table.identifier.as_string(connection)
         oid = connection.execute("SELECT %s::regclass::oid", [name]).fetchone()
@@ -183,7 +183,7 @@ def _check_rights(table: TableName, needed: list[tuple[str, bool]], role: str) -
         )
 
 
-def _check_columns(table: TableName, columns: Columns, present: dict[str, str]) -> None:
+def _check_columns(table: TableName, columns: OutboxColumns, present: dict[str, str]) -> None:
     wrong = [
         f"{_label(role, name)} is {present[name]}, not {' or '.join(sorted(_TYPES[role]))}"
         if name in present
@@ -234,7 +234,7 @@ def _check_routed(
 
 
 def _check_changeable(
-    table: TableName, columns: Columns, rights: Sequence[str], events: int, *, mark: bool
+    table: TableName, columns: OutboxColumns, rights: Sequence[str], events: int, *, mark: bool
 ) -> None:
     needed = _DELETES | (_UPDATES if "UPDATE" in rights else 0)
     wrong = ""
@@ -249,7 +249,7 @@ def _check_changeable(
         )
 
 
-def _not_indexed(table: TableName, columns: Columns, *, partitioned: bool) -> str:
+def _not_indexed(table: TableName, columns: OutboxColumns, *, partitioned: bool) -> str:
     if partitioned:
         return (
             f"the table {table} is not an outbox: rows of all partitions are read by "
@@ -264,5 +264,5 @@ def _not_indexed(table: TableName, columns: Columns, *, partitioned: bool) -> st
 
 
 def _label(role: str, name: str) -> str:
-    usual = name == getattr(Columns(), role)
+    usual = name == getattr(OutboxColumns(), role)
     return name if usual else f"{TableName(name)} (columns: {role})"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from transporter.election.config import make_elector
-from transporter.election.elector import Alone
-from transporter.election.state_machine import Change, Standing
+from transporter.election.elector import SoleElector
+from transporter.election.state_machine import Standing, StandingChange
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -24,7 +24,7 @@ _PULSES: Final = 10
 """Least number of times that the elector is polled in a term."""
 
 
-class Candidacy:
+class Leadership:
     """One reader's part in the election of *outbox*'s leader. Not thread-safe.
 
     Reports the beginnings and ends of its terms to *resume*.
@@ -33,7 +33,7 @@ class Candidacy:
     def __init__(self, election: Election, outbox: str, dsn: SecretStr, resume: Resume) -> None:
         """Take part from the first :meth:`pulse` on, but connect to nothing yet."""
         self._elector: Elector = make_elector(election, outbox, dsn)
-        self._length = None if isinstance(self._elector, Alone) else election_term(election)
+        self._length = None if isinstance(self._elector, SoleElector) else election_term(election)
         self._resume = resume
         self._term: Term | None = None
         self._barred = 0.0
@@ -61,10 +61,10 @@ class Candidacy:
             self._resume.tell("election-unavailable", problem=pulse.problem)
         self._problem = pulse.problem
         for each in pulse.transitions:
-            if each.change is Change.ACQUIRED:
+            if each.change is StandingChange.ACQUIRED:
                 self._new = self._new or not each.again
             else:
-                self._end_term(each.why, revoked=each.change is Change.REVOKED)
+                self._end_term(each.why, revoked=each.change is StandingChange.REVOKED)
         return self._term is not None
 
     def may_begin(self, now: float) -> bool:

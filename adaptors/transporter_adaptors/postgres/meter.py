@@ -8,7 +8,7 @@ INTERVAL: Final = 5.0
 """Seconds between two readings."""
 
 
-class Meter:
+class RowMeter:
     """Counter of purged rows with a reading at most each :data:`INTERVAL`, and none while idle."""
 
     def __init__(self) -> None:

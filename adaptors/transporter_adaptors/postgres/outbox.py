@@ -18,12 +18,18 @@ from psycopg.pq import TransactionStatus
 
 from transporter.errors import SourceError, SourceUnavailable
 from transporter.message import MESSAGE_SCHEMA
-from transporter_adaptors.postgres.columns import Columns
+from transporter_adaptors.postgres.columns import OutboxColumns
 from transporter_adaptors.postgres.gaps import Snapshot
 from transporter_adaptors.postgres.leaders import is_same_log
 from transporter_adaptors.postgres.packed import Packed, unpack_rows
 from transporter_adaptors.postgres.recognition import logged_ids, logged_rows, match_rows
-from transporter_adaptors.postgres.rows import Large, Row, report_large, to_batch, unloggable
+from transporter_adaptors.postgres.rows import (
+    LargeRow,
+    OutboxRow,
+    report_large,
+    to_batch,
+    unloggable,
+)
 from transporter_adaptors.postgres.session import TooSlow, faults, texts_as_stored
 from transporter_adaptors.postgres.statements import compose
 
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from transporter.message import Entries
-    from transporter_adaptors.postgres.gaps import Bounds
+    from transporter_adaptors.postgres.gaps import IdBounds
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres.term import Term
@@ -45,7 +51,7 @@ class TooMuch(SourceUnavailable):
     """A look asked for more rows than a statement has time for, and claimed none."""
 
 
-class Found(NamedTuple):
+class PolledRows(NamedTuple):
     """The rows of one look by id, with a message each, and its snapshot.
 
     Attributes:
@@ -89,17 +95,17 @@ class Outbox:
         table: TableName,
         term: Term,
         source: str,
-        columns: Columns | None = None,
+        columns: OutboxColumns | None = None,
     ) -> None:
         self._cursor = connection.cursor(binary=True)
         self._term = term
         self._name, self._source = str(table), source
-        self._columns = columns or Columns()
+        self._columns = columns or OutboxColumns()
         self._sql = compose(table, self._columns, term.terms, connection)
         # Each id takes the server more room than it takes us (Invariant 17).
         self._kept: set[int] = set()
 
-    def mark(self, bounds: Bounds, rows: int, size: int) -> Found:
+    def mark(self, bounds: IdBounds, rows: int, size: int) -> PolledRows:
         """Mark up to *rows* rows within *bounds*, about *size* bytes, and return them.
 
         Includes rows that an earlier leader marked, but none that were marked in this
@@ -107,7 +113,7 @@ class Outbox:
         """
         return self._find(self._sql.mark, bounds, rows, size)
 
-    def copy(self, bounds: Bounds, rows: int, size: int) -> Found:
+    def copy(self, bounds: IdBounds, rows: int, size: int) -> PolledRows:
         """Return up to *rows* rows within *bounds*, about *size* bytes, changing nothing.
 
         Includes all rows of the transaction's snapshot from ``bounds.low`` to the last
@@ -116,14 +122,14 @@ class Outbox:
         """
         return self._find(self._sql.copy, bounds, rows, size)
 
-    def _find(self, statement: bytes, bounds: Bounds, rows: int, size: int) -> Found:
+    def _find(self, statement: bytes, bounds: IdBounds, rows: int, size: int) -> PolledRows:
         found = self._look(statement, bounds, rows=rows, bytes=size)
         term, candidates, snapshot, horizon, large, *columns = found[0]
         self._require_term(term)
         packed = Packed(*columns)
         cut = candidates >= rows or candidates > len(packed.ids) + len(large)
         ids, messages = self._messages(packed, large)
-        return Found(ids, messages, cut, Snapshot.parse(snapshot.decode()), horizon)
+        return PolledRows(ids, messages, cut, Snapshot.parse(snapshot.decode()), horizon)
 
     def _messages(self, packed: Packed, large: list[int]) -> tuple[list[int], pa.RecordBatch]:
         """Return ids and messages: the rows of *packed*, and reports of *large* ones."""
@@ -143,15 +149,17 @@ class Outbox:
 
         A large row that was deleted meanwhile is not reported.
         """
-        rows, kept = self._with_large([Row(*row[:-1]) for row in self.read_rows(ids)], large)
+        rows, kept = self._with_large([OutboxRow(*row[:-1]) for row in self.read_rows(ids)], large)
         self._kept.update(kept)
         return [row.id for row in rows], to_batch(rows, self._source, self._columns)
 
-    def _with_large(self, found: list[Row], large: Iterable[int]) -> tuple[list[Row], set[int]]:
+    def _with_large(
+        self, found: list[OutboxRow], large: Iterable[int]
+    ) -> tuple[list[OutboxRow], set[int]]:
         """Return *found* and *large* rows in order, and the ids of those that are only reported."""
         table, columns = self._source, self._columns
         kept = [big for row in found if (big := unloggable(row, table, columns))]
-        kept += [Large(*row) for row in self._run(self._sql.large, ids=_array(large))]
+        kept += [LargeRow(*row) for row in self._run(self._sql.large, ids=_array(large))]
         told_of = {big.id: report_large(big, self._name, table, columns) for big in kept}
         rows = sorted(({row.id: row for row in found} | told_of).values(), key=itemgetter(0))
         return rows, set(told_of)
@@ -173,13 +181,13 @@ class Outbox:
         with faults(self._doing):
             self._cursor.execute(command)
 
-    def peek(self, bounds: Bounds) -> Peeked:
+    def peek(self, bounds: IdBounds) -> Peeked:
         """Return whether a claim within *bounds* would find a row, writing nothing."""
         ((waiting, term, snapshot),) = self._look(self._sql.peek, bounds)
         self._require_term(term)
         return Peeked(waiting, Snapshot.parse(snapshot.decode()))
 
-    def _look(self, statement: bytes, bounds: Bounds, **most: int) -> list[tuple[Any, ...]]:
+    def _look(self, statement: bytes, bounds: IdBounds, **most: int) -> list[tuple[Any, ...]]:
         try:
             return self._run(statement, **_limits(bounds), **most)
         except TooSlow as slow:
@@ -239,7 +247,7 @@ class Outbox:
         logged = logged_rows(entries, self._source)
         found = self.read_rows(number for _, number in logged)
         missing = {number for _, number in logged} - {row[0] for row in found}
-        rows, kept = self._with_large([Row(*row[:-1]) for row in found], missing)
+        rows, kept = self._with_large([OutboxRow(*row[:-1]) for row in found], missing)
         equal = match_rows(entries, to_batch(rows, self._source, self._columns))
         adopted = {row.id for row, known in zip(rows, equal, strict=True) if known}
         self._kept |= kept & adopted
@@ -324,7 +332,7 @@ class Outbox:
         )
 
 
-def _limits(bounds: Bounds) -> dict[str, object]:
+def _limits(bounds: IdBounds) -> dict[str, object]:
     firsts, lasts, untils = zip(*bounds.gaps, strict=True) if bounds.gaps else ((), (), ())
     return {
         "low": bounds.low,

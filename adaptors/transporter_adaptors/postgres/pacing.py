@@ -24,7 +24,7 @@ So a slow or distant server is queried less often, down to once an interval."""
 
 
 @dataclass(slots=True)
-class Pace:
+class PollPace:
     """A schedule of looks. Not thread-safe.
 
     A look is due at once after one that left rows behind and after a notification. Otherwise

@@ -15,9 +15,9 @@ from transporter.adaptor import Batch
 from transporter.errors import SourceError, SourceUnavailable
 from transporter_adaptors.postgres import term
 from transporter_adaptors.postgres.backlog import Backlog
-from transporter_adaptors.postgres.claims import Mark, Take
+from transporter_adaptors.postgres.claims import MarkClaim, TakeClaim
 from transporter_adaptors.postgres.config import OutboxConfig
-from transporter_adaptors.postgres.gaps import LOWEST, Bounds, Gaps, Look
+from transporter_adaptors.postgres.gaps import LOWEST, IdBounds, IdGaps, Poll
 from transporter_adaptors.postgres.inspection import (
     caching_sequences,
     describe_polling,
@@ -25,10 +25,10 @@ from transporter_adaptors.postgres.inspection import (
     locate,
 )
 from transporter_adaptors.postgres.leaders import lineage_of
-from transporter_adaptors.postgres.leadership import Candidacy, election_term
-from transporter_adaptors.postgres.meter import Meter
+from transporter_adaptors.postgres.leadership import Leadership, election_term
+from transporter_adaptors.postgres.meter import RowMeter
 from transporter_adaptors.postgres.outbox import Fenced, Outbox, TooMuch
-from transporter_adaptors.postgres.pacing import Pace, Portion
+from transporter_adaptors.postgres.pacing import PollPace, Portion
 from transporter_adaptors.postgres.position import Position
 from transporter_adaptors.postgres.probing import probe_outbox
 from transporter_adaptors.postgres.recognition import unpurged_batches
@@ -48,7 +48,7 @@ _SPARSE: Final = 8
 """Rows of a batch for each one that is left, above which only those left are kept."""
 _REOPENED: Final = -1
 """Number of the batch of all entries that earlier terms logged and did not deliver."""
-_CLAIMS: Final[dict[str, type[Mark | Take]]] = {"mark": Mark, "take": Take}
+_CLAIMS: Final[dict[str, type[MarkClaim | TakeClaim]]] = {"mark": MarkClaim, "take": TakeClaim}
 
 
 @dataclass(slots=True)
@@ -102,21 +102,21 @@ class OutboxReader:
         self._term_length = election_term(config.elector)
         self._connection: Connection | None = None
         self._resume: Resume | None = None
-        self._candidacy: Candidacy | None = None
+        self._candidacy: Leadership | None = None
         self._outbox: Outbox | None = None
         self._claim: Claim | None = None
         self._known: list[Entries] = []
         self._found, self._number = self._table, 0
         self._lineage, self._undecided_until = "", 0.0
         self._undecided = self._notified = False
-        self._meter, self._backlog = Meter(), Backlog()
+        self._meter, self._backlog = RowMeter(), Backlog()
         limit = statement_limit(self._term_length)
         self._portion = Portion(config.batch_rows, config.batch_bytes, limit)
         self._reset(Position(0, 0))
 
     def _reset(self, last: Position) -> None:
-        self._gaps = Gaps()
-        self._pace = Pace(self._config.poll_interval, self._notified)
+        self._gaps = IdGaps()
+        self._pace = PollPace(self._config.poll_interval, self._notified)
         self._batch, self._purged = last.batch, last.purged
         self._logged: dict[int, _Logged] = {}
         self._due: deque[_Logged] = deque()
@@ -142,7 +142,7 @@ class OutboxReader:
             problem = describe_polling(self._found, config.notify_channel, config.poll_interval)
             resume.tell("outbox-polled", table=str(self._found), problem=problem)
         self._listen(connection)
-        self._candidacy = Candidacy(config.elector, str(self._found), config.dsn, resume)
+        self._candidacy = Leadership(config.elector, str(self._found), config.dsn, resume)
         self._lineage = Position.parse(position).lineage if position else ""
         patience = max(_PATIENCE, 2 * (self._term_length or 0.0))
         self._undecided, self._undecided_until = True, monotonic() + patience
@@ -179,7 +179,7 @@ class OutboxReader:
             self._stop_leading()
         return self._outbox is not None
 
-    def _begin(self, connection: Connection, candidacy: Candidacy) -> None:
+    def _begin(self, connection: Connection, candidacy: Leadership) -> None:
         """Begin a term: continue with the logged entries, or supersede them (Invariant 10).
 
         Rows that were delivered until now are purged in either case (Invariant 7).
@@ -217,7 +217,7 @@ class OutboxReader:
             self._logged[_REOPENED] = _Logged(ids, partial(outbox.purge, ids), len(ids))
             yield str(Position(_REOPENED, 0)), offsets
 
-    def _adopt_logged(self, outbox: Outbox, candidacy: Candidacy) -> list[tuple[int, int]] | None:
+    def _adopt_logged(self, outbox: Outbox, candidacy: Leadership) -> list[tuple[int, int]] | None:
         """Adopt the entries that earlier terms logged and did not deliver.
 
         Returns:
@@ -299,7 +299,7 @@ class OutboxReader:
         self._pace.begin(began)
         try:
             claimed, look = self._find(
-                Bounds(LOWEST) if sweep else self._gaps.bounds,
+                IdBounds(LOWEST) if sweep else self._gaps.bounds,
                 settling=self._pace.settling_due(began),
                 peek=not hurry,
             )
@@ -324,16 +324,16 @@ class OutboxReader:
             self._pace.record_sweep(began, ended)
         return claimed if look.ids else None
 
-    def _find(self, bounds: Bounds, *, settling: bool, peek: bool) -> tuple[Claimed | None, Look]:
+    def _find(self, bounds: IdBounds, *, settling: bool, peek: bool) -> tuple[Claimed | None, Poll]:
         """Claim waiting rows. With *peek* look first, so that an idle look writes nothing."""
         outbox, claim = self._open_parts
         if peek and not (seen := outbox.peek(bounds)).waiting:
-            return None, Look((), seen.snapshot, settling=settling)
+            return None, Poll((), seen.snapshot, settling=settling)
         began = monotonic()
         claimed = claim.claim(bounds, self._portion.rows, self._portion.size)
         self._portion.record_duration(monotonic() - began)
         found = claimed.found
-        return claimed, Look(found.ids, found.snapshot, found.horizon, found.cut, settling)
+        return claimed, Poll(found.ids, found.snapshot, found.horizon, found.cut, settling)
 
     def _ask_for_less(self, slow: TooMuch) -> None:
         """Halve the size of the next look, or raise *slow* if it was for a single row."""

@@ -14,7 +14,7 @@ from psycopg import sql
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from transporter.message import JSON
-from transporter_adaptors.postgres.columns import ColumnName, Columns
+from transporter_adaptors.postgres.columns import ColumnName, OutboxColumns
 from transporter_adaptors.postgres.table import TableName, escape_percent
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class RouterConfig(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class RoutedColumns(Columns):
+class RoutedColumns(OutboxColumns):
     """The columns of an event router's table. ``leader`` is empty where rows are not marked."""
 
     router: RouterConfig = field(kw_only=True)
@@ -115,7 +115,7 @@ class RoutedColumns(Columns):
 
     def items(self) -> Iterator[tuple[str, str]]:
         """Yield each role with its name in errors: the column from which it is made."""
-        return ((role, name) for role, name in Columns.items(self) if role != "router")
+        return ((role, name) for role, name in OutboxColumns.items(self) if role != "router")
 
     def in_query(self, alias: str) -> dict[str, sql.Composable]:
         """Return an expression over *alias* for each role, for a statement with parameters."""

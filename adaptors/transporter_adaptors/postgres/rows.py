@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from transporter.message import ERROR_HEADER, HEADERS_TYPE, MESSAGE_SCHEMA
-from transporter_adaptors.postgres.columns import Columns
+from transporter_adaptors.postgres.columns import OutboxColumns
 from transporter_adaptors.postgres.table import TableName
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _INFINITY: Final = {2**63 - 1: "infinity", -(2**63): "-infinity"}
 Texts = list[bytes | None]
 
 
-class Row(NamedTuple):
+class OutboxRow(NamedTuple):
     """One row of the outbox, in the order in which the statements select the columns."""
 
     id: int
@@ -44,7 +44,7 @@ class Row(NamedTuple):
     header_values: Texts | None
 
 
-class Large(NamedTuple):
+class LargeRow(NamedTuple):
     """The place and the sizes of a row that is too large for the log.
 
     ``topic`` and ``key`` are ``None`` when they have more than :data:`CARRIED` bytes.
@@ -68,20 +68,20 @@ class Large(NamedTuple):
 
 
 ROLES: Final = ("id", "created", "topic", "key", "value", "header_keys", "header_values")
-"""Names of a :class:`Row`'s columns in the settings."""
+"""Names of a :class:`OutboxRow`'s columns in the settings."""
 LARGEST: Final = 8 * 1024**2 - 16 * 1024
 """Maximum bytes of a row, with 8 for each element of an array, that the log surely accepts."""
 CARRIED: Final = 64 * 1024
 """Maximum bytes of a topic or a key in an entry about a large row."""
-_USUAL: Final = Columns()
+_USUAL: Final = OutboxColumns()
 
 
 def to_batch(
-    rows: Sequence[Sequence[Any]], table: str, columns: Columns = _USUAL
+    rows: Sequence[Sequence[Any]], table: str, columns: OutboxColumns = _USUAL
 ) -> pa.RecordBatch:
     """Turn *rows* of *table* into messages, one each, in the same order.
 
-    A row's first cells are those of :class:`Row`, and further ones are ignored. A row that
+    A row's first cells are those of :class:`OutboxRow`, and further ones are ignored. A row that
     cannot be a message (see :func:`flaw`) becomes one with its raw *columns* as data and
     the problem in a ``transporter-error`` header.
     """
@@ -90,17 +90,17 @@ def to_batch(
     try:
         return check_texts(_assemble(rows, table, columns.content_type))
     except (TypeError, ValueError, pa.ArrowException):
-        cells = [Row(*row[: len(ROLES)]) for row in rows]
+        cells = [OutboxRow(*row[: len(ROLES)]) for row in rows]
         sound = [_loggable_row(row, table, columns) for row in cells]
         return _assemble(sound, table, columns.content_type)
 
 
-def _loggable_row(row: Row, table: str, columns: Columns) -> Row:
+def _loggable_row(row: OutboxRow, table: str, columns: OutboxColumns) -> OutboxRow:
     why = flaw(row, columns)
     return row if why is None else _report_flaw(row, why, table, columns)
 
 
-def unloggable(row: Row, table: str, columns: Columns = _USUAL) -> Large | None:
+def unloggable(row: OutboxRow, table: str, columns: OutboxColumns = _USUAL) -> LargeRow | None:
     """Return the sizes of *row* if its message from :func:`to_batch` is too large for the log.
 
     Only a row with a flaw can be so: its columns take more room as JSON.
@@ -109,7 +109,7 @@ def unloggable(row: Row, table: str, columns: Columns = _USUAL) -> Large | None:
     if made is row or sum(map(_bytes, made[2:])) <= LARGEST:
         return None
     topic, key = (cell if _bytes(cell) <= CARRIED else None for cell in (row.topic, row.key))
-    return Large(row.id, row.create_time, topic, key, *map(_bytes, row[2:]))
+    return LargeRow(row.id, row.create_time, topic, key, *map(_bytes, row[2:]))
 
 
 def _bytes(cell: object) -> int:
@@ -118,7 +118,9 @@ def _bytes(cell: object) -> int:
     return len(cell) if isinstance(cell, bytes) else 0
 
 
-def report_large(row: Large, full: str, table: str, columns: Columns = _USUAL) -> Row:
+def report_large(
+    row: LargeRow, full: str, table: str, columns: OutboxColumns = _USUAL
+) -> OutboxRow:
     """Return a message in place of *row* of *table*, which stays in the table.
 
     *full* is the table's name in SQL.
@@ -130,7 +132,7 @@ def report_large(row: Large, full: str, table: str, columns: Columns = _USUAL) -
         f"stays in {full}, unread: deliver it by other means, or store its large part elsewhere "
         f"and a reference in a new row; then {delete}"
     )
-    bare = Row(row.id, row.create_time, row.topic, row.key, None, None, None)
+    bare = OutboxRow(row.id, row.create_time, row.topic, row.key, None, None, None)
     cells = dict(list(_raw(bare, columns).items())[:4])
     sizes = dict(zip([name for _, name in columns.items()][2:7], row.sizes, strict=True))
     return _error_row(bare, {"table": full, "row": cells, "bytes": sizes}, why, table)
@@ -187,7 +189,7 @@ def check_texts(messages: pa.RecordBatch) -> pa.RecordBatch:
     return messages
 
 
-def flaw(row: Row, columns: Columns = _USUAL) -> str | None:
+def flaw(row: OutboxRow, columns: OutboxColumns = _USUAL) -> str | None:
     """Return the reason why *row* cannot be a message, or ``None`` if it can."""
     names, values = row.header_keys, row.header_values
     if names is None or values is None:
@@ -217,25 +219,25 @@ def _is_text(cell: bytes | None) -> bool:
         return False
 
 
-def _report_flaw(row: Row, why: str, table: str, columns: Columns) -> Row:
+def _report_flaw(row: OutboxRow, why: str, table: str, columns: OutboxColumns) -> OutboxRow:
     """Return *row* as a message about its own flaw, with the raw columns as data."""
     return _error_row(row, _raw(row, columns), why, table)
 
 
-def _raw(row: Row, columns: Columns) -> dict[str, object]:
+def _raw(row: OutboxRow, columns: OutboxColumns) -> dict[str, object]:
     names = [name for _, name in columns.items()]
     raw = {name: _readable(cell) for name, cell in zip(names, row, strict=False)}
     raw[columns.created] = _readable_time(row.create_time)
     return raw
 
 
-def _error_row(row: Row, document: dict[str, object], why: str, table: str) -> Row:
+def _error_row(row: OutboxRow, document: dict[str, object], why: str, table: str) -> OutboxRow:
     topic = row.topic if _is_text(row.topic) else table.encode()
     # A message needs a time: 1970 where there is none, as for every source without times.
     time = -EPOCH_MICROSECONDS if row.create_time is None else row.create_time
     time = min(max(time, EARLIEST), LATEST)
     data = dumps(document, ensure_ascii=False).encode()
-    return Row(row.id, time, topic, row.key, data, [ERROR_HEADER.encode()], [why.encode()])
+    return OutboxRow(row.id, time, topic, row.key, data, [ERROR_HEADER.encode()], [why.encode()])
 
 
 def _readable(cell: object) -> object:

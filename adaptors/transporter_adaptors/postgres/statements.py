@@ -20,7 +20,7 @@ from transporter_adaptors.postgres.rows import CARRIED, LARGEST
 from transporter_adaptors.postgres.table import escape_percent
 
 if TYPE_CHECKING:
-    from transporter_adaptors.postgres.columns import Columns
+    from transporter_adaptors.postgres.columns import OutboxColumns
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
 
@@ -215,7 +215,7 @@ class Statements:
 
 
 def compose(
-    table: TableName, columns: Columns, terms: TableName, connection: Connection
+    table: TableName, columns: OutboxColumns, terms: TableName, connection: Connection
 ) -> Statements:
     """Return the statements for *table* with *columns*, whose terms are numbered in *terms*."""
     found = columns.in_query("o")

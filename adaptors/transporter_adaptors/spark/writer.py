@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from transporter.adaptor import AdaptorConfig, FrameSlice, StoredOffset, WriterContext
+    from transporter.adaptor import AdaptorConfig, DataFrameSlice, StoredOffset, WriterContext
 
 _MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 """Hadoop's setting for a file ``_SUCCESS``, which our own commit record replaces."""
@@ -44,7 +44,7 @@ class SparkWriter:
         self._folder = DataFolder(folder, context)
         return self._recover(self._folder)
 
-    def save(self, frame: Any, part: FrameSlice) -> None:  # noqa: ANN401 - a DataFrame
+    def save(self, frame: Any, part: DataFrameSlice) -> None:  # noqa: ANN401 - a DataFrame
         """Append *frame*."""
         config = self._config
         if self._folder is not None:
@@ -72,7 +72,7 @@ class SparkWriter:
         writer = frame.drop(*config.drop).write.format(config.format).options(**config.options)
         return writer.partitionBy(*config.partition_by) if config.partition_by else writer
 
-    def _save_once(self, frame: Any, folder: DataFolder, part: FrameSlice) -> None:  # noqa: ANN401
+    def _save_once(self, frame: Any, folder: DataFolder, part: DataFrameSlice) -> None:  # noqa: ANN401
         if not self._config.shared:
             _refuse_a_cluster(frame, folder.path)
         if self._unsure:
@@ -95,7 +95,7 @@ class SparkWriter:
             self._unsure = True
             raise SinkUnavailable(f"{folder.path}: {error}") from error
 
-    def _written_offset(self, part: FrameSlice, folder: DataFolder) -> int:
+    def _written_offset(self, part: DataFrameSlice, folder: DataFolder) -> int:
         """Return the offset up to which a commit that seemed to fail has written *part*."""
         done, context = self._done, folder.context
         mine = (context.log_id, part.generation, context.run)
@@ -110,7 +110,7 @@ class SparkWriter:
             raise SinkUnavailable(f"{folder.path}: {error}") from error
 
 
-def _make_aside(folder: DataFolder, part: FrameSlice) -> Path:
+def _make_aside(folder: DataFolder, part: DataFrameSlice) -> Path:
     try:
         return folder.aside(part.generation, part.last)
     except OSError as error:
@@ -127,7 +127,7 @@ def _refuse_a_cluster(frame: Any, path: Path) -> None:  # noqa: ANN401 - a DataF
         )
 
 
-def _refuse_hidden_files(frame: Any, aside: Path, part: FrameSlice) -> None:  # noqa: ANN401 - as above
+def _refuse_hidden_files(frame: Any, aside: Path, part: DataFrameSlice) -> None:  # noqa: ANN401 - as above
     """Refuse to commit if other hosts have written elsewhere, because a mount may be missing."""
     files = frame.sparkSession.read.schema(frame.schema).parquet(f"file://{aside}")
     seen, written = files.count(), part.rows()

@@ -21,7 +21,7 @@ from transporter.cli.entry_selection import (
 )
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
-from transporter.log.search import END, Wanted
+from transporter.log.search import END, EntryFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,7 +120,7 @@ def test_offsets_are_those_that_the_log_holds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Removed offsets are reported, and future ones are left out."""
-    chosen = select_entries(found, found.last, offsets, start, to, Wanted())
+    chosen = select_entries(found, found.last, offsets, start, to, EntryFilter())
     assert (chosen.first, chosen.last) == span
     error = capsys.readouterr().err
     assert said in error if said else error == ""
@@ -129,8 +129,8 @@ def test_offsets_are_those_that_the_log_holds(
 def test_times_become_bounds_and_a_filter(found: LogInfo) -> None:
     """Entries are selected by their own log time, and the offsets only bound the search."""
     start, to = "1970-01-01T00:00:00.000005Z", "1970-01-01T00:00:00.000006Z"
-    chosen = select_entries(found, found.last, None, start, to, Wanted("x"))
-    assert chosen.filters == Wanted("x", since=5, until=6)
+    chosen = select_entries(found, found.last, None, start, to, EntryFilter("x"))
+    assert chosen.filters == EntryFilter("x", since=5, until=6)
     assert 4 <= chosen.first <= 6
     assert 9 <= chosen.last <= 11
 
@@ -138,12 +138,12 @@ def test_times_become_bounds_and_a_filter(found: LogInfo) -> None:
 def test_a_range_is_given_once(found: LogInfo) -> None:
     """Offsets and --from cannot be combined."""
     with pytest.raises(typer.BadParameter, match="not both"):
-        select_entries(found, 11, "1..2", "5", None, Wanted())
+        select_entries(found, 11, "1..2", "5", None, EntryFilter())
 
 
 def test_filters() -> None:
     """A key is the typed bytes, and an invalid pattern is a wrong parameter."""
-    assert parse_filters("", None) == Wanted(until=END)
+    assert parse_filters("", None) == EntryFilter(until=END)
     assert parse_filters("^a", "ü").key == "ü".encode()
     assert parse_filters("", os.fsdecode(b"\xff\x01")).key == b"\xff\x01"
     assert parse_filters("", "").key == b""
@@ -155,7 +155,7 @@ def test_filters() -> None:
 def test_what_was_chosen_is_read(found: LogInfo, last: int | None, offsets: list[int]) -> None:
     """All selected entries, or the given number of the last ones, are read in order."""
     with open_selection(
-        found, select_entries(found, found.last, "5..9", None, None, Wanted()), last
+        found, select_entries(found, found.last, "5..9", None, None, EntryFilter()), last
     ) as batches:
         assert [each for batch in batches for each in batch["offset"].to_pylist()] == offsets
 
@@ -174,7 +174,7 @@ def test_what_was_lost_is_told_behind_what_was_read(
     capsys.readouterr()
     log_info = inspect_log(tmp_path)
     with open_selection(
-        log_info, select_entries(log_info, 5, None, None, None, Wanted())
+        log_info, select_entries(log_info, 5, None, None, None, EntryFilter())
     ) as batches:
         assert [each for batch in batches for each in batch["offset"].to_pylist()] == [0, 1, 4, 5]
         assert capsys.readouterr().err == ""

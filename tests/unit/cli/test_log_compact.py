@@ -17,7 +17,12 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.lock import DirectoryLock
-from transporter.log.maintenance import MaintenanceRecord, Rules, read_record, write_record
+from transporter.log.maintenance import (
+    CompactionRules,
+    MaintenanceRecord,
+    read_record,
+    write_record,
+)
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.state import Range
 
@@ -79,7 +84,7 @@ def test_it_compacts_as_the_pipeline_says(
 
 def recorded(log: Path, readers: dict[str, int], keep: str = "key") -> None:
     """Write the record of an engine that kept by *keep*, with its acknowledgements to *readers*."""
-    rules = Rules(1e-6, keep, 86400.0, "lz4")
+    rules = CompactionRules(1e-6, keep, 86400.0, "lz4")
     write_record(RealFileSystem(), log, MaintenanceRecord(rules, readers))
 
 
@@ -119,7 +124,7 @@ def test_a_file_that_does_not_ask_for_it_is_refused(
 def test_a_log_that_its_engine_did_not_compact_is_refused(pipeline: Path) -> None:
     """A directory without a pipeline file allows only the settings of its last engine."""
     log = pipeline.parent / "log"
-    rules = Rules(None, "namespace", 86400.0, "lz4")
+    rules = CompactionRules(None, "namespace", 86400.0, "lz4")
     write_record(RealFileSystem(), log, MaintenanceRecord(rules, {"in": 100}))
     with pytest.raises(EnvironmentFault, match="did not compact it; give its pipeline file"):
         compact(log)

@@ -10,7 +10,7 @@ from transporter.cli import app
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> str:
         offsets.settle(Range(0, 9), opened.durable)
         with LogReader(directory) as reader:
             (entry,) = reader.read(3, 3)
-        ParkedStore(offsets.folder).park(Parked(3, entry, Reason("no", 1, 1)))
+        ParkedStore(offsets.folder).park(ParkedEntry(3, entry, ParkReason("no", 1, 1)))
     return str(directory)
 
 

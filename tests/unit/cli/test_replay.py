@@ -14,7 +14,7 @@ from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.reader import LogReader
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog, read_state
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -127,7 +127,9 @@ def test_a_dry_run_counts_what_the_route_would_deliver(
     """Entries are counted as delivered, left out, failing or parked, after the route's steps."""
     with LogReader(folder / "log") as reader:
         entry = next(reader.read(4, 4))
-    ParkedStore(folder / "log" / "offsets" / "some").park(Parked(4, entry, Reason("no", 1, 1)))
+    ParkedStore(folder / "log" / "offsets" / "some").park(
+        ParkedEntry(4, entry, ParkReason("no", 1, 1))
+    )
     words = ["replay", str(folder / "p.yaml"), "some", "--from", "0", "--dry-run"]
     told = result(capsys, *words)
     assert told["entries"] == 10

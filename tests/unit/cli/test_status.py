@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from transporter.cli.status import activity, duration_text, rate_limit_text
-from transporter.engine.backoff import Waiting
+from transporter.engine.backoff import BackoffWait
 from transporter.engine.events import RouteStatus, State
 
 
@@ -50,7 +50,7 @@ def test_times_are_told_in_their_largest_unit(seconds: float, text: str) -> None
 
 def test_only_a_retrying_route_has_something_to_wait_for() -> None:
     """A route that is not retrying has no next try, even after an earlier one."""
-    waiting = Waiting(61.0, 3.0)
+    waiting = BackoffWait(61.0, 3.0)
     retrying = RouteStatus("r", "http", State.RETRYING, 0, 0, 0, 9, waiting=waiting)
     assert retrying.patience == waiting
     starting = RouteStatus("r", "http", State.STARTING, 0, 0, 0, 9, waiting=waiting)

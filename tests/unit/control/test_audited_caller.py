@@ -11,7 +11,7 @@ from engine_tools import Events, SparklessHost, make_pipeline
 from root_tools import cannot_run, need_root
 
 from transporter.audit import AUDIT, read_audit
-from transporter.control.client import Engine as Connection
+from transporter.control.client import EngineClient as Connection
 from transporter.control.server import attach_control
 from transporter.engine.engine import Engine
 

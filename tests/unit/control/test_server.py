@@ -15,9 +15,9 @@ from engine_tools import Events, until
 
 from transporter.audit import Operator, this_operator
 from transporter.control import requests, server
-from transporter.control.client import Engine, NoEngine, perform
+from transporter.control.client import EngineClient, NoEngine, perform
 from transporter.control.server import ControlServer
-from transporter.control.wire import MAX_REQUEST, Lines
+from transporter.control.wire import MAX_REQUEST, JsonLines
 from transporter.errors import (
     ActionRefused,
     EngineUnreachable,
@@ -81,7 +81,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def test_an_operator_is_known_by_the_system(served: Served) -> None:
     """The operator is identified by the kernel, not by the client's own claim."""
-    with Engine(served.directory) as engine:
+    with EngineClient(served.directory) as engine:
         assert engine.pid == os.getpid()
         assert engine.ask(requests.Resume("r", "why")) == {"done": "Resume"}
     ((asked, by),) = served.operations.asked
@@ -96,7 +96,7 @@ def test_only_the_owner_may_connect(served: Served) -> None:
 
 def test_a_client_that_hangs_holds_nobody(served: Served) -> None:
     """A third client is served while one action takes its time and another client is silent."""
-    with socket.socket(socket.AF_UNIX) as silent, Engine(served.directory) as slow:
+    with socket.socket(socket.AF_UNIX) as silent, EngineClient(served.directory) as slow:
         silent.connect(str(served.directory / "control.sock"))
         waiting = threading.Thread(target=slow.ask, args=(requests.Pause("r"),))
         waiting.start()
@@ -122,7 +122,7 @@ def test_an_action_can_see_that_the_engine_ends(tmp_path: Path) -> None:
     """A stop does not wait for a dry run, however long."""
     served = Served(tmp_path)
     served.server.start(served.failures.append)
-    with Engine(tmp_path) as client:
+    with EngineClient(tmp_path) as client:
         asking = threading.Thread(target=client.ask, args=(requests.Replay("r", dry_run=True),))
         asking.start()
         until(lambda: served.operations.asked)
@@ -138,9 +138,9 @@ def test_no_more_operators_than_there_are_threads_for(
     monkeypatch.setattr(server, "CLIENTS", 3)
     with ExitStack() as stack:
         for _ in range(3):
-            stack.enter_context(Engine(served.directory))
+            stack.enter_context(EngineClient(served.directory))
         with pytest.raises(EngineUnreachable, match="3 operators are connected"):
-            Engine(served.directory)
+            EngineClient(served.directory)
     until(lambda: perform(served.directory, requests.Status(), patience=1))
 
 
@@ -191,7 +191,7 @@ def test_a_socket_of_a_dead_engine_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "control.sock"))
     with pytest.raises(NoEngine):
-        Engine(tmp_path)
+        EngineClient(tmp_path)
     served = Served(tmp_path)
     served.server.start(served.failures.append)
     try:
@@ -209,11 +209,11 @@ def test_the_socket_of_the_next_engine_is_left_alone(served: Served) -> None:
 
     served.server.stop()
 
-    with Engine(served.directory) as engine:
+    with EngineClient(served.directory) as engine:
         assert engine.ask(requests.Status()) == {"done": "Status"}
     following.server.stop()
     with pytest.raises(NoEngine):
-        Engine(served.directory)
+        EngineClient(served.directory)
 
 
 def test_a_directory_with_a_long_path_is_served(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_stop_waits_for_answers_under_way(tmp_path: Path) -> None:
     served = Served(tmp_path)
     served.server.start(served.failures.append)
     answers: list[Any] = []
-    with Engine(tmp_path) as slow, Engine(tmp_path) as idle:
+    with EngineClient(tmp_path) as slow, EngineClient(tmp_path) as idle:
         asking = threading.Thread(target=lambda: answers.append(slow.ask(requests.Pause("r"))))
         asking.start()
         until(lambda: served.operations.asked)
@@ -350,7 +350,7 @@ def test_a_look_outlives_an_engine_that_is_killed_at_that_moment(tmp_path: Path)
 def _greet_and_die(listener: socket.socket, log: Path) -> None:
     caller, _ = listener.accept()
     with caller, listener:
-        lines = Lines(caller, 1 << 20)
+        lines = JsonLines(caller, 1 << 20)
         lines.send({"pid": 1})
         lines.receive()
         (log / "control.sock").unlink()

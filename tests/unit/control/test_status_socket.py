@@ -16,7 +16,7 @@ from root_tools import NOBODY, need_root
 
 from transporter.cli import app
 from transporter.control import requests, stopped_log
-from transporter.control.client import Engine as Connection
+from transporter.control.client import EngineClient as Connection
 from transporter.control.client import NoEngine, perform
 from transporter.control.metadata import MOST, ReadOnly
 from transporter.control.server import CLIENTS, StatusServer, attach_control
@@ -218,7 +218,7 @@ def test_its_rights_are_those_of_the_group_alone(tmp_path: Path, umask: int) -> 
     """The status socket is open to the group under any umask, and the other one is not."""
     before = os.umask(umask)
     try:
-        server = StatusServer(ReadOnly(stopped_log.Offline(tmp_path)), tmp_path, Events())
+        server = StatusServer(ReadOnly(stopped_log.StoppedLog(tmp_path)), tmp_path, Events())
         server.start(lambda _: None)
         found = (tmp_path / "status.sock").stat()
         assert (found.st_mode & 0o777, found.st_gid) == (0o660, tmp_path.stat().st_gid)
@@ -242,7 +242,7 @@ def test_nothing_else_is_opened_to_the_group(
 
     monkeypatch.setattr("socket.socket.bind", bind)
     events = Events()
-    server = StatusServer(ReadOnly(stopped_log.Offline(tmp_path)), tmp_path, events)
+    server = StatusServer(ReadOnly(stopped_log.StoppedLog(tmp_path)), tmp_path, events)
     server.start(lambda _: None)
     assert target.stat().st_mode & 0o777 == 0o600
     assert "status.sock" in events.named("control-unavailable")[0]["problem"]

@@ -9,8 +9,8 @@ import pytest
 
 from transporter.audit import Operator
 from transporter.control import requests, route_actions
-from transporter.control.replay_range import Plan, plan
-from transporter.control.stopped_log import Offline
+from transporter.control.replay_range import ReplayPlan, plan
+from transporter.control.stopped_log import StoppedLog
 from transporter.errors import ActionRefused, Corrupt, LogLocked, OffsetRefused, UnknownName
 from transporter.log import checksummed_file
 from transporter.log.commit_log import CommitLog
@@ -21,7 +21,7 @@ from transporter.log.paused_readers import PAUSED, read_paused
 from transporter.log.reader import LogReader
 from transporter.log.retention import RetentionSettings, retain
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
-from transporter.offsets.parked import Parked, ParkedStore, Reason, parked_path
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason, parked_path
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Path:
         offsets.settle(Range(0, 69), opened.durable)
         with LogReader(tmp_path / "log") as reader:
             (entry,) = reader.read(3, 3)
-        ParkedStore(offsets.folder).park(Parked(3, entry, Reason("no", 1, 1)))
+        ParkedStore(offsets.folder).park(ParkedEntry(3, entry, ParkReason("no", 1, 1)))
     return tmp_path / "log"
 
 
 def does(log: Path, request: requests.Request) -> dict[str, Any]:
     """Execute *request*."""
-    return Offline(log).perform(request, ME)
+    return StoppedLog(log).perform(request, ME)
 
 
 def time_of(log: Path, offset: int) -> int:
@@ -156,9 +156,9 @@ def test_a_compaction_between_plan_and_begin_is_seen(
 ) -> None:
     """The range is checked again after the plan, because nothing holds it yet (Invariant 11)."""
     request, settings = requests.Replay("r", first=5), CompactionSettings(0.0)
-    planned: list[Plan] = []
+    planned: list[ReplayPlan] = []
 
-    def plan_first(*arguments: Any) -> Plan:
+    def plan_first(*arguments: Any) -> ReplayPlan:
         planned.append(plan(*arguments))
         if len(planned) == 1:
             compact(log, watermark=lambda: 69, settings=settings, now=1 << 50, gate=opened.gate)

@@ -11,7 +11,7 @@ import pytest
 from transporter.control import requests
 from transporter.control.wire import (
     MAX_REQUEST,
-    Lines,
+    JsonLines,
     address_of,
     decode,
     decode_error,
@@ -118,7 +118,7 @@ def pair() -> Any:
 def test_objects_come_one_by_one(pair: Any) -> None:
     """Each line is one object, however the bytes are cut, and the end returns ``None``."""
     one, other = pair
-    lines = Lines(other, MAX_REQUEST)
+    lines = JsonLines(other, MAX_REQUEST)
     one.sendall(b'{"v": 1, "n": 1}\n{"v": 1,')
     assert lines.receive() == {"v": 1, "n": 1}
     one.sendall(b' "n": 2}\n')
@@ -135,7 +135,7 @@ def test_a_line_that_cannot_be_understood_is_refused(pair: Any, sent: bytes) -> 
     one, other = pair
     one.sendall(sent)
     with pytest.raises(ActionRefused):
-        Lines(other, 100).receive()
+        JsonLines(other, 100).receive()
 
 
 def test_a_version_that_is_not_ours_is_named(pair: Any) -> None:
@@ -143,7 +143,7 @@ def test_a_version_that_is_not_ours_is_named(pair: Any) -> None:
     one, other = pair
     one.sendall(b'{"v": 2, "op": "status"}\n')
     with pytest.raises(ActionRefused, match="version 2, but this transporter speaks version 1"):
-        Lines(other, 100).receive()
+        JsonLines(other, 100).receive()
 
 
 def test_an_address_is_never_longer_than_the_system_takes(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from transporter.dry_run.on_spark import deliver_entries
 from transporter.dry_run.outcome import OutputRow, trial_results
 from transporter.message import Entries, Message, messages_to_batch, with_offsets
 from transporter.protocol.messages import (
+    Announcement,
     Failure,
     FailureKind,
     Opened,
     OpenFailed,
     Outcome,
-    Progress,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Worker:
         """Accept a slice, or a message to proceed."""
         if hasattr(message, "first"):
             self.asked.append((message.first, message.last, message.single))
-            self._said += [Progress(message.first)] * message.single + [self._outcome(message)]
+            self._said += [Announcement(message.first)] * message.single + [self._outcome(message)]
 
     def poll(self, _: float) -> bool:
         """Return whether there is an answer."""

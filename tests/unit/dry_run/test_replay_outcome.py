@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from transporter.dry_run.outcome import TrialResult
+from transporter.dry_run.outcome import DryRunResult
 from transporter.dry_run.replay_outcome import count_deliveries
 from transporter.log.commit_log import CommitLog
 from transporter.message import Entries, Message, messages_to_batch, size_of
@@ -29,11 +29,11 @@ class Route:
         self.rows: list[int] = []
         self.sizes: list[int] = []
 
-    def run(self, entries: pa.RecordBatch) -> list[TrialResult]:
+    def run(self, entries: pa.RecordBatch) -> list[DryRunResult]:
         """Deliver *entries*."""
         self.rows.append(entries.num_rows)
         self.sizes.append(size_of(entries))
-        return [TrialResult(each, (each.message,), None) for each in Entries(entries)]
+        return [DryRunResult(each, (each.message,), None) for each in Entries(entries)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from transporter.cli import app
-from transporter.dry_run.on_spark import QueryRoute, QuerySettings, TrialSpark
+from transporter.dry_run.on_spark import DryRunSpark, QueryRoute, QuerySettings
 from transporter.dry_run.routes import select_route, trial_routes
 from transporter.errors import ConfigError, HostFailed
 from transporter.log.commit_log import CommitLog
@@ -57,7 +57,7 @@ def never(*_: object) -> None:
 
 def settings(file: Path, route: str, environ: dict[str, str]) -> QuerySettings:
     """Return the file's settings for the queries of *route*."""
-    found = trial_routes(file, environ, TrialSpark(never, never))[route]
+    found = trial_routes(file, environ, DryRunSpark(never, never))[route]
     assert isinstance(found, QueryRoute)
     return found.settings()
 

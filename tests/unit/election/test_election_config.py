@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 
 from transporter.election.config import Election, KafkaElection, PostgresElection, make_elector
-from transporter.election.elector import Alone, patience
-from transporter.election.state_machine import Change, Standing
+from transporter.election.elector import SoleElector, patience
+from transporter.election.state_machine import Standing, StandingChange
 
 ELECTION: TypeAdapter[Any] = TypeAdapter(
     Annotated[Election, Field()], config=ConfigDict(hide_input_in_errors=True)
@@ -97,10 +97,10 @@ def test_a_duration_needs_its_unit_in_a_file() -> None:
 def test_who_is_alone_leads_at_once_and_until_it_closes() -> None:
     """An elector without rivals acquires once, and leads until it closes."""
     elector = make_elector("none", "orders", DSN)
-    assert isinstance(elector, Alone)
+    assert isinstance(elector, SoleElector)
     assert elector.standing(0) is Standing.CANDIDATE
     first = elector.pulse(1)
-    assert [each.change for each in first.transitions] == [Change.ACQUIRED]
+    assert [each.change for each in first.transitions] == [StandingChange.ACQUIRED]
     assert elector.pulse(1e9).transitions == ()
     assert elector.standing(1e9) is Standing.LEADER
     elector.close()

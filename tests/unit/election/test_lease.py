@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from transporter.election.lease import Beat, Kind, Lease, decode
+from transporter.election.lease import Beat, Lease, RecordKind, decode
 
 TERM = 10.0
 
@@ -29,7 +29,7 @@ class Partition:
             lease.apply(beat, self.offset, now)
         self.offset += 1
 
-    def write(self, name: str, now: float) -> Kind | None:
+    def write(self, name: str, now: float) -> RecordKind | None:
         """Write the record that *name* has due, if any, and return its kind."""
         kind = self[name].next_kind(now)
         if kind is not None:
@@ -54,8 +54,8 @@ def led_by_a(now: float = 20.0) -> Partition:
 def test_a_lone_candidate_claims_and_leads_after_a_term() -> None:
     """A candidate leads a term after it began to listen, since a rival may lead until then."""
     log = Partition("a")
-    assert log.write("a", 1) is Kind.CLAIM
-    assert log.write("a", 9) is Kind.BEAT
+    assert log.write("a", 1) is RecordKind.CLAIM
+    assert log.write("a", 9) is RecordKind.BEAT
     assert log.leaders(9.9) == []
     assert log.leaders(10) == ["a"]
 
@@ -70,7 +70,7 @@ def test_nothing_is_claimed_before_the_partition_is_heard() -> None:
 def test_a_leader_leads_for_a_term_after_it_sent_what_came_back() -> None:
     """A term counts from the time of sending, not from that of reading."""
     log = led_by_a()
-    beat = log["a"].next_record(Kind.BEAT, 22)
+    beat = log["a"].next_record(RecordKind.BEAT, 22)
     log.append(beat, 29)
     assert log["a"].proof_time(29) == 22
 
@@ -78,8 +78,8 @@ def test_a_leader_leads_for_a_term_after_it_sent_what_came_back() -> None:
 def test_a_later_claim_ends_a_leadership_at_once() -> None:
     """A later claim ends a leadership once it is read, and beats under way are void."""
     log = led_by_a()
-    late = log["a"].next_record(Kind.BEAT, 20.4)
-    assert log.write("b", 20.5) is Kind.CLAIM
+    late = log["a"].next_record(RecordKind.BEAT, 20.4)
+    assert log.write("b", 20.5) is RecordKind.CLAIM
     assert not log["a"].is_ours
     log.append(late, 20.6)
     assert log["a"].proof_time(20.6) is None
@@ -147,9 +147,9 @@ def test_a_superseded_claim_is_repeated_when_the_rival_is_silent() -> None:
     log = led_by_a(20)
     log.write("b", 21)
     assert log.write("a", 22) is None
-    assert log.write("b", 30) is Kind.BEAT
+    assert log.write("b", 30) is RecordKind.BEAT
     assert log.write("a", 39.9) is None
-    assert log.write("a", 40) is Kind.CLAIM
+    assert log.write("a", 40) is RecordKind.CLAIM
 
 
 def test_a_new_assignment_claims_at_once() -> None:
@@ -157,22 +157,22 @@ def test_a_new_assignment_claims_at_once() -> None:
     log = led_by_a(20)
     log.write("b", 21)
     log["a"].note_assignment()
-    assert log.write("a", 21) is Kind.CLAIM
+    assert log.write("a", 21) is RecordKind.CLAIM
 
 
 def test_a_claim_that_does_not_come_back_is_repeated() -> None:
     """A claim that does not come back within a term is repeated."""
     lease = Lease("e", "a", TERM)
     lease.start_listening(0)
-    lease.next_record(Kind.CLAIM, 1)
+    lease.next_record(RecordKind.CLAIM, 1)
     assert lease.next_kind(10.9) is None
-    assert lease.next_kind(11) is Kind.CLAIM
+    assert lease.next_kind(11) is RecordKind.CLAIM
 
 
 def test_who_comes_late_takes_the_newest_claim_for_the_holder() -> None:
     """A late reader uses the newest claim, because each beat names its claim."""
     log = led_by_a(20)
-    stale = log["a"].next_record(Kind.BEAT, 20.1)
+    stale = log["a"].next_record(RecordKind.BEAT, 20.1)
     log.write("b", 20.2)
     late = log.leases["c"] = Lease("e", "c", TERM)
     late.start_listening(20.3)
@@ -200,13 +200,13 @@ def test_what_a_lease_remembers_is_bounded() -> None:
     lease = Lease("e", "a", TERM)
     lease.start_listening(0)
     for now in range(1000):
-        lease.next_record(Kind.BEAT, now)
+        lease.next_record(RecordKind.BEAT, now)
     assert len(lease._sent) == TERM
 
 
 def test_a_beat_survives_its_encoding() -> None:
     """A beat reads back as it was written."""
-    beat = Beat("orders", "a" * 32, 12, 34, Kind.RESIGN)
+    beat = Beat("orders", "a" * 32, 12, 34, RecordKind.RESIGN)
     assert decode(beat.encode()) == beat
 
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from transporter.election.lease import Beat, Kind, Lease
-from transporter.election.state_machine import Machine, Observation, Standing
+from transporter.election.lease import Beat, Lease, RecordKind
+from transporter.election.state_machine import ElectionState, Observation, Standing
 
 TERM = 4.0
 WHO = st.integers(0, 2)
@@ -35,7 +35,7 @@ class Session:
 class Candidate:
     """A candidate for the lock, with its machine, its session and its messages under way."""
 
-    machine: Machine = field(default_factory=lambda: Machine(TERM))
+    machine: ElectionState = field(default_factory=lambda: ElectionState(TERM))
     session: Session | None = None
     asked: float | None = None
     answers: deque[Observation] = field(default_factory=deque)
@@ -125,7 +125,7 @@ class Member:
 
     name: int
     lease: Lease
-    machine: Machine = field(default_factory=lambda: Machine(TERM))
+    machine: ElectionState = field(default_factory=lambda: ElectionState(TERM))
     read: int = 0
     outbox: deque[Beat] = field(default_factory=deque)
     assigned: bool = False
@@ -252,4 +252,4 @@ def test_leaders_come_about_in_these_worlds() -> None:
     group.wait(TERM)
     group.round_trip(2)
     assert group.members[2].machine.standing(group.now) is Standing.LEADER
-    assert group.log[0].kind is Kind.CLAIM
+    assert group.log[0].kind is RecordKind.CLAIM

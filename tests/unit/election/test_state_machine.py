@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from transporter.election.state_machine import Change, Machine, Observation, Standing, Transition
+from transporter.election.state_machine import (
+    ElectionState,
+    Observation,
+    Standing,
+    StandingChange,
+    Transition,
+)
 
 TERM = 5.0
 
@@ -19,39 +25,39 @@ def theirs(asked: float) -> Observation:
     return Observation(holding=False, asked=asked, why="theirs")
 
 
-def leader(asked: float = 100.0) -> Machine:
+def leader(asked: float = 100.0) -> ElectionState:
     """Return a machine that leads since *asked*."""
-    machine = Machine(TERM)
+    machine = ElectionState(TERM)
     machine.pulse(asked, ours(asked))
     return machine
 
 
-def changes(found: tuple[Transition, ...]) -> list[Change]:
+def changes(found: tuple[Transition, ...]) -> list[StandingChange]:
     """Return the changes of the transitions."""
     return [each.change for each in found]
 
 
 def test_a_candidate_leads_when_it_hears_that_it_holds_the_election() -> None:
     """A candidate leads only after an observation that it holds the election, with its reason."""
-    machine = Machine(TERM)
+    machine = ElectionState(TERM)
     assert machine.pulse(1) == ()
     assert machine.pulse(2, theirs(2)) == ()
     assert machine.standing(2) is Standing.CANDIDATE
-    assert machine.pulse(3, ours(3)) == (Transition(Change.ACQUIRED, "ours"),)
+    assert machine.pulse(3, ours(3)) == (Transition(StandingChange.ACQUIRED, "ours"),)
     assert machine.standing(3) is Standing.LEADER
 
 
 def test_a_leader_that_is_told_so_is_revoked_once() -> None:
     """A leader is revoked at once by an observation of another holder, and only once."""
     machine = leader()
-    assert machine.pulse(101, theirs(101)) == (Transition(Change.REVOKED, "theirs"),)
+    assert machine.pulse(101, theirs(101)) == (Transition(StandingChange.REVOKED, "theirs"),)
     assert machine.pulse(102, theirs(102)) == ()
     assert machine.standing(102) is Standing.CANDIDATE
 
 
 def test_a_term_counts_from_the_question_and_not_from_its_answer() -> None:
     """An answer that took four of a term's five seconds leaves one."""
-    machine = Machine(TERM)
+    machine = ElectionState(TERM)
     machine.pulse(104, ours(100))
     assert machine.standing(104.99) is Standing.LEADER
     assert machine.standing(105) is Standing.FENCED
@@ -69,7 +75,7 @@ def test_a_leader_that_comes_late_is_fenced_before_it_hears_anything() -> None:
     """A late leader is fenced first, and acquires again even with a positive answer."""
     machine = leader()
     found = machine.pulse(106, ours(106))
-    assert changes(found) == [Change.FENCED, Change.ACQUIRED]
+    assert changes(found) == [StandingChange.FENCED, StandingChange.ACQUIRED]
     assert found[1].again
     assert "6s" in found[0].why
     assert "5s" in found[0].why
@@ -77,11 +83,11 @@ def test_a_leader_that_comes_late_is_fenced_before_it_hears_anything() -> None:
 
 def test_an_answer_older_than_a_term_proves_nothing() -> None:
     """A late answer makes no candidate a leader, and a leader with it is fenced."""
-    machine = Machine(TERM)
+    machine = ElectionState(TERM)
     assert machine.pulse(105, ours(100)) == ()
     assert machine.standing(105) is Standing.CANDIDATE
     machine = leader()
-    assert changes(machine.pulse(106, ours(100.5))) == [Change.FENCED]
+    assert changes(machine.pulse(106, ours(100.5))) == [StandingChange.FENCED]
 
 
 def test_answers_out_of_order_never_shorten_what_is_proved() -> None:
@@ -95,12 +101,14 @@ def test_answers_out_of_order_never_shorten_what_is_proved() -> None:
 def test_who_was_fenced_and_then_refused_begins_as_any_candidate() -> None:
     """``again`` is set only if no other leader was observed in between."""
     machine = leader()
-    assert changes(machine.pulse(105)) == [Change.FENCED]
+    assert changes(machine.pulse(105)) == [StandingChange.FENCED]
     assert machine.pulse(106) == ()
     assert machine.standing(106) is Standing.FENCED
     assert machine.pulse(107, theirs(107)) == ()
     assert machine.standing(107) is Standing.CANDIDATE
-    assert machine.pulse(108, ours(108)) == (Transition(Change.ACQUIRED, "ours", again=False),)
+    assert machine.pulse(108, ours(108)) == (
+        Transition(StandingChange.ACQUIRED, "ours", again=False),
+    )
 
 
 @pytest.mark.parametrize("silence", [0.0, 4.999])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from transporter.engine.backoff import Backoff, Waiting
+from transporter.engine.backoff import Backoff, BackoffWait
 
 if TYPE_CHECKING:
     import pytest
@@ -39,7 +39,7 @@ def test_it_tells_how_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert backoff.waiting() is None
     backoff.next()
     now[0] += 60.0
-    assert backoff.waiting() == Waiting(60.0, 0.0)
+    assert backoff.waiting() == BackoffWait(60.0, 0.0)
     delay = backoff.next()
     now[0] += 1.0
     waiting = backoff.waiting()

@@ -26,20 +26,20 @@ from engine_tools import (
 )
 
 from transporter.engine.workers import spark_supervisor as module
-from transporter.engine.workers.spark_supervisor import Carrier
+from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import route_folder
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.pipeline.config import SparkConfig
 from transporter.pipeline.steps.step import StepConfig
 from transporter.protocol.messages import (
+    Announcement,
     Opened,
     OpenFailed,
     Outcome,
     PartialOutcome,
     Proceed,
-    Progress,
     Retry,
     Slice,
 )
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from transporter.engine.workers.worker_connection import Line
+    from transporter.engine.workers.worker_connection import WorkerConnection
     from transporter.errors import HostFailed
     from transporter.pipeline.config import Pipeline
     from transporter.protocol.messages import WorkerSpec
@@ -75,10 +75,10 @@ def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def carrying(events: Events | None = None) -> Iterator[Carrier]:
+def carrying(events: Events | None = None) -> Iterator[SparkSupervisor]:
     """Run a carrier whose workers call over TCP."""
     problems: list[HostFailed] = []
-    carrier = Carrier(SparklessHost(), events or Events(), problems.append, LOOPBACK)
+    carrier = SparkSupervisor(SparklessHost(), events or Events(), problems.append, LOOPBACK)
     carrier.start()
     try:
         yield carrier
@@ -87,14 +87,14 @@ def carrying(events: Events | None = None) -> Iterator[Carrier]:
     assert problems == []
 
 
-def connect(carrier: Carrier, spec: WorkerSpec) -> Line:
+def connect(carrier: SparkSupervisor, spec: WorkerSpec) -> WorkerConnection:
     """Request a worker and return its line."""
     line = carrier.connect(spec, lambda: False)
     assert line is not None
     return line
 
 
-def answer(line: Line) -> Any:
+def answer(line: WorkerConnection) -> Any:
     """Return the worker's next message except partial outcomes, and serve its needs meanwhile."""
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -105,7 +105,7 @@ def answer(line: Line) -> Any:
 
 
 @contextmanager
-def opened(tmp_path: Path, **settings: Any) -> Iterator[Line]:
+def opened(tmp_path: Path, **settings: Any) -> Iterator[WorkerConnection]:
     """Run a worker that has opened its writer."""
     with (
         carrying() as carrier,
@@ -126,10 +126,10 @@ def test_a_worker_that_does_not_see_the_log_is_lent_its_slices(tmp_path: Path) -
     assert offsets(tmp_path / "out.jsonl") == [2, 3, 4, 5, 6, 7, 8, 9]
 
 
-def _singly(line: Line) -> list[int]:
+def _singly(line: WorkerConnection) -> list[int]:
     """Let a worker proceed after each announcement, and return the announced offsets."""
     announced = []
-    while isinstance(said := answer(line), Progress):
+    while isinstance(said := answer(line), Announcement):
         announced.append(said.offset)
         line.send(Proceed())
     return announced
@@ -210,7 +210,7 @@ def test_a_parked_entry_is_lent(tmp_path: Path, batch: Callable[..., pa.RecordBa
     folder.mkdir(parents=True)
     with LogReader(tmp_path / "log") as reader:
         entry = next(reader.read(3, 3))
-    ParkedStore(folder).park(Parked(3, entry, Reason("no", 1, 0)))
+    ParkedStore(folder).park(ParkedEntry(3, entry, ParkReason("no", 1, 0)))
     with opened(tmp_path) as line:
         line.send(Retry(3))
         assert _singly(line) == [3]
@@ -315,7 +315,7 @@ def test_a_worker_without_a_lock_is_not_replaced_while_it_may_deliver(tmp_path: 
     events = Events()
     route_folder(tmp_path / "log", "out").mkdir(parents=True)
     (route_folder(tmp_path / "log", "out") / "0.lock").write_text("1.5\n")
-    carrier = Carrier(SparklessHost(), events, lambda _: None)
+    carrier = SparkSupervisor(SparklessHost(), events, lambda _: None)
     carrier.start()
     try:
         with connect(carrier, worker_spec(tmp_path)) as line:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 from engine_tools import SparklessHost, running, until
 from transporter_adaptors.lmdb.layout import PROGRESS
-from transporter_adaptors.lmdb.layout import Progress as LmdbProgress
+from transporter_adaptors.lmdb.layout import StoredProgress as LmdbProgress
 
 from transporter.engine.engine import Engine
 from transporter.engine.events import RouteStatus, State
-from transporter.engine.workers.worker_spec import specs_of
+from transporter.engine.workers.worker_spec import worker_specs
 from transporter.log.runs import Runs
 from transporter.offsets.offset_log import read_state
 from transporter.pipeline.config import load
@@ -174,7 +174,7 @@ def test_what_was_restored_is_delivered_by_a_replay(tmp_path: Path, sink: str) -
 
 def without_runs(*arguments: Any) -> list[WorkerSpec]:
     """Return worker specs without runs, as in older versions."""
-    return [replace(each, runs=Runs()) for each in specs_of(*arguments)]
+    return [replace(each, runs=Runs()) for each in worker_specs(*arguments)]
 
 
 @pytest.mark.parametrize("sink", ["file", "lmdb"])

@@ -12,7 +12,7 @@ import pytest
 from engine_tools import PATIENCE, Events, SparklessHost, hello, offsets, until, worker_spec
 
 from transporter.engine.workers import spark_supervisor as module
-from transporter.engine.workers.spark_supervisor import Carrier
+from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.engine.workers.worker_spec import invitation
 from transporter.log.commit_log import CommitLog
 from transporter.message import Message, messages_to_batch
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from transporter.engine.workers.worker_connection import Line
+    from transporter.engine.workers.worker_connection import WorkerConnection
 
 CANARY = b"canary-17"
 LOOPBACK = Network("127.0.0.1", 0, "127.0.0.1")
@@ -74,9 +74,9 @@ class Relay:
 
 
 @contextmanager
-def carrying() -> Iterator[tuple[Carrier, Relay]]:
+def carrying() -> Iterator[tuple[SparkSupervisor, Relay]]:
     """Run a carrier that workers reach only through a relay."""
-    carrier = Carrier(SparklessHost(), Events(), pytest.fail, LOOPBACK)
+    carrier = SparkSupervisor(SparklessHost(), Events(), pytest.fail, LOOPBACK)
     relay = Relay(carrier._listener.worker_address)
     carrier._listener.worker_address = relay.address
     carrier.start()
@@ -96,7 +96,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             log.append(messages_to_batch([Message("a", b"data " + CANARY)]), "r")
 
 
-def connected(carrier: Carrier, tmp_path: Path) -> Line:
+def connected(carrier: SparkSupervisor, tmp_path: Path) -> WorkerConnection:
     """Yield the line to a worker whose settings hold a canary."""
     found = carrier.connect(
         worker_spec(tmp_path, path=str(tmp_path / f"{CANARY.decode()}.jsonl")), lambda: False
@@ -142,7 +142,7 @@ def altered(data: bytes) -> bytes:
 @pytest.mark.parametrize("network", [None, LOOPBACK], ids=["unix", "tcp"])
 def test_a_job_holds_no_secret(tmp_path: Path, network: Network | None) -> None:
     """A job holds neither settings nor steps, nor any key but the worker's own."""
-    carrier = Carrier(SparklessHost(["busy"]), Events(), pytest.fail, network)
+    carrier = SparkSupervisor(SparklessHost(["busy"]), Events(), pytest.fail, network)
     sent: list[Any] = []
     carrier._send = sent.append  # type: ignore[method-assign]
     spec = worker_spec(tmp_path, password=CANARY.decode(), writer="engine_tools:LinesWriter")
@@ -159,7 +159,7 @@ def test_a_job_holds_no_secret(tmp_path: Path, network: Network | None) -> None:
 
 def test_a_ticket_is_good_for_one_call(tmp_path: Path) -> None:
     """A ticket allows one call, so that a job found later proves nothing."""
-    carrier = Carrier(SparklessHost(), Events(), pytest.fail)
+    carrier = SparkSupervisor(SparklessHost(), Events(), pytest.fail)
     carrier.start()
     try:
         spec = worker_spec(tmp_path)
@@ -180,7 +180,7 @@ def test_a_ticket_is_good_for_one_call(tmp_path: Path) -> None:
 
 def test_a_worker_that_has_called_is_not_pushed_aside(tmp_path: Path) -> None:
     """A second caller with a worker's ticket is closed, also before the route takes the first."""
-    carrier = Carrier(SparklessHost(), Events(), pytest.fail)
+    carrier = SparkSupervisor(SparklessHost(), Events(), pytest.fail)
     carrier.start()
     try:
         spec = worker_spec(tmp_path)
@@ -202,7 +202,7 @@ def test_a_worker_that_has_called_is_not_pushed_aside(tmp_path: Path) -> None:
 @pytest.mark.parametrize("attempt", [0, 1])
 def test_tasks_are_told_what_their_worker_was_told(tmp_path: Path, attempt: int) -> None:
     """Only a task of the current worker gets its settings, and with a ticket of its own."""
-    carrier = Carrier(SparklessHost(), Events(), pytest.fail)
+    carrier = SparkSupervisor(SparklessHost(), Events(), pytest.fail)
     carrier.start()
     try:
         spec = worker_spec(tmp_path)

@@ -13,8 +13,8 @@ from transporter.log.compaction import CompactionSettings
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.maintenance import (
     MAINTENANCE,
+    CompactionRules,
     MaintenanceRecord,
-    Rules,
     extent,
     read_record,
     write_record,
@@ -69,7 +69,7 @@ def test_what_an_engine_writes_is_read_again(tmp_path: Path) -> None:
     asked = CompactionSettings(after=1.5, keep="key", tombstones=10)
     for record in (
         MaintenanceRecord(),
-        MaintenanceRecord(Rules(None, "key", 0, None), {"a": -1}, extent(7, asked)),
+        MaintenanceRecord(CompactionRules(None, "key", 0, None), {"a": -1}, extent(7, asked)),
     ):
         write_record(RealFileSystem(), tmp_path, record)
         assert read_record(RealFileSystem(), tmp_path) == record

@@ -23,7 +23,7 @@ from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
 from transporter.log.segment import write_segment
 from transporter.message import ENTRY_SCHEMA, Message, messages_to_batch, with_offsets
-from transporter.offsets.parked import Parked
+from transporter.offsets.parked import ParkedEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -396,7 +396,7 @@ def test_a_parked_entry_of_a_stranger_is_refused(payload: bytes, extension: str)
     """A forged parked entry and a forged reason are refused."""
     frame = replace(frame_of(payload, extension.encode()), segment_id=0)
     with pytest.raises(Corrupt, match=r"cannot be (read|decoded): ."):
-        Parked.decode(layout.encode_frame(frame, extension.encode(), payload), "0.entry")
+        ParkedEntry.decode(layout.encode_frame(frame, extension.encode(), payload), "0.entry")
 
 
 def test_what_arrow_compressed_is_still_read() -> None:

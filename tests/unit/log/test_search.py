@@ -14,7 +14,7 @@ from transporter.log.index import index_path
 from transporter.log.reader import LogReader
 from transporter.log.search import (
     END,
-    Wanted,
+    EntryFilter,
     around,
     first_of,
     first_since,
@@ -89,7 +89,7 @@ def test_filters_take_what_they_say(written: tuple[Path, list[Entry]]) -> None:
             first, last = chance.randrange(len(entries)), chance.randrange(len(entries))
             if chance.random() < 0.3:
                 prefix, key, since, until = "", None, 0, END
-            wanted = Wanted(f"^{prefix}" if prefix else "", key, since, until)
+            wanted = EntryFilter(f"^{prefix}" if prefix else "", key, since, until)
             expected = [
                 entry.offset
                 for entry in entries[first : last + 1]
@@ -146,21 +146,21 @@ def test_without_an_index_everything_is_found_as_well(tmp_path: Path, batch: Mak
             log.append(batch(3), "r")
         last = log.durable
     with LogReader(tmp_path) as reader:
-        before = offsets(matching(reader, 40, last, Wanted(key=b"k1")))
-        start = start_of_last(reader, 0, last, 7, Wanted(key=b"k1"))
+        before = offsets(matching(reader, 40, last, EntryFilter(key=b"k1")))
+        start = start_of_last(reader, 0, last, 7, EntryFilter(key=b"k1"))
     for number, base in enumerate(segment_bases(Disk(), tmp_path)):
         index = index_path(tmp_path / segment_name(base))
         index.write_bytes(b"\xff" * 56) if number % 2 else index.unlink()
     with LogReader(tmp_path) as reader:
-        assert offsets(matching(reader, 40, last, Wanted(key=b"k1"))) == before
-        assert start_of_last(reader, 0, last, 7, Wanted(key=b"k1")) == start
+        assert offsets(matching(reader, 40, last, EntryFilter(key=b"k1"))) == before
+        assert start_of_last(reader, 0, last, 7, EntryFilter(key=b"k1")) == start
 
 
 @pytest.mark.parametrize("pattern", ["(secret", "secret(?=x)", "[", r"\1secret"])
 def test_a_pattern_that_re2_cannot_read_is_refused(pattern: str) -> None:
     """The reason is reported without the pattern, which may hold a secret."""
     with pytest.raises(ValueError, match="is not a regular expression that RE2 reads") as found:
-        Wanted(pattern)
+        EntryFilter(pattern)
     assert "secret" not in str(found.value)
 
 
@@ -169,13 +169,13 @@ def test_reading_goes_on_through_a_segment_that_was_replaced(tmp_path: Path, bat
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r")
     with LogReader(tmp_path) as reader:
-        assert offsets(matching(reader, 0, 2, Wanted())) == [0, 1, 2]
+        assert offsets(matching(reader, 0, 2, EntryFilter())) == [0, 1, 2]
         crash(log)
         # Recovery copies the frames above the floor, here all of them, into a file of this name.
         with CommitLog.open(tmp_path) as again:
             again.append(batch(3), "r")
             assert len(segment_bases(Disk(), tmp_path)) == 1
-            assert offsets(matching(reader, 3, 5, Wanted())) == [3, 4, 5]
+            assert offsets(matching(reader, 3, 5, EntryFilter())) == [3, 4, 5]
 
 
 def test_what_was_removed_while_it_was_read_is_said(tmp_path: Path, batch: Make) -> None:
@@ -191,7 +191,7 @@ def test_what_was_removed_while_it_was_read_is_said(tmp_path: Path, batch: Make)
         with pytest.raises(OffsetRefused, match=r"offset 2 is no longer in the log.* from 6"):
             next(found)
         # From the end the result is simply shorter.
-        assert start_of_last(reader, 0, 11, 100, Wanted()) == 6
+        assert start_of_last(reader, 0, 11, 100, EntryFilter()) == 6
 
 
 def test_segments_that_go_while_one_looks_from_the_end_are_not_missed(
@@ -213,7 +213,7 @@ def test_segments_that_go_while_one_looks_from_the_end_are_not_missed(
                 yield found
 
         monkeypatch.setattr(reader, "backwards", removing)
-        assert start_of_last(reader, 0, 11, 100, Wanted()) == 6
+        assert start_of_last(reader, 0, 11, 100, EntryFilter()) == 6
 
 
 def test_a_disk_that_cannot_be_read_is_no_removed_segment(tmp_path: Path, batch: Make) -> None:
@@ -226,7 +226,7 @@ def test_a_disk_that_cannot_be_read_is_no_removed_segment(tmp_path: Path, batch:
         disk.failing["pread"] = OSError(5, "Input/output error")
         for look in (
             lambda: list(frames(reader, 0, 1)),
-            lambda: start_of_last(reader, 0, 1, 5, Wanted()),
+            lambda: start_of_last(reader, 0, 1, 5, EntryFilter()),
             lambda: around(tmp_path, 5, disk),
         ):
             with pytest.raises(EnvironmentFault, match="Input/output error"):

@@ -18,10 +18,10 @@ from engine_tools import Events, make_pipeline
 
 from transporter.cli import app
 from transporter.errors import EnvironmentFault
-from transporter.observe.http_endpoint import CALLERS, Answer, Endpoint
+from transporter.observe.http_endpoint import CALLERS, Endpoint, HttpAnswer
 from transporter.observe.monitor import Monitor
 from transporter.pipeline.config import load
-from transporter.pipeline.observe_config import Address, TlsConfig, Token
+from transporter.pipeline.observe_config import ListenAddress, TlsConfig, Token
 from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.secret_files import Template
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent.parent / "adaptors" / "http"
 TOKEN = "canary-0123456789abcdef=="  # noqa: S105 - nobody's
-ANY = Address("127.0.0.1", 0)
+ANY = ListenAddress("127.0.0.1", 0)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def tls(tmp_path: Path) -> TlsConfig:
 def serving(tls: TlsConfig | None = None, token: Token | None = None) -> Iterator[Endpoint]:
     """Serve one page for the length of a ``with`` block."""
     found = Endpoint(ANY, tls, token)
-    found.start({"/good": lambda _: Answer(200, "text/plain", b"fine")})
+    found.start({"/good": lambda _: HttpAnswer(200, "text/plain", b"fine")})
     try:
         yield found
     finally:
@@ -231,7 +231,7 @@ def test_a_pipeline_file_gives_both(tmp_path: Path, tls: TlsConfig) -> None:
     with Monitor(found, Events(), "1") as monitor:
         assert str(monitor.url).startswith("https://")
         assert monitor._endpoint is not None
-        monitor._endpoint.start({"/good": lambda _: Answer(200, "text/plain", b"fine")})
+        monitor._endpoint.start({"/good": lambda _: HttpAnswer(200, "text/plain", b"fine")})
         assert asked(monitor._endpoint)[0] == 401
         (tmp_path / "token").write_text("another-0123456789")
         bearer = {"Authorization": "Bearer another-0123456789"}

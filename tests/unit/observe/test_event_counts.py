@@ -6,7 +6,7 @@ from engine_tools import Events
 
 from transporter.engine.events import EVENTS
 from transporter.observe import event_counts
-from transporter.observe.event_counts import Counts
+from transporter.observe.event_counts import EventCounts
 from transporter.observe.metric_table import METRICS
 
 TABLE = {metric.name: metric for metric in METRICS}
@@ -15,7 +15,7 @@ TABLE = {metric.name: metric for metric in METRICS}
 def test_events_are_counted_and_passed_on() -> None:
     """An event counts for its route or adds up its fields, and every event is passed on."""
     events = Events()
-    counted = Counts(events)
+    counted = EventCounts(events)
     progress = {"problem": "down", "retry_in": 1, "watermark": 0, "delivered": 0}
     for route in ("a", "a", "b"):
         counted("route-retrying", route=route, **progress)

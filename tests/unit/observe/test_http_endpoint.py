@@ -13,14 +13,14 @@ from acceptance_tools import page
 
 from transporter.errors import EnvironmentFault
 from transporter.observe import http_endpoint as module
-from transporter.observe.http_endpoint import CALLERS, Answer, Endpoint, PortTaken
-from transporter.pipeline.observe_config import Address
+from transporter.observe.http_endpoint import CALLERS, Endpoint, HttpAnswer, PortTaken
+from transporter.pipeline.observe_config import ListenAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def broken(accept: str) -> Answer:
+def broken(accept: str) -> HttpAnswer:
     """Raise an error, like a page with a bug."""
     raise RuntimeError(f"hunter2{accept}")
 
@@ -28,9 +28,9 @@ def broken(accept: str) -> Answer:
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
     """Yield a running endpoint with a page that works and one that does not."""
-    found = Endpoint(Address("127.0.0.1", 0))
+    found = Endpoint(ListenAddress("127.0.0.1", 0))
     found.start(
-        {"/good": lambda accept: Answer(200, "text/plain", accept.encode()), "/bad": broken}
+        {"/good": lambda accept: HttpAnswer(200, "text/plain", accept.encode()), "/bad": broken}
     )
     yield found
     found.stop()
@@ -117,13 +117,13 @@ def test_a_port_in_use_is_told_as_such(endpoint: Endpoint) -> None:
     with pytest.raises(
         PortTaken, match=rf"127.0.0.1:{port} cannot be listened at: .*observe.listen"
     ):
-        Endpoint(Address("127.0.0.1", port))
+        Endpoint(ListenAddress("127.0.0.1", port))
 
 
 def test_an_address_of_another_machine_is_another_error() -> None:
     """Only a port in use counts as taken."""
     with pytest.raises(EnvironmentFault, match="cannot be listened at") as found:
-        Endpoint(Address("192.0.2.1", 0))
+        Endpoint(ListenAddress("192.0.2.1", 0))
     assert not isinstance(found.value, PortTaken)
     assert found.value.__cause__.errno == errno.EADDRNOTAVAIL
 
@@ -131,9 +131,9 @@ def test_an_address_of_another_machine_is_another_error() -> None:
 def test_nothing_of_it_stays(endpoint: Endpoint) -> None:
     """A stop leaves neither the port nor a thread."""
     before = threading.active_count()
-    other = Endpoint(Address("127.0.0.1", 0))
+    other = Endpoint(ListenAddress("127.0.0.1", 0))
     other.start({})
     url = other.url
     other.stop()
     assert threading.active_count() == before
-    Endpoint(Address("127.0.0.1", int(url.rpartition(":")[2]))).stop()
+    Endpoint(ListenAddress("127.0.0.1", int(url.rpartition(":")[2]))).stop()

@@ -14,8 +14,8 @@ import pytest
 
 from transporter.adaptor import Gauge
 from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State
-from transporter.observe.event_counts import Counts
-from transporter.observe.lag_ages import Age
+from transporter.observe.event_counts import EventCounts
+from transporter.observe.lag_ages import LagAge
 from transporter.observe.metric_table import METRICS, PIPELINE
 from transporter.observe.samples import readings
 from transporter.observe.span_export import SpanCounts
@@ -61,8 +61,8 @@ def test_every_metric_is_read_and_nothing_else() -> None:
     found = list(
         readings(
             STATUS,
-            Counts(lambda *_, **__: None),
-            lambda _: Age(2, 1),
+            EventCounts(lambda *_, **__: None),
+            lambda _: LagAge(2, 1),
             ready=True,
             version="1",
             spans=SpanCounts(3, 4),
@@ -77,7 +77,9 @@ def test_every_metric_is_read_and_nothing_else() -> None:
 def test_an_unknown_age_and_no_budget_are_no_readings() -> None:
     """An unknown value is left out rather than shown as 0."""
     status = EngineStatus("log", 9, 100, spark=True, readers=(), routes=STATUS.routes)
-    found = readings(status, Counts(lambda *_, **__: None), lambda _: None, ready=True, version="1")
+    found = readings(
+        status, EventCounts(lambda *_, **__: None), lambda _: None, ready=True, version="1"
+    )
     names = {name for name, _, _ in found}
     assert not names & {"transporter_route_lag_seconds", "transporter_log_budget_bytes"}
 
@@ -85,7 +87,9 @@ def test_an_unknown_age_and_no_budget_are_no_readings() -> None:
 def test_what_a_reader_has_not_measured_is_no_reading() -> None:
     """A reader that is away has no reading for the backlog at its source."""
     status = replace(STATUS, readers=(replace(STATUS.readers[0], measured={}),))
-    found = readings(status, Counts(lambda *_, **__: None), lambda _: None, ready=True, version="1")
+    found = readings(
+        status, EventCounts(lambda *_, **__: None), lambda _: None, ready=True, version="1"
+    )
     assert not [name for name, _, _ in found if name.startswith("transporter_source_")]
 
 

@@ -16,11 +16,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from transporter.engine.engine import Engine
-from transporter.engine.timings import Meter
+from transporter.engine.timings import RouteMeter
 from transporter.observe.http_endpoint import PortTaken
 from transporter.observe.metric_table import METRICS
 from transporter.observe.monitor import Monitor
-from transporter.pipeline.observe_config import Address, ObserveConfig
+from transporter.pipeline.observe_config import ListenAddress, ObserveConfig
 from transporter.protocol.messages import Outcome
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from transporter.pipeline.config import Pipeline
 
-ANY = ObserveConfig(listen=Address("127.0.0.1", 0), unready_after=0.2)
+ANY = ObserveConfig(listen=ListenAddress("127.0.0.1", 0), unready_after=0.2)
 
 
 class Watched:
@@ -233,7 +233,7 @@ def test_a_port_that_the_pipeline_names_must_be_free(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, ["a x"], out={})
     with Monitor(pipeline.model_copy(update={"observe": ANY}), Events(), "1") as first:
         port = int(str(first.url).rpartition(":")[2])
-        taken = ObserveConfig(listen=Address("127.0.0.1", port))
+        taken = ObserveConfig(listen=ListenAddress("127.0.0.1", port))
         with pytest.raises(PortTaken, match=r"set observe\.listen"):
             Monitor(pipeline.model_copy(update={"observe": taken}), Events(), "1")
     assert not (tmp_path / "log").exists()
@@ -245,7 +245,7 @@ def test_the_default_port_may_be_taken(tmp_path: Path) -> None:
     events = Events()
     with Monitor(pipeline.model_copy(update={"observe": ANY}), Events(), "1") as first:
         port = int(str(first.url).rpartition(":")[2])
-        unnamed = ObserveConfig.model_construct(set(), listen=Address("127.0.0.1", port))
+        unnamed = ObserveConfig.model_construct(set(), listen=ListenAddress("127.0.0.1", port))
         second = Monitor(pipeline.model_copy(update={"observe": unnamed}), events, "1")
         assert second.url is None
         second.stop()
@@ -273,7 +273,7 @@ def test_what_is_counted_costs_next_to_nothing(tmp_path: Path) -> None:
     outcome = Outcome(5, 5, 0, 50, {})
 
     def once() -> float:
-        meter, begun = Meter(), time.perf_counter()
+        meter, begun = RouteMeter(), time.perf_counter()
         for _ in range(10_000):
             meter.add(0, outcome, time.monotonic())
         return (time.perf_counter() - begun) / 10_000

@@ -12,7 +12,7 @@ from disks.faulty import Fault, FaultyDisk
 from transporter.errors import LogFull, LogPoisoned
 from transporter.log.filesystem import RealFileSystem
 from transporter.message import Message, messages_to_batch, with_offsets
-from transporter.offsets.parked import FOLDER, Parked, ParkedStore, Reason
+from transporter.offsets.parked import FOLDER, ParkedEntry, ParkedStore, ParkReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 KEYS = (b"a", b"b", None)
 
 
-def entries(count: int, first: int = 0) -> list[Parked]:
+def entries(count: int, first: int = 0) -> list[ParkedEntry]:
     """Return *count* entries to park, whose keys go round :data:`KEYS`."""
     messages = [Message("n", b"data", KEYS[n % 3]) for n in range(first, first + count)]
     batch = with_offsets(messages_to_batch(messages), first, 1)
-    return [Parked(first + n, batch.slice(n, 1), Reason("no", 1, 0)) for n in range(count)]
+    return [ParkedEntry(first + n, batch.slice(n, 1), ParkReason("no", 1, 0)) for n in range(count)]
 
 
 def test_many_are_parked_with_one_sync_of_the_folder(tmp_path: Path) -> None:

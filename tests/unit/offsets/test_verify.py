@@ -13,7 +13,7 @@ from transporter.log.filesystem import RealFileSystem
 from transporter.log.paused_readers import PAUSED, PausedReaders, read_paused
 from transporter.message import messages_to_batch, with_offsets
 from transporter.offsets.offset_log import OffsetLog
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.offsets.verify_repair import mend, verify
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def directory(tmp_path: Path) -> Path:
         append_segments(log, [[Frame(letters("AAB"))] for _ in range(8)])
         offsets = OffsetLog(tmp_path, "out")
         entries = with_offsets(messages_to_batch(letters("A")), 1, 0)
-        ParkedStore(offsets.folder).park(Parked(1, entries, Reason("no", 1, 0)))
+        ParkedStore(offsets.folder).park(ParkedEntry(1, entries, ParkReason("no", 1, 0)))
         offsets.close()
     return tmp_path
 

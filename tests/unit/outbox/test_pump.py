@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from transporter.outbox.pump import Load, Meter
+from transporter.outbox.pump import Load, LoadMeter
 
 
 def test_every_key_is_counted_from_one() -> None:
@@ -37,7 +37,7 @@ def test_values_are_json_of_the_size_asked_for(value_bytes: int, expected: int) 
 
 def test_the_meter_tells_the_rate_since_the_last_reading() -> None:
     """The meter has the rate of the last interval and the mean of the whole time."""
-    meter = Meter(100.0, interval=5.0)
+    meter = LoadMeter(100.0, interval=5.0)
     assert meter.seconds_left(102.0) == 3.0
     first = meter.take_reading(50, 105.0)
     assert (first.rate, first.mean, first.seconds) == (10.0, 10.0, 5.0)

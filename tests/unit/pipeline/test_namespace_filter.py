@@ -7,7 +7,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 
 
 @pytest.mark.parametrize(
@@ -25,14 +25,14 @@ from transporter.pipeline.namespace_filter import Namespace
 def test_mask_searches(pattern: str, taken: list[bool]) -> None:
     """A pattern may match anywhere in a namespace unless it is anchored."""
     column = pa.array(["orders.new", "orders.audit", "old_orders", "über"])
-    assert Namespace(pattern).mask(column).to_pylist() == taken
+    assert NamespaceFilter(pattern).mask(column).to_pylist() == taken
 
 
 @pytest.mark.parametrize("pattern", [".*", "^a$", "^b$"])
 @pytest.mark.parametrize("names", [[], ["a"], ["a", "a", "a"], ["a", "b", "a"], ["b", "a"]])
 def test_shortcuts_agree_with_matching_each(pattern: str, names: list[str]) -> None:
     """The shortcut for a batch of a single namespace agrees with matching every row."""
-    mask = Namespace(pattern).mask(pa.array(names, type=pa.string()))
+    mask = NamespaceFilter(pattern).mask(pa.array(names, type=pa.string()))
     assert isinstance(mask, pa.BooleanArray)
     assert mask.to_pylist() == [pattern in (".*", f"^{name}$") for name in names]
 
@@ -49,10 +49,10 @@ def test_shortcuts_agree_with_matching_each(pattern: str, names: list[str]) -> N
 def test_refuses_what_re2_cannot_read(pattern: str, reason: str) -> None:
     """A bad pattern is refused at once, with RE2's reason and without the pattern."""
     with pytest.raises(ValueError, match=reason) as caught:
-        Namespace(pattern)
+        NamespaceFilter(pattern)
     assert pattern not in str(caught.value)
 
 
 def test_survives_pickling() -> None:
     """A filter travels to workers."""
-    assert pickle.loads(pickle.dumps(Namespace("^a"))) == Namespace("^a")  # noqa: S301 - our own
+    assert pickle.loads(pickle.dumps(NamespaceFilter("^a"))) == NamespaceFilter("^a")  # noqa: S301 - our own

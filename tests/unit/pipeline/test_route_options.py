@@ -11,7 +11,7 @@ import pytest
 from transporter.errors import ConfigError
 from transporter.pipeline.config import RouteConfig, load
 from transporter.pipeline.problems import InvalidPipeline
-from transporter.pipeline.route_options import BackoffRange, ParkLimit, RetryConfig, Start
+from transporter.pipeline.route_options import BackoffRange, ParkLimit, RetryConfig, StartPosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def test_defaults(pipeline_file: Write, valid: str) -> None:
     assert found.park_limit == ParkLimit(entries=10_000, bytes=256 * 1024**2)
     assert (found.max_in_flight_per_key, found.linger) == (None, 0.0)
     assert (found.slice_timeout, found.worker_memory) == (60.0, 1024**3)
-    assert (found.after, found.start, found.steps) == (None, Start("earliest", 0), ())
+    assert (found.after, found.start, found.steps) == (None, StartPosition("earliest", 0), ())
 
 
 VALUES = [
@@ -62,15 +62,23 @@ VALUES = [
     ("worker_memory: 128MiB", "worker_memory", 128 * 1024**2),
     ("worker_memory: null", "worker_memory", None),
     ("after: null", "after", None),
-    ("start: earliest", "start", Start("earliest")),
-    ("start: latest", "start", Start("latest")),
-    ("start: 0", "start", Start("offset", 0)),
-    ("start: 9223372036854775807", "start", Start("offset", 2**63 - 1)),
-    ("start: '17'", "start", Start("offset", 17)),
-    ("start: 1970-01-01T00:00:01Z", "start", Start("time", 1_000_000)),
-    ("start: 2030-01-31T08:00:00.000001+02:00", "start", Start("time", 1_896_069_600_000_001)),
-    ("start: 0001-01-01T00:00:00+14:00", "start", Start("time", -62_135_647_200_000_000)),
-    ("start: 9999-12-31T23:59:59.999999-14:00", "start", Start("time", 253_402_351_199_999_999)),
+    ("start: earliest", "start", StartPosition("earliest")),
+    ("start: latest", "start", StartPosition("latest")),
+    ("start: 0", "start", StartPosition("offset", 0)),
+    ("start: 9223372036854775807", "start", StartPosition("offset", 2**63 - 1)),
+    ("start: '17'", "start", StartPosition("offset", 17)),
+    ("start: 1970-01-01T00:00:01Z", "start", StartPosition("time", 1_000_000)),
+    (
+        "start: 2030-01-31T08:00:00.000001+02:00",
+        "start",
+        StartPosition("time", 1_896_069_600_000_001),
+    ),
+    ("start: 0001-01-01T00:00:00+14:00", "start", StartPosition("time", -62_135_647_200_000_000)),
+    (
+        "start: 9999-12-31T23:59:59.999999-14:00",
+        "start",
+        StartPosition("time", 253_402_351_199_999_999),
+    ),
 ]
 
 
@@ -94,7 +102,7 @@ def test_options_may_come_from_variables(pipeline_file: Write, valid: str) -> No
     )
     assert (found.retry.attempts, found.start, found.max_in_flight_per_key) == (
         7,
-        Start("offset", 7),
+        StartPosition("offset", 7),
         1,
     )
 

@@ -19,6 +19,7 @@ from transporter.protocol.certificate import client_context, server_context
 from transporter.protocol.channel import EngineChannel, WorkerChannel, decoded, encoded
 from transporter.protocol.messages import (
     HEARD,
+    Announcement,
     Failure,
     FailureKind,
     Hello,
@@ -32,7 +33,6 @@ from transporter.protocol.messages import (
     Outcome,
     Output,
     PartialOutcome,
-    Progress,
     TaskHello,
     WorkerEnded,
 )
@@ -56,7 +56,7 @@ MESSAGES = [
     OUTCOME,
     PartialOutcome(Outcome(1, 1, 0, 0, {})),
     Output("printed\n"),
-    Progress(2**62),
+    Announcement(2**62),
     Need(),
 ]
 
@@ -187,9 +187,9 @@ def test_a_reset_over_tcp_is_no_end(tls: bool) -> None:
 def test_what_came_before_the_end_is_heard(tls: bool) -> None:
     """The last message of a worker is received before its end."""
     with pair(tls=tls, tcp=True) as (engine, worker):
-        worker.send(Progress(7))
+        worker.send(Announcement(7))
         worker.close()
-        assert engine.recv() == Progress(7)
+        assert engine.recv() == Announcement(7)
         with pytest.raises(EOFError):
             engine.recv()
 
@@ -209,13 +209,13 @@ def test_a_length_is_checked_before_it_is_believed(monkeypatch: pytest.MonkeyPat
 def test_polling_finds_what_has_been_received_already(tls: bool) -> None:
     """Each of several messages in one packet is an answer to a poll, and then none is left."""
     with pair(tls=tls) as (engine, worker):
-        first, second = (encoded(each) for each in (Progress(1), Progress(2)))
+        first, second = (encoded(each) for each in (Announcement(1), Announcement(2)))
         lengths = [struct.pack(">Q", len(each)) for each in (first, second)]
         worker.send_raw(lengths[0] + first + lengths[1] + second)
         assert engine.poll(PATIENCE)
-        assert engine.recv() == Progress(1)
+        assert engine.recv() == Announcement(1)
         assert engine.poll(0)
-        assert engine.recv() == Progress(2)
+        assert engine.recv() == Announcement(2)
         assert not engine.poll(0)
         worker.close()
         assert engine.poll(PATIENCE)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from transporter.queue.consumer_state import Exchange, Work
+from transporter.queue.consumer_state import ConsumerState, Work
 from transporter.queue.failures import QueueClosed, QueueFault
 from transporter.queue.in_flight import InFlight
 from transporter.queue.markers import Nack
@@ -16,9 +16,9 @@ from transporter.queue.message import QueueMessage
 FAR = 1e9
 
 
-def exchange(*offsets: int, limit: int = 4, hold: float = 60.0) -> Exchange:
+def exchange(*offsets: int, limit: int = 4, hold: float = 60.0) -> ConsumerState:
     """Return an exchange with messages that wait to be received."""
-    made = Exchange(InFlight(limit, hold, 10.0))
+    made = ConsumerState(InFlight(limit, hold, 10.0))
     made.add([QueueMessage((0, offset), "q", b"") for offset in offsets], time.monotonic())
     return made
 
@@ -143,7 +143,7 @@ def test_an_extended_message_is_kept_alive_at_once() -> None:
 
 def test_what_lapsed_is_counted_and_makes_room() -> None:
     """A lapsed message is counted and makes room."""
-    found = Exchange(InFlight(1, 0.0, 0.0))
+    found = ConsumerState(InFlight(1, 0.0, 0.0))
     found.add([QueueMessage((0, 1), "q", b"")], time.monotonic())
     assert found.await_room(0) == 0
     found.next_work(time.monotonic(), 0)
@@ -152,7 +152,7 @@ def test_what_lapsed_is_counted_and_makes_room() -> None:
 
 def test_everything_is_counted() -> None:
     """The metrics count the outcome of each message."""
-    found = Exchange(InFlight(10, 60.0, 10.0))
+    found = ConsumerState(InFlight(10, 60.0, 10.0))
     messages = [QueueMessage((0, offset), "q", b"", redeliveries=offset) for offset in range(4)]
     found.add(messages, time.monotonic())
     taken = found.take(3, 0)
@@ -221,7 +221,7 @@ def test_brokers_are_heard_of_by_what_they_confirm() -> None:
 
 def test_room_ahead_is_made_by_who_receives() -> None:
     """The fetching thread is woken when waiting messages are taken."""
-    found = Exchange(InFlight(100, 60.0, 10.0, ahead=2))
+    found = ConsumerState(InFlight(100, 60.0, 10.0, ahead=2))
     found.add([QueueMessage((0, offset), "q", b"") for offset in range(2)], time.monotonic())
     assert found.await_room(0) == 0
     with ThreadPoolExecutor(1) as pool:

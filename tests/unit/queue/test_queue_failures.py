@@ -10,7 +10,7 @@ from transporter_adaptors.kafka_queue.failures import source_errors
 
 from transporter.errors import SourceUnavailable
 from transporter.queue import clients, settings_of
-from transporter.queue.consumer_state import Exchange
+from transporter.queue.consumer_state import ConsumerState
 from transporter.queue.failures import QueueFault, QueueUnavailable, translate_error
 from transporter.queue.in_flight import InFlight
 
@@ -40,7 +40,7 @@ def test_a_client_that_is_at_its_end_is_replaced(error: KafkaError, kind: type[E
 def test_a_reader_is_opened_anew_when_its_producer_has_failed_for_good() -> None:
     """A failure of the ack-writing thread reaches the engine as an outage, with its reason."""
     settings = settings_of(bootstrap_servers="127.0.0.1:9")
-    exchange = Exchange(InFlight(10, 1.0, 1.0, None))
+    exchange = ConsumerState(InFlight(10, 1.0, 1.0, None))
     error = KafkaException(KafkaError(KafkaError._FATAL, "out of order", fatal=True))
     exchange.writing_failed(clients.translate_exception(settings, error))
     with pytest.raises(SourceUnavailable, match=r"out of order.*new client"), source_errors():

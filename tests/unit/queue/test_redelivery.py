@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transporter.queue.in_progress import Expired, Held
+from transporter.queue.in_progress import Expired, MessageInProgress
 from transporter.queue.markers import End, Nack, Start
 from transporter.queue.message import (
     ORIGIN_OFFSET,
@@ -33,7 +33,7 @@ SETTINGS = QueueSettings(bootstrap_servers="127.0.0.1:1", max_redeliveries=3)
 def due(count: int = 0, nack: Nack | None = None, value: bytes = b"v") -> Expired:
     """Return a message that was redelivered *count* times so far and is due again."""
     headers = redelivery_headers([("a", b"1")], "queue", (1, 5), count) if count else (("a", b"1"),)
-    held = Held("jobs", value, pack(headers), 0, 0.0, 10.0)
+    held = MessageInProgress("jobs", value, pack(headers), 0, 0.0, 10.0)
     held.nack = nack
     return Expired((2, 7), held)
 
@@ -87,13 +87,13 @@ def test_a_release_is_not_counted() -> None:
 
 def test_damaged_headers_do_not_keep_a_message_from_its_queue() -> None:
     """A message with damaged headers is redelivered without them."""
-    held = Held("jobs", b"v", b"\1", 0, 0.0, 10.0)
+    held = MessageInProgress("jobs", b"v", b"\1", 0, 0.0, 10.0)
     assert redelivery(Expired((2, 7), held), SETTINGS, "now").value == b"v"
 
 
 def test_ends_name_messages_by_partition() -> None:
     """Messages are ended by one End for each partition of the queue topic."""
-    held = Held("jobs", b"", b"", 0, 0.0, 1.0)
+    held = MessageInProgress("jobs", b"", b"", 0, 0.0, 1.0)
     expired = [Expired((0, 1), held), Expired((1, 2), held), Expired((0, 3), held)]
     assert list(end_markers(expired)) == [End(0, (1, 3)), End(1, (2,))]
 

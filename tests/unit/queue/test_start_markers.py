@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from transporter.queue.consumer_state import Work
 from transporter.queue.marker_writer import to_markers
 from transporter.queue.markers import End, KeepAlive, Nack, encode
-from transporter.queue.start_markers import Batch
+from transporter.queue.start_markers import StartBatch
 
 
 @dataclass
@@ -37,9 +37,9 @@ class Record:
         return (1, 12)
 
 
-def batch(*records: Record) -> Batch:
+def batch(*records: Record) -> StartBatch:
     """Return the batch of queue ``jobs`` from *records*."""
-    made = Batch("jobs")
+    made = StartBatch("jobs")
     made.add_records(records)
     return made
 

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from transporter.log.search import END
 from transporter.message import Message, messages_to_batch, with_offsets
 from transporter.spark.data_source_filters import accepts, bounds_of, passing
-from transporter.table.plan import Bounds
+from transporter.table.plan import OffsetBounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,24 +122,26 @@ def test_a_column_that_is_converted_is_left_to_spark() -> None:
     assert not accepts(EqualTo(KEY, "k1"), frozenset({"key"}))
 
 
-BOUNDS: list[tuple[list[Any], Bounds]] = [
-    ([], Bounds()),
-    ([EqualTo(OFFSET, 5)], Bounds(5, 5)),
-    ([GreaterThan(OFFSET, 5), LessThan(OFFSET, 9)], Bounds(6, 8)),
-    ([GreaterThanOrEqual(OFFSET, 5), LessThanOrEqual(OFFSET, 9)], Bounds(5, 9)),
-    ([LessThan(OFFSET, -3)], Bounds(0, -4)),
-    ([In(OFFSET, [9, 3, None]), GreaterThan(OFFSET, 3)], Bounds(4, 9, offsets=(3, 9))),
-    ([In(OFFSET, [1, 2]), In(OFFSET, [2, 3])], Bounds(2, 2, offsets=(2,))),
-    ([In(OFFSET, [None])], Bounds(0, -1, offsets=())),
-    ([EqualTo(LOGGED, at(7))], Bounds(since=7, until=7)),
-    ([GreaterThan(LOGGED, at(7)), LessThan(LOGGED, at(9))], Bounds(since=8, until=8)),
-    ([In(LOGGED, [at(9), at(7)])], Bounds(since=7, until=9)),
-    ([Not(EqualTo(OFFSET, 5)), EqualTo(TIME, at(7)), IsNotNull(OFFSET)], Bounds()),
+BOUNDS: list[tuple[list[Any], OffsetBounds]] = [
+    ([], OffsetBounds()),
+    ([EqualTo(OFFSET, 5)], OffsetBounds(5, 5)),
+    ([GreaterThan(OFFSET, 5), LessThan(OFFSET, 9)], OffsetBounds(6, 8)),
+    ([GreaterThanOrEqual(OFFSET, 5), LessThanOrEqual(OFFSET, 9)], OffsetBounds(5, 9)),
+    ([LessThan(OFFSET, -3)], OffsetBounds(0, -4)),
+    ([In(OFFSET, [9, 3, None]), GreaterThan(OFFSET, 3)], OffsetBounds(4, 9, offsets=(3, 9))),
+    ([In(OFFSET, [1, 2]), In(OFFSET, [2, 3])], OffsetBounds(2, 2, offsets=(2,))),
+    ([In(OFFSET, [None])], OffsetBounds(0, -1, offsets=())),
+    ([EqualTo(LOGGED, at(7))], OffsetBounds(since=7, until=7)),
+    ([GreaterThan(LOGGED, at(7)), LessThan(LOGGED, at(9))], OffsetBounds(since=8, until=8)),
+    ([In(LOGGED, [at(9), at(7)])], OffsetBounds(since=7, until=9)),
+    ([Not(EqualTo(OFFSET, 5)), EqualTo(TIME, at(7)), IsNotNull(OFFSET)], OffsetBounds()),
 ]
 
 
 @pytest.mark.parametrize(("filters", "expected"), BOUNDS)
-def test_the_part_of_the_log_that_filters_leave(filters: list[Filter], expected: Bounds) -> None:
+def test_the_part_of_the_log_that_filters_leave(
+    filters: list[Filter], expected: OffsetBounds
+) -> None:
     """Filters on offsets and log times bound the read, and others and negations do not."""
     assert bounds_of(filters) == expected
 

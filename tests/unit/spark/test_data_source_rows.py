@@ -13,14 +13,14 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Struc
 
 from transporter.errors import ConfigError, LogError, OffsetRefused
 from transporter.log.commit_log import CommitLog
-from transporter.log.search import Wanted
+from transporter.log.search import EntryFilter
 from transporter.message import ENTRY_SCHEMA, Message, messages_to_batch, with_offsets
 from transporter.spark.data_source import BatchReader
 from transporter.spark.data_source_filters import bounds_of
 from transporter.spark.data_source_rows import Filtered, schema_of, shape_of
 from transporter.table.options import Options
-from transporter.table.plan import Part
-from transporter.table.rows import Selection, Shape, rows
+from transporter.table.plan import TablePart
+from transporter.table.rows import RowSelection, Shape, rows
 
 MESSAGES = [
     Message("a", b"{}", b"k", headers=(("h", b"\xff"), ("i", None))),
@@ -57,7 +57,9 @@ def test_batches_are_what_spark_expects(options: Options) -> None:
     """A batch has exactly the Arrow schema that Spark makes of the table's schema."""
     changed = {"text": frozenset[str]()}
     wanted = to_arrow_schema(schema_of(Options(options.directory, **changed)), timezone="UTC")
-    (found,) = rows(options, Part(0, 5), Selection(Wanted()), shape(options, **changed))
+    (found,) = rows(
+        options, TablePart(0, 5), RowSelection(EntryFilter()), shape(options, **changed)
+    )
     assert found.schema.equals(wanted)
     assert found.column("data").to_pylist() == [b"{}", b"{}", None, None, b"\xff", b"\xff"]
     assert found.column("headers").to_pylist()[0] == [
@@ -99,9 +101,11 @@ def test_a_schema_that_does_not_fit(name: str, kind: DataType, problem: str) -> 
 
 def test_small_frames_are_joined(options: Options) -> None:
     """Spark gets one batch of the wanted entries for many small frames."""
-    found = list(rows(options, Part(1, 3), Selection(Wanted("^a$")), shape(options)))
+    found = list(rows(options, TablePart(1, 3), RowSelection(EntryFilter("^a$")), shape(options)))
     assert [batch.column("offset").to_pylist() for batch in found] == [[1, 2, 3]]
-    assert list(rows(options, Part(0, 3), Selection(Wanted("^b$")), shape(options))) == []
+    assert (
+        list(rows(options, TablePart(0, 3), RowSelection(EntryFilter("^b$")), shape(options))) == []
+    )
 
 
 def test_frames_are_skipped_by_their_headers(
@@ -109,15 +113,15 @@ def test_frames_are_skipped_by_their_headers(
 ) -> None:
     """Frames without any of the requested offsets are not read."""
     read = []
-    of = Selection.of
+    of = RowSelection.of
     monkeypatch.setattr(
-        Selection,
+        RowSelection,
         "of",
         lambda self, found, part: read.append(found.frame.first) or of(self, found, part),
     )
     filters = (In(("offset",), [1, 4]),)
-    selection = Filtered(Wanted(), bounds_of(filters), filters)
-    (found,) = rows(options, Part(0, 5), selection, shape(options, columns=("offset",)))
+    selection = Filtered(EntryFilter(), bounds_of(filters), filters)
+    (found,) = rows(options, TablePart(0, 5), selection, shape(options, columns=("offset",)))
     assert (found.column("offset").to_pylist(), read) == ([1, 4], [0, 4])
 
 
@@ -126,9 +130,11 @@ def test_entries_removed_meanwhile(options: Options) -> None:
     (options.directory / f"{0:020d}.log").unlink()
     columns = {"columns": ("offset",)}
     with pytest.raises(OffsetRefused, match="retained from 2"):
-        list(rows(options, Part(0, 5), Selection(Wanted()), shape(options, **columns)))
+        list(rows(options, TablePart(0, 5), RowSelection(EntryFilter()), shape(options, **columns)))
     lenient = Options(options.directory, fail_on_loss=False)
-    (found,) = rows(lenient, Part(0, 5), Selection(Wanted()), shape(options, **columns))
+    (found,) = rows(
+        lenient, TablePart(0, 5), RowSelection(EntryFilter()), shape(options, **columns)
+    )
     assert found.column("offset").to_pylist() == [2, 3, 4, 5]
 
 

@@ -16,7 +16,7 @@ from transporter.errors import ConfigError, OffsetRefused
 from transporter.log.commit_log import CommitLog
 from transporter.spark.data_source import TransporterSource
 from transporter.spark.data_source_rows import schema_of
-from transporter.spark.data_source_stream import Refused, StreamReader
+from transporter.spark.data_source_stream import RefusedStream, StreamReader
 from transporter.table.options import read_options
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def test_a_namespace_in_a_stream(log: Path) -> None:
 def test_a_stream_that_cannot_be(log: Path) -> None:
     """A mistake in the options is raised by Spark's first call, not by the constructor."""
     refused = TransporterSource({"path": str(log), "to": "3"}).streamReader(None)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedStream)
     asks: tuple[Callable[[], object], ...] = (
         refused.initialOffset,
         refused.getDefaultReadLimit,

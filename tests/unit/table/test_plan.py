@@ -17,8 +17,8 @@ from transporter.log.reader import LogReader
 from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
 from transporter.table.options import Options, read_options
 from transporter.table.plan import (
-    Bounds,
-    Part,
+    OffsetBounds,
+    TablePart,
     bounds_of,
     first_present,
     look,
@@ -97,24 +97,24 @@ def test_nothing_to_cut(log: Path) -> None:
 def test_a_plan_keeps_to_bounds_and_to_what_is_confirmed(log: Path) -> None:
     """Offsets and log times bound a plan, and so does the last confirmed offset."""
     options = Options(log)
-    assert plan(options, Bounds()) == [Part(0, LAST)]
-    assert plan(options, Bounds(first=12, last=10**9)) == [Part(12, LAST)]
+    assert plan(options, OffsetBounds()) == [TablePart(0, LAST)]
+    assert plan(options, OffsetBounds(first=12, last=10**9)) == [TablePart(12, LAST)]
     since, until = 5 * 10**6, 7 * 10**6
-    ((first, last),) = plan(options, Bounds(since=since, until=until))
+    ((first, last),) = plan(options, OffsetBounds(since=since, until=until))
     with LogReader(log) as reader:
         times = {found.frame.first: found.frame.logged_at for found in reader.frames(0, LAST)}
     inside = [offset for offset, time in times.items() if since <= time <= until]
     assert inside
     assert first <= inside[0] <= inside[-1] + ROWS - 1 <= last
     assert last - first < 6 * ROWS
-    assert plan(options, Bounds(last=-1)) == []
+    assert plan(options, OffsetBounds(last=-1)) == []
 
 
 def test_single_offsets_narrow_a_plan(log: Path) -> None:
     """Parts without any of the offsets are dropped, and the others are narrowed to them."""
     options = replace(Options(log), partition_bytes=1)
     offsets = (3, 4, LAST)
-    parts = plan(options, Bounds(3, LAST, offsets=offsets))
+    parts = plan(options, OffsetBounds(3, LAST, offsets=offsets))
     assert [part.first for part in parts] == [3, LAST]
     assert (parts[0].last in (3, 4), parts[-1].last) == (True, LAST)
 
@@ -128,17 +128,17 @@ def test_what_is_not_confirmed_is_not_planned(
         log.append(batch(3), "r")
         log.append(batch(3), "r")
         crash(log)
-        assert plan(Options(tmp_path / "log"), Bounds()) == [Part(0, 2)]
+        assert plan(Options(tmp_path / "log"), OffsetBounds()) == [TablePart(0, 2)]
 
 
 def test_from_and_to() -> None:
     """Both offsets and times bound the log."""
     now = datetime(1970, 1, 1, 1, tzinfo=UTC)
     both = read_options({"path": "/l", "from": "3", "to": "9"}, now)
-    assert bounds_of(both) == Bounds(3, 9)
+    assert bounds_of(both) == OffsetBounds(3, 9)
     times = read_options({"path": "/l", "from": "10s", "to": "1970-01-01T00:59:59+00:00"}, now)
-    assert bounds_of(times) == Bounds(since=3_590_000_000, until=3_599_000_000)
-    assert bounds_of(Options(times.directory)) == Bounds()
+    assert bounds_of(times) == OffsetBounds(since=3_590_000_000, until=3_599_000_000)
+    assert bounds_of(Options(times.directory)) == OffsetBounds()
 
 
 def test_entries_that_are_gone(log: Path) -> None:
@@ -164,18 +164,18 @@ def test_entries_that_were_lost(tmp_path: Path, batch: Callable[..., pa.RecordBa
     with CommitLog.open(tmp_path) as opened:
         opened.append(batch(2), "r")
     with pytest.raises(EntriesLost, match=r"offsets 3\.\.9 were lost: a repair"):
-        plan(Options(tmp_path), Bounds())
+        plan(Options(tmp_path), OffsetBounds())
     with pytest.raises(EntriesLost, match="failOnDataLoss to false"):
         refuse_lost(tmp_path, 5, 5)
-    assert plan(Options(tmp_path), Bounds(last=2)) == [Part(0, 2)]
-    assert plan(Options(tmp_path, fail_on_loss=False), Bounds()) == [Part(0, 11)]
+    assert plan(Options(tmp_path), OffsetBounds(last=2)) == [TablePart(0, 2)]
+    assert plan(Options(tmp_path, fail_on_loss=False), OffsetBounds()) == [TablePart(0, 11)]
 
 
 def test_an_empty_log(tmp_path: Path) -> None:
     """A log without entries has nothing to plan."""
     with CommitLog.open(tmp_path):
-        assert plan(Options(tmp_path), Bounds()) == []
-    assert plan(Options(tmp_path), Bounds(since=5)) == []
+        assert plan(Options(tmp_path), OffsetBounds()) == []
+    assert plan(Options(tmp_path), OffsetBounds(since=5)) == []
 
 
 def test_no_log(tmp_path: Path) -> None:

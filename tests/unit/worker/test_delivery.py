@@ -18,7 +18,7 @@ from transporter.errors import (
     SinkUnavailable,
 )
 from transporter.message import ENTRY_SCHEMA, ERROR_HEADER, Message, messages_to_batch, with_offsets
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.protocol.messages import Failure, FailureKind, Outcome
 from transporter.testing import ListWriter
 from transporter.testing.doubles import ListWriterConfig
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from transporter.adaptor import Ack, Entries
 
-ALL = Delivery(Namespace(), "log")
+ALL = Delivery(NamespaceFilter(), "log")
 
 
 def entries(*messages: Message | str, first: int = 10) -> pa.RecordBatch:
@@ -90,7 +90,7 @@ def test_a_writer_is_told_generation_and_log() -> None:
 def test_what_the_filter_leaves_out_is_skipped() -> None:
     """Entries of other namespaces are settled without being delivered."""
     sink = writer()
-    route = Delivery(Namespace("^a"), "log")
+    route = Delivery(NamespaceFilter("^a"), "log")
     outcome = deliver(entries("b", "a", "b", "a", "b"), 14, 0, route, sink)
     assert (outcome.through, outcome.delivered, outcome.skipped) == (14, 2, 3)
     assert outcome.namespaces == {"a": 13, "b": 14}
@@ -103,7 +103,9 @@ def test_a_slice_of_which_nothing_is_accepted_does_not_reach_the_writer() -> Non
     def act(batch: Entries, ack: Ack) -> None:
         raise AssertionError
 
-    outcome = deliver(entries("b", "b"), 11, 0, Delivery(Namespace("^a"), "log"), Calling(act))
+    outcome = deliver(
+        entries("b", "b"), 11, 0, Delivery(NamespaceFilter("^a"), "log"), Calling(act)
+    )
     assert (outcome.through, outcome.delivered, outcome.skipped) == (11, 0, 2)
     assert outcome.failure is None
 
@@ -116,7 +118,7 @@ def test_a_slice_that_holds_no_entry_is_settled() -> None:
 
 def test_a_refused_entry_ends_the_settled_prefix() -> None:
     """Invariant 9: the settled prefix ends before the refused entry, skipped ones included."""
-    route = Delivery(Namespace("^a"), "log")
+    route = Delivery(NamespaceFilter("^a"), "log")
     batch = entries("a", "b", "a", "b", "a", "b", "a")
     outcome = deliver(batch, 16, 0, route, writer(at_14=("rejected",)))
     assert (outcome.through, outcome.delivered, outcome.skipped) == (13, 2, 2)
@@ -200,7 +202,7 @@ def test_a_writer_that_raises_at_once_settles_nothing() -> None:
 
 def test_skipped_entries_before_the_first_failure_are_settled() -> None:
     """A failing first delivery does not block the entries skipped before it."""
-    route = Delivery(Namespace("^a"), "log")
+    route = Delivery(NamespaceFilter("^a"), "log")
     outcome = deliver(entries("b", "b", "a", "b"), 13, 0, route, writer(at_12=("rejected",)))
     assert (outcome.through, outcome.delivered, outcome.skipped) == (11, 0, 2)
 
@@ -234,7 +236,7 @@ def test_such_a_record_first_of_all_leaves_the_writer_alone() -> None:
 def test_such_a_record_of_another_namespace_is_skipped() -> None:
     """Only a route whose filter accepts an unreadable record stops at it."""
     outcome = deliver(
-        entries("b", poison(b"bad"), "b"), 12, 0, Delivery(Namespace("^b"), "log"), writer()
+        entries("b", poison(b"bad"), "b"), 12, 0, Delivery(NamespaceFilter("^b"), "log"), writer()
     )
     assert (outcome.through, outcome.delivered, outcome.skipped) == (12, 2, 1)
 
@@ -374,7 +376,7 @@ def summed(outcomes: list[Outcome]) -> Outcome:
 
 def test_what_is_acked_of_a_slice_is_reported_before_its_end() -> None:
     """Each report ends before the next unacked entry, and includes filtered ones."""
-    route = Delivery(Namespace("^a"), "log")
+    route = Delivery(NamespaceFilter("^a"), "log")
     batch = entries("b", "a", "b", "b", "aa", "a", "b")
     parts = Parts()
     sink = acking(parts, [11], [14], [15])
@@ -510,7 +512,7 @@ def test_entries_delivered_one_at_a_time_are_reported_too() -> None:
     outcome = deliver_singly(
         entries(*"abcdefg"),
         (10, 16, 0),
-        Delivery(Namespace("[^b]"), "log"),
+        Delivery(NamespaceFilter("[^b]"), "log"),
         sink,
         lambda offset: parts.later() if offset in {12, 14} else None,
         parts.reporter,

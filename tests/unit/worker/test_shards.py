@@ -9,11 +9,12 @@ import pytest
 from engine_tools import Events, delivered, make_pipeline, offsets, run_to_end
 
 from transporter.adaptor import StoredOffset
-from transporter.engine.workers.shard_group import Team, joined, least
-from transporter.engine.workers.worker_connection import Line
+from transporter.engine.workers.shard_group import ShardGroup, lowest_stored_offset, merge_outcomes
+from transporter.engine.workers.worker_connection import WorkerConnection
 from transporter.message import Message, messages_to_batch, with_offsets
 from transporter.offsets.offset_log import OffsetLog
 from transporter.protocol.messages import (
+    Announcement,
     Failure,
     FailureKind,
     Opened,
@@ -21,12 +22,10 @@ from transporter.protocol.messages import (
     Outcome,
     PartialOutcome,
     Proceed,
-    Progress,
     Retry,
     Slice,
 )
-from transporter.worker.shards import Progress as ShardProgress
-from transporter.worker.shards import of_shard
+from transporter.worker.shards import ShardProgress, of_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,10 +136,10 @@ def test_other_shards_than_before(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def pipes() -> Iterator[tuple[Team, list[Connection]]]:
+def pipes() -> Iterator[tuple[ShardGroup, list[Connection]]]:
     """Yield a team of two and the workers' ends of its lines."""
     ends = [Pipe() for _ in range(2)]
-    team = Team([Line(ours) for ours, _ in ends])
+    team = ShardGroup([WorkerConnection(ours) for ours, _ in ends])
     yield team, [theirs for _, theirs in ends]
     team.close()
     for _, theirs in ends:
@@ -151,7 +150,7 @@ def _outcome(through: int, failure: Failure | None = None, **more: Any) -> Outco
     return Outcome(through, 1, 2, 3, more.get("namespaces", {}), failure)
 
 
-def test_a_team_opens_when_all_have(pipes: tuple[Team, list[Connection]]) -> None:
+def test_a_team_opens_when_all_have(pipes: tuple[ShardGroup, list[Connection]]) -> None:
     """The team is open when each worker is, and its stored offset is the lowest one."""
     team, workers = pipes
     stored = [StoredOffset("log", "r", 1, 0, shard, 2, 7 + shard) for shard in range(2)]
@@ -163,7 +162,7 @@ def test_a_team_opens_when_all_have(pipes: tuple[Team, list[Connection]]) -> Non
     assert set(opened.shards) == set(stored)
 
 
-def test_a_team_fails_to_open_as_one(pipes: tuple[Team, list[Connection]]) -> None:
+def test_a_team_fails_to_open_as_one(pipes: tuple[ShardGroup, list[Connection]]) -> None:
     """One worker that cannot open its writer fails the route."""
     team, workers = pipes
     failed = OpenFailed(Failure(FailureKind.FAULT, "no rights"))
@@ -171,37 +170,37 @@ def test_a_team_fails_to_open_as_one(pipes: tuple[Team, list[Connection]]) -> No
     assert team.recv() == failed
 
 
-def test_an_answer_goes_to_whoever_asked(pipes: tuple[Team, list[Connection]]) -> None:
+def test_an_answer_goes_to_whoever_asked(pipes: tuple[ShardGroup, list[Connection]]) -> None:
     """The permission to deliver an entry goes to the worker that announced it."""
     team, workers = pipes
     team.send(Slice(0, 9, 0, single=True))
     assert [worker.recv().last for worker in workers] == [9, 9]
-    workers[1].send(Progress(3))
-    assert team.recv() == Progress(3)
+    workers[1].send(Announcement(3))
+    assert team.recv() == Announcement(3)
     team.send(Proceed())
     assert isinstance(workers[1].recv(), Proceed)
     assert not workers[0].poll(0)
 
 
 def test_the_announcement_of_the_dead_is_told_again(
-    pipes: tuple[Team, list[Connection]],
+    pipes: tuple[ShardGroup, list[Connection]],
 ) -> None:
     """When a worker dies, its own announcement is repeated last."""
     team, workers = pipes
     team.send(Slice(0, 9, 0, single=True))
     for shard, offset in ((0, 2), (1, 3)):
-        workers[shard].send(Progress(offset))
-        assert team.recv() == Progress(offset)
+        workers[shard].send(Announcement(offset))
+        assert team.recv() == Announcement(offset)
         team.send(Proceed())
     workers[0].close()
-    assert team.recv() == Progress(2)
+    assert team.recv() == Announcement(2)
     team.send(Proceed())
     with pytest.raises((EOFError, ConnectionError)):
         team.recv()
     assert team.shard == 0
 
 
-def test_a_retry_is_one_workers(pipes: tuple[Team, list[Connection]]) -> None:
+def test_a_retry_is_one_workers(pipes: tuple[ShardGroup, list[Connection]]) -> None:
     """A parked entry is delivered by one worker, and its answer is the team's."""
     team, workers = pipes
     team.send(Retry(5))
@@ -215,7 +214,7 @@ def test_a_slice_went_as_far_as_the_slowest() -> None:
     """The first of several failures counts, and nothing beyond it is settled."""
     late = Failure(FailureKind.REJECTED, "late", 8)
     early = Failure(FailureKind.REJECTED, "early", 5)
-    found = joined(
+    found = merge_outcomes(
         [
             _outcome(7, late, namespaces={"a": 6, "b": 3}),
             _outcome(4, early, namespaces={"a": 4}),
@@ -230,16 +229,16 @@ def test_a_slice_went_as_far_as_the_slowest() -> None:
 def test_a_failure_counts_before_a_pause_at_the_same_place() -> None:
     """A shard that stopped without a failure does not hide another shard's failure."""
     failure = Failure(FailureKind.REJECTED, "no", 5)
-    assert joined([_outcome(4), _outcome(4, failure)]).failure == failure
+    assert merge_outcomes([_outcome(4), _outcome(4, failure)]).failure == failure
 
 
 def test_what_is_stored_counts_when_all_tell_the_same_story() -> None:
     """A sink without a stored offset, or with another generation's, invalidates all of them."""
     one = StoredOffset("log", "r", 1, 0, 0, 2, 7)
     other = StoredOffset("log", "r", 1, 1, 1, 2, 9)
-    assert least([one, None]) is None
-    assert least([one, other]) is None
-    assert least([one, one]) == one
+    assert lowest_stored_offset([one, None]) is None
+    assert lowest_stored_offset([one, other]) is None
+    assert lowest_stored_offset([one, one]) == one
 
 
 def _part(through: int, **namespaces: int) -> PartialOutcome:
@@ -247,7 +246,7 @@ def _part(through: int, **namespaces: int) -> PartialOutcome:
 
 
 def test_a_slice_is_settled_as_far_as_all_shards_have_come(
-    pipes: tuple[Team, list[Connection]],
+    pipes: tuple[ShardGroup, list[Connection]],
 ) -> None:
     """A shard's lead is reported when the others have come as far, with the counts summed."""
     team, workers = pipes
@@ -267,7 +266,7 @@ def test_a_slice_is_settled_as_far_as_all_shards_have_come(
 
 
 def test_a_shard_that_failed_holds_the_watermark_back(
-    pipes: tuple[Team, list[Connection]],
+    pipes: tuple[ShardGroup, list[Connection]],
 ) -> None:
     """Nothing behind another shard's failure is settled, in parts or at the end."""
     team, workers = pipes
@@ -284,7 +283,7 @@ def test_a_shard_that_failed_holds_the_watermark_back(
 
 
 def test_the_next_slice_begins_without_the_parts_of_the_last(
-    pipes: tuple[Team, list[Connection]],
+    pipes: tuple[ShardGroup, list[Connection]],
 ) -> None:
     """A shard's progress in one slice does not count in the next, which may be a replay."""
     team, workers = pipes

@@ -19,8 +19,9 @@ from transporter.engine.workers.worker_spec import invitation
 from transporter.log.commit_log import CommitLog
 from transporter.message import with_offsets
 from transporter.offsets.offset_log import route_folder
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.protocol.messages import (
+    Announcement,
     Begin,
     FailureKind,
     Hello,
@@ -30,7 +31,6 @@ from transporter.protocol.messages import (
     Output,
     PartialOutcome,
     Proceed,
-    Progress,
     Retry,
     Slice,
 )
@@ -315,11 +315,11 @@ def test_a_parked_entry_reports_nothing_before_its_outcome(
     """A retry is not part of a slice, so it never moves the watermark."""
     store = ParkedStore(route_folder(tmp_path / "log", "out"))
     entry = with_offsets(batch(1, "a"), 3, 0)
-    store.park(Parked(3, entry, Reason("no", 1, 0)))
+    store.park(ParkedEntry(3, entry, ParkReason("no", 1, 0)))
     with opened(side, worker_spec(tmp_path, pause_at=3)) as connection:
         (tmp_path / "out.paused").touch()
         connection.send(Retry(3))
-        assert answer(connection) == Progress(3)
+        assert answer(connection) == Announcement(3)
         connection.send(Proceed())
         time.sleep(PART_SECONDS)
         (tmp_path / "out.paused").unlink()

@@ -17,8 +17,8 @@ from transporter.log.commit_log import wall_clock
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.maintenance import (
+    CompactionRules,
     MaintenanceRecord,
-    Rules,
     extent,
     read_record,
     write_record,
@@ -43,11 +43,11 @@ _ONCE_IN: Final = 8
 """The log is compacted when its uncompacted part is this fraction of it."""
 
 
-class Stopped(Exception):
+class CompactionStopped(Exception):
     """The engine ends. Unfinished work is left as it was."""
 
 
-class Pace:
+class Throttle:
     """Lets so many bytes a second pass, and nothing once it was stopped."""
 
     def __init__(self, rate: float, stopping: threading.Event) -> None:
@@ -62,7 +62,7 @@ class Pace:
         self._ahead = max(0.0, self._ahead - (now - self._last)) + size / self._rate
         self._last = now
         if self._stopping.wait(self._ahead):
-            raise Stopped
+            raise CompactionStopped
 
 
 class FailureReport:
@@ -169,14 +169,14 @@ class Compactor:
                 self._report.attempt(lambda: self.keep(wall_clock()))
                 self.idle = True
                 self._stopping.wait(TICK)
-        except Stopped:
+        except CompactionStopped:
             pass
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._on_failure(error)
 
     def _reindex(self) -> None:
         """Complete the indexes: a power cut may have cost that of the active segment."""
-        pace = Pace(self._config.compaction.rate, self._stopping)
+        pace = Throttle(self._config.compaction.rate, self._stopping)
         with faults_of(self._log.directory):
             reindex(self._files, self._log.directory, pace, self._log.gate)
 
@@ -199,7 +199,7 @@ class Compactor:
     def _keep_record(self) -> None:
         """Record the present rules, and how far each reader's source is."""
         asked = self._config.compaction
-        rules = Rules(asked.after, asked.keep, asked.tombstones, self._config.codec)
+        rules = CompactionRules(asked.after, asked.keep, asked.tombstones, self._config.codec)
         known = self._record.readers
         readers = {
             # A reader that has just begun has not loaded its acknowledgements yet.
@@ -228,7 +228,7 @@ class Compactor:
         found = {}
         for each in each_sealed(self._files, self._log.directory, self._known):
             if self._stopping.is_set():
-                raise Stopped
+                raise CompactionStopped
             found[each.base] = each
         self._known = found
         times = WallTimes(self._files, self._log.directory, now)
@@ -265,7 +265,7 @@ class Compactor:
             )
 
     def _progress(self) -> Callable[[int], None]:
-        pace = Pace(self._config.compaction.rate, self._stopping)
+        pace = Throttle(self._config.compaction.rate, self._stopping)
 
         def read(size: int) -> None:
             if self._waiting:

@@ -6,13 +6,13 @@ An entry on its way
  1. The feed appends a batch and opens it (``feed``, ``unacknowledged``).
  2. A route delivers entries, or parks them: a copy is durable before the watermark passes its
     entry (``parking``). A reader of watermarks first, and of parked entries afterwards, takes no
-    parked entry for delivered: :attr:`Deliveries.through`, then :attr:`Deliveries.parked`.
+    parked entry for delivered: ``DeliveryProgress.through``, then ``DeliveryProgress.parked``.
  3. The feed releases entries that every route has passed and none has parked
-    (``OpenBatches.deliver``).
+    (``UnacknowledgedBatches.deliver``).
  4. It acknowledges them to the source (``DeliveredReader.delivered``, or ``commit`` of whole
     batches in order).
  5. Only then the reader's hold on the log moves, and routes with ``max_in_flight_per_key`` go on
-    (``Feed.untold``, :meth:`Deliveries.told`).
+    (``Feed.untold``, :meth:`DeliveryProgress.told`).
 
 The end of a term, or of a reader that does not go on
  1. The deliveries are recorded before any entry is passed, because watermarks do not show them
@@ -26,7 +26,7 @@ The end of a term, or of a reader that does not go on
 
 A restart
  1. Before any route runs, superseded entries are loaded (``LogResume.begin``), and entries that
-    were acknowledged without a new route are kept from it (:meth:`Deliveries.keep`).
+    were acknowledged without a new route are kept from it (:meth:`DeliveryProgress.keep`).
  2. The reader decides once it is certain whether another engine can have had the entries: they
     are reopened where they are (``LogResume.reopen``), or superseded as above. Until then
     ``confirm`` returns ``False`` and no route of a shared reader delivers.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from transporter.engine.routing.parking import Parking
     from transporter.offsets.offset_log import OffsetLog
-    from transporter.offsets.parked import Parked
+    from transporter.offsets.parked import ParkedEntry
     from transporter.pipeline.config import Pipeline
 
 
@@ -61,7 +61,7 @@ class Delivering(NamedTuple):
     supersede: Callable[[str, int], None]
 
 
-class Waiting(Protocol):
+class AwaitingFeed(Protocol):
     """A feed whose source waits for deliveries."""
 
     @property
@@ -80,7 +80,7 @@ class Waiting(Protocol):
         """Wait until the reader has confirmed that it leads; false if *unwanted* came first."""
 
 
-class Deliveries:
+class DeliveryProgress:
     """Stands between the routes and the feeds whose sources wait for them. Thread-safe.
 
     Each change of ``routes`` and ``feeds`` puts other ones in place.
@@ -90,7 +90,7 @@ class Deliveries:
         """Begin without routes. *durable* returns the log's last offset."""
         self._durable = durable
         self.routes: Sequence[Delivering] = ()
-        self.feeds: Sequence[Waiting] = ()
+        self.feeds: Sequence[AwaitingFeed] = ()
         self._told = threading.Condition()
         self._changing = threading.RLock()
 
@@ -147,7 +147,7 @@ class Deliveries:
     def _slowest(self) -> Delivering:
         return min(self.routes, key=lambda route: route.offsets.state.watermark)
 
-    def copy_of(self, offset: int) -> Parked | None:
+    def copy_of(self, offset: int) -> ParkedEntry | None:
         """Return a copy of the parked entry at *offset*, or ``None`` without a readable one."""
         for route in self.routes:
             if offset in route.parking.known:

@@ -14,7 +14,7 @@ from transporter.engine.events import ReaderStatus, State
 from transporter.engine.latency import add_source_latency
 from transporter.engine.reading.oversized import loggable
 from transporter.engine.reading.reader_resume import LogResume
-from transporter.engine.reading.unacknowledged import OpenBatches, ranges_of
+from transporter.engine.reading.unacknowledged import UnacknowledgedBatches, ranges_of
 from transporter.engine.timings import LATENCY_BOUNDS, Timings
 from transporter.errors import (
     EnvironmentFault,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from transporter.adaptor import Batch, Gauge, Reader
     from transporter.engine.events import Observer
-    from transporter.engine.reading.delivery_progress import Deliveries
+    from transporter.engine.reading.delivery_progress import DeliveryProgress
     from transporter.engine.tracer import Tracer
     from transporter.log.commit_log import CommitLog
     from transporter.pipeline.config import ReaderConfig
@@ -78,7 +78,7 @@ class Feed:
         log: CommitLog,
         observe: Observer,
         on_failure: Callable[[BaseException], None],
-        deliveries: Deliveries | None = None,
+        deliveries: DeliveryProgress | None = None,
         superseded_through: Callable[[str], int] | None = None,
         learn: Callable[[Secrets], None] = lambda _: None,
         *,
@@ -129,7 +129,7 @@ class Feed:
         self._backoff = Backoff()
         self._state, self._problem, self._logged = State.STARTING, "", 0
         self._size, self._moved, self._haste = 0, time.monotonic(), HASTY
-        self._open, self._stale = OpenBatches(), False
+        self._open, self._stale = UnacknowledgedBatches(), False
         self._by_rows: DeliveredReader | None = None
         """The open reader, if it takes acknowledgements of single rows."""
         self._kept_alive: KeepAliveReader | None = None
@@ -702,7 +702,7 @@ class Feed:
         self._make_sure()
         self._tell(reader, self._deliveries)
 
-    def _tell(self, reader: Reader, deliveries: Deliveries) -> None:
+    def _tell(self, reader: Reader, deliveries: DeliveryProgress) -> None:
         """Acknowledge the new deliveries of every route to the source."""
         with self._acting:
             if self._abandoned:
@@ -725,7 +725,7 @@ class Feed:
         if self._open.given_up > known:
             self._again_behind = self._log.durable
 
-    def _ask_again(self, deliveries: Deliveries) -> None:
+    def _ask_again(self, deliveries: DeliveryProgress) -> None:
         """Let the source redeliver released entries, once that costs no other route anything."""
         if self._open.given_up and deliveries.through >= self._again_behind:
             raise _OpenAgain

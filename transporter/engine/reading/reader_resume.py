@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from transporter.adaptor import Gauge
     from transporter.engine.events import Observer
-    from transporter.engine.reading.delivery_progress import Deliveries
+    from transporter.engine.reading.delivery_progress import DeliveryProgress
     from transporter.log.commit_log import CommitLog
     from transporter.log.format import Source
     from transporter.log.reader import Located
@@ -102,7 +102,7 @@ class LogResume:
         log: CommitLog,
         reader: str,
         observe: Observer,
-        deliveries: Deliveries | None = None,
+        deliveries: DeliveryProgress | None = None,
         superseded: Callable[[], None] = lambda: None,
         reopened: Callable[[Iterable[tuple[str, Sequence[int]]]], None] = lambda _: None,
         superseded_through: Callable[[str], int] | None = None,
@@ -217,7 +217,7 @@ class LogResume:
                     entries = self._told(found, now, told=False)
                     yield source.position, Entries(entries, self._log.log_id)
 
-    def _parked(self, look: _Look, deliveries: Deliveries) -> Iterator[Entries]:
+    def _parked(self, look: _Look, deliveries: DeliveryProgress) -> Iterator[Entries]:
         """Yield parked entries below every watermark, from their copies: the log may be shorter.
 
         Copies of earlier versions do not name their reader, so their entries come again.

@@ -18,7 +18,7 @@ _SPARE: Final = 64
 """Positions that are kept although no commit may name them: so it is rarely looked which."""
 
 
-class Delivered(NamedTuple):
+class DeliveredPart(NamedTuple):
     """Rows of the batch at ``position`` that every route has delivered."""
 
     position: str
@@ -48,7 +48,7 @@ def ranges_of(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-class OpenBatches:
+class UnacknowledgedBatches:
     """The batches of a reader that waits for their delivery, oldest first. Not thread-safe.
 
     An entry that some route has parked is *withheld*: it is below the watermark and not
@@ -89,7 +89,7 @@ class OpenBatches:
 
     def deliver(
         self, through: int, parked: AbstractSet[int], released: Sequence[Range] = ()
-    ) -> list[Delivered]:
+    ) -> list[DeliveredPart]:
         """Return the entries that are delivered now that all routes have passed *through*.
 
         Except those that are *parked*, and those that were *released* from some route. A row
@@ -101,13 +101,13 @@ class OpenBatches:
             if any(first <= offset <= last for first, last, _ in released):
                 self.given_up += 1  # Another route has parked it, and settled it since.
             else:
-                found.append(Delivered(position, (row,)))
+                found.append(DeliveredPart(position, (row,)))
         while (part := self._reached(through)) is not None:
             end = min(part.last, through)
             rows = self._rows(part, end, parked)
             left = _without(rows, part, released)
             self.given_up += len(rows) - len(left)
-            found.append(Delivered(part.position, left))
+            found.append(DeliveredPart(part.position, left))
             part.row += end + 1 - part.next
             part.next = end + 1
             if part.next > part.last:

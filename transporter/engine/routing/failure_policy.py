@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from transporter.engine.routing.redelivery import Redelivery
+from transporter.engine.routing.redelivery import RedeliveryPlan
 from transporter.offsets.state import Range
 from transporter.protocol.messages import Failure, FailureKind
 
@@ -43,7 +43,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Decision:
     """The next action, with the message for operators."""
 
     action: Action
@@ -53,7 +53,7 @@ class Verdict:
     """Seconds for which nothing is to be delivered, whatever else happens."""
 
 
-GO: Final = Verdict(Action.GO)
+GO: Final = Decision(Action.GO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class EntryOutcome:
     reason: str = ""
 
 
-class Judge:
+class FailurePolicy:
     """Judges the outcomes of one route. Belongs to the route's thread.
 
     Owns the delivery ``plan``: entries in bulk, and entries one at a time.
@@ -85,21 +85,21 @@ class Judge:
         """Judge for the route of *config*, which the route keeps current."""
         self.config, self._log, self._offsets = config, log, offsets
         self._parking, self._observe = parking, observe
-        self._plan = Redelivery()
+        self._plan = RedeliveryPlan()
         self._in_vain, self._position = 0, (-1, -1)
         self.newest = EntryOutcome()
         """The outcome of the entry that was settled last."""
 
     @property
-    def plan(self) -> Redelivery:
+    def plan(self) -> RedeliveryPlan:
         """The way in which the next slice is handed over."""
         return self._plan
 
     def forget(self) -> None:
         """Suspect nothing, for an operator has changed something."""
-        self._plan, self._in_vain = Redelivery(), 0
+        self._plan, self._in_vain = RedeliveryPlan(), 0
 
-    def judge(self, asked: Slice, outcome: Outcome) -> Verdict:
+    def judge(self, asked: Slice, outcome: Outcome) -> Decision:
         """Settle the delivered part of *asked*, and decide about the rest."""
         failure = outcome.failure and _named_within(asked, outcome.failure)
         return self._paced(self._judged(asked, outcome, failure), failure)
@@ -117,12 +117,12 @@ class Judge:
                 else EntryOutcome(outcome.through, "delivered")
             )
 
-    def died(self, asked: Slice, announced: int | None) -> Verdict:
+    def died(self, asked: Slice, announced: int | None) -> Decision:
         """Decide after the worker died during the delivery of *asked*."""
         failure = Failure(FailureKind.REJECTED, _DIED, announced)
         return self._paced(self._after_death(asked, failure), failure)
 
-    def judge_parked(self, offset: int, failure: Failure | None) -> Verdict:
+    def judge_parked(self, offset: int, failure: Failure | None) -> Decision:
         """Decide after the parked entry at *offset* was delivered, or failed again."""
         if failure is None:
             self._parking.delivered(offset)
@@ -134,20 +134,20 @@ class Judge:
             return self.not_its_fault(failure)
         return GO
 
-    def died_with_parked(self, offset: int) -> Verdict:
+    def died_with_parked(self, offset: int) -> Decision:
         """Decide after the worker died by itself while it delivered a parked entry."""
         return self.judge_parked(offset, Failure(FailureKind.REJECTED, _DIED, offset))
 
-    def not_its_fault(self, failure: Failure) -> Verdict:
+    def not_its_fault(self, failure: Failure) -> Decision:
         """Try again for as long as it takes, or halt: nothing here is one entry's doing."""
         action = Action.WAIT if failure.kind.retriable else Action.HALT
-        return Verdict(action, failure.text, failure.offset, failure.wait)
+        return Decision(action, failure.text, failure.offset, failure.wait)
 
-    def no_room(self, offset: int) -> Verdict:
+    def no_room(self, offset: int) -> Decision:
         """Halt before *offset*, which must be parked and cannot be."""
-        return Verdict(Action.HALT, _NO_ROOM, offset)
+        return Decision(Action.HALT, _NO_ROOM, offset)
 
-    def _paced(self, verdict: Verdict, failure: Failure | None) -> Verdict:
+    def _paced(self, verdict: Decision, failure: Failure | None) -> Decision:
         """Return *verdict*, or a wait instead of going on without progress once too often.
 
         So nothing that a worker or a writer answers makes its route spin.
@@ -159,10 +159,10 @@ class Judge:
         elif verdict.action is Action.GO:
             self._in_vain += 1
             if self._in_vain > _IN_VAIN:
-                return Verdict(Action.WAIT, failure.text if failure else _NO_PROGRESS)
+                return Decision(Action.WAIT, failure.text if failure else _NO_PROGRESS)
         return verdict
 
-    def _judged(self, asked: Slice, outcome: Outcome, failure: Failure | None) -> Verdict:
+    def _judged(self, asked: Slice, outcome: Outcome, failure: Failure | None) -> Decision:
         self.settle(asked, outcome)
         state = self._offsets.state
         if failure is None and not asked.single:
@@ -178,7 +178,7 @@ class Judge:
         plan = self._plan.failed(first, asked.last, failure.offset, single=asked.single)
         return self._replanned(asked, plan, failure)
 
-    def _after_death(self, asked: Slice, failure: Failure) -> Verdict:
+    def _after_death(self, asked: Slice, failure: Failure) -> Decision:
         state = self._offsets.state
         if self._begun_anew(asked, state):
             return GO
@@ -186,7 +186,7 @@ class Judge:
         plan = self._plan.died(first, asked.last, failure.offset, single=asked.single)
         return self._replanned(asked, plan, failure)
 
-    def _replanned(self, asked: Slice, plan: Redelivery, failure: Failure) -> Verdict:
+    def _replanned(self, asked: Slice, plan: RedeliveryPlan, failure: Failure) -> Decision:
         """Continue by *plan*, and report a *failure* without an offset: all may succeed later."""
         divided = plan.suspects or plan.most, self._plan.suspects or self._plan.most
         self._plan = plan
@@ -200,7 +200,7 @@ class Judge:
             )
         return self._attempted(asked, failure)
 
-    def _attempted(self, asked: Slice, failure: Failure) -> Verdict:
+    def _attempted(self, asked: Slice, failure: Failure) -> Decision:
         """Try the entry again, or give it up once it has failed alone often enough."""
         if failure.offset is None:
             return GO
@@ -209,9 +209,9 @@ class Judge:
             return self._give_up(asked, failure, failure.offset, attempts)
         if not attempts:
             return GO
-        return Verdict(Action.WAIT, f"offset {failure.offset}: {failure.text}")
+        return Decision(Action.WAIT, f"offset {failure.offset}: {failure.text}")
 
-    def _give_up(self, asked: Slice, failure: Failure, offset: int, attempts: int) -> Verdict:
+    def _give_up(self, asked: Slice, failure: Failure, offset: int, attempts: int) -> Decision:
         """Apply ``on_error``. An entry that its reader could not read is parked in any case."""
         if self._offsets.state.next_offset() > offset:
             # An operator acked it, or ended its replay, while it was being delivered.
@@ -219,7 +219,7 @@ class Judge:
             return GO
         on_error = "park" if failure.kind is FailureKind.POISON else self.config.on_error
         if on_error == "stop":
-            return Verdict(Action.HALT, failure.text, offset)
+            return Decision(Action.HALT, failure.text, offset)
         if on_error == "park":
             if self._parking.full:
                 return self.no_room(offset)
@@ -256,7 +256,7 @@ class Judge:
         """
         if asked.generation == state.generation:
             return False
-        self._plan = Redelivery()
+        self._plan = RedeliveryPlan()
         return True
 
     def _tell(self, event: str, offset: int, **details: object) -> None:

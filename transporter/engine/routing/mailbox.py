@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Errands:
+class Mailbox:
     """A queue of calls. Filled from any thread, run by the thread that owns the queue."""
 
     def __init__(self, wake: Callable[[], None]) -> None:

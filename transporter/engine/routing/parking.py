@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transporter.errors import EnvironmentFault, OffsetRefused
-from transporter.offsets.parked import Parked, ParkedStore, Reason, finish_skip, skip
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason, finish_skip, skip
 from transporter.offsets.state import Range
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +48,7 @@ class Parking:
 
     def configure(self, config: RouteConfig) -> None:
         """Go on with these settings of the route."""
-        self._config, self._namespace = config, Namespace(config.namespace)
+        self._config, self._namespace = config, NamespaceFilter(config.namespace)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -75,7 +75,7 @@ class Parking:
     def park(self, offset: int, error: str, attempts: int) -> None:
         """Set the entry at *offset* aside, durably, before anything later is delivered."""
         entries = next(batch for batch in self._reader.read(offset, offset) if batch.num_rows)
-        self._keep([Parked(offset, entries, Reason(error, attempts, self._clock()))])
+        self._keep([ParkedEntry(offset, entries, ParkReason(error, attempts, self._clock()))])
 
     def screen(self, asked: Slice) -> Slice | None:
         """Park the entries of *asked* whose key has a parked one; return the rest of the slice.
@@ -143,7 +143,7 @@ class Parking:
             return self.store.first_like(offset)
         return offset
 
-    def _held(self, asked: Slice) -> Iterator[Parked]:
+    def _held(self, asked: Slice) -> Iterator[ParkedEntry]:
         """Yield the entries of *asked* that follow a parked entry of their key.
 
         Entries that are parked already are left out.
@@ -156,15 +156,17 @@ class Parking:
             behind = entries.filter(pc.is_in(entries.column("key"), keys))
             behind = behind.filter(self._namespace.mask(behind.column("namespace")))
             if asked.namespace:
-                behind = behind.filter(Namespace(asked.namespace).mask(behind.column("namespace")))
+                behind = behind.filter(
+                    NamespaceFilter(asked.namespace).mask(behind.column("namespace"))
+                )
             for row, offset in enumerate(behind.column("offset").to_pylist()):
                 first = parked[behind.column("key")[row].as_py()]
                 if first < offset and offset not in self.store:
                     error = f"an earlier entry of its key is parked, at offset {first}"
-                    reason = Reason(error, 0, self._clock(), first)
-                    yield Parked(offset, behind.slice(row, 1), reason)
+                    reason = ParkReason(error, 0, self._clock(), first)
+                    yield ParkedEntry(offset, behind.slice(row, 1), reason)
 
-    def _with_room(self, wanted: Sequence[Parked]) -> list[Parked]:
+    def _with_room(self, wanted: Sequence[ParkedEntry]) -> list[ParkedEntry]:
         """Return the first of *wanted*: those for which ``park_limit`` leaves room."""
         limit, found = self._config.park_limit, []
         count, size = len(self.store), self.store.size
@@ -175,7 +177,7 @@ class Parking:
             count, size = count + 1, size + parked.entries.nbytes
         return found
 
-    def _keep(self, parked: Sequence[Parked]) -> None:
+    def _keep(self, parked: Sequence[ParkedEntry]) -> None:
         if not parked:
             return
         self.store.park_all([self._with_reader(each) for each in parked])
@@ -183,7 +185,7 @@ class Parking:
             self._offsets.settle(Range(each.offset, each.offset, "parked"), self._log.durable)
         self._offsets.sync()
 
-    def _with_reader(self, parked: Parked) -> Parked:
+    def _with_reader(self, parked: ParkedEntry) -> ParkedEntry:
         reader = self._logged_by(parked.offset)
         return replace(parked, reason=replace(parked.reason, reader=reader))
 

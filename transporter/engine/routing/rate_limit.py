@@ -9,7 +9,7 @@ _SPAN: Final = 1.0
 """Seconds of deliveries that one slice may bring at once."""
 
 
-class Pace:
+class RateLimit:
     """Limits entries to a rate, without bursts after idle times.
 
     Each delivered entry delays the next slice by 1 / *rate* seconds. A slice has at most the

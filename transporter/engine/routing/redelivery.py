@@ -32,7 +32,7 @@ class Suspects:
 
 
 @dataclass(frozen=True, slots=True)
-class Redelivery:
+class RedeliveryPlan:
     """The suspected offsets; without any, delivery goes in bulk.
 
     ``accident`` is the first offset of a bulk slice with which a worker died once, because

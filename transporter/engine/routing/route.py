@@ -12,16 +12,22 @@ from transporter.engine.backoff import Backoff
 from transporter.engine.events import RouteStatus, State
 from transporter.engine.latency import RouteLatency
 from transporter.engine.reading.superseding import supersede
-from transporter.engine.routing.failure_policy import GO, Action, EntryOutcome, Judge, Verdict
-from transporter.engine.routing.mailbox import Errands
+from transporter.engine.routing.failure_policy import (
+    GO,
+    Action,
+    Decision,
+    EntryOutcome,
+    FailurePolicy,
+)
+from transporter.engine.routing.mailbox import Mailbox
 from transporter.engine.routing.parking import Parking
-from transporter.engine.routing.rate_limit import Pace
-from transporter.engine.routing.slicer import Cutter
-from transporter.engine.routing.stored_offset import Adoption
-from transporter.engine.timings import Meter
-from transporter.engine.workers.shard_group import connected
-from transporter.engine.workers.worker_session import IDLE, Talk
-from transporter.engine.workers.worker_spec import specs_of
+from transporter.engine.routing.rate_limit import RateLimit
+from transporter.engine.routing.slicer import Slicer
+from transporter.engine.routing.stored_offset import OffsetAdoption
+from transporter.engine.timings import RouteMeter
+from transporter.engine.workers.shard_group import connect
+from transporter.engine.workers.worker_session import IDLE, WorkerSession
+from transporter.engine.workers.worker_spec import worker_specs
 from transporter.errors import (
     Corrupt,
     EngineUnreachable,
@@ -39,9 +45,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from transporter.engine.routing.route_context import Surroundings
-    from transporter.engine.workers.shard_group import Team
-    from transporter.engine.workers.worker_connection import Line
+    from transporter.engine.routing.route_context import EngineServices
+    from transporter.engine.workers.shard_group import ShardGroup
+    from transporter.engine.workers.worker_connection import WorkerConnection
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import Pipeline, RouteConfig
     from transporter.protocol.messages import WorkerSpec
@@ -59,7 +65,7 @@ class Route:
     def __init__(
         self,
         config: RouteConfig,
-        around: Surroundings,
+        around: EngineServices,
         offsets: OffsetLog,
         ahead: OffsetLog | None = None,
     ) -> None:
@@ -73,17 +79,17 @@ class Route:
         self._reader = LogReader(log.directory)
         self._stopping, self._draining = threading.Event(), threading.Event()
         self._called = threading.Event()
-        self._errands = Errands(self._call)
+        self._errands = Mailbox(self._call)
         hurried = self._in_a_hurry
-        self._cutter = Cutter(config, log, self._reader, self._offsets, ahead, hurried)
+        self._cutter = Slicer(config, log, self._reader, self._offsets, ahead, hurried)
         self.parking = Parking(config, log, self._reader, self._offsets, wall_clock)
-        self._judge = Judge(config, log, self._offsets, self.parking, self._observe)
-        self._adoption = Adoption(self._offsets, log)
+        self._judge = FailurePolicy(config, log, self._offsets, self.parking, self._observe)
+        self._adoption = OffsetAdoption(self._offsets, log)
         self._backoff = Backoff(*config.retry.backoff)
         # Starting a worker is Spark's work, however eagerly the sink is tried again.
         self._starts = Backoff()
-        self._talk = Talk(self._stopping)
-        self._not_before, self._pace = 0.0, Pace(config.max_rate)
+        self._talk = WorkerSession(self._stopping)
+        self._not_before, self._pace = 0.0, RateLimit(config.max_rate)
         self._sure: object = None
         """The feeds that have made sure that they lead."""
         self._opened = False
@@ -91,7 +97,7 @@ class Route:
         self._state, self._problem = State.STARTING, ""
         self.leaving = False
         """Whether it was removed from the pipeline, and ends."""
-        self._meter, self._latency = Meter(), RouteLatency(wall_clock)
+        self._meter, self._latency = RouteMeter(), RouteLatency(wall_clock)
         self._thread = threading.Thread(target=self._run, name=f"route-{config.name}")
 
     def start(self) -> None:
@@ -130,7 +136,7 @@ class Route:
         self._carrier.wake()
 
     def ask(self, do: Callable[[], T]) -> Future[T]:
-        """Schedule *do* on the route's own thread, between two slices; see :class:`Errands`."""
+        """Schedule *do* on the route's own thread, between two slices; see :class:`Mailbox`."""
         return self._errands.ask(do)
 
     def revive(self) -> None:
@@ -182,7 +188,7 @@ class Route:
         self._config = self._cutter.config = self._judge.config = config
         self.parking.configure(config)
         self._backoff = Backoff(*config.retry.backoff)
-        self._pace = Pace(config.max_rate)
+        self._pace = RateLimit(config.max_rate)
         self._outdated = True
         self.revive()
 
@@ -312,7 +318,7 @@ class Route:
         self._opened = False
         try:
             self._offsets.write_pending()
-            worker = connected(self._carrier, self._specs(), self._should_not_wait)
+            worker = connect(self._carrier, self._specs(), self._should_not_wait)
             if worker is not None:
                 with worker:
                     self._serve(worker)
@@ -331,7 +337,7 @@ class Route:
     def _specs(self) -> list[WorkerSpec]:
         self._outdated = False
         self._renew()
-        return specs_of(
+        return worker_specs(
             self._config,
             self._pipeline,
             self._log,
@@ -351,7 +357,7 @@ class Route:
             self._learn(writer.secrets)
             self._observe("route-secrets-renewed", route=self._config.name)
 
-    def _serve(self, worker: Line | Team) -> None:
+    def _serve(self, worker: WorkerConnection | ShardGroup) -> None:
         """Deliver slice after slice through *worker* until it or the route ends."""
         self._state = State.STARTING
         if not self._is_open(worker):
@@ -365,7 +371,7 @@ class Route:
             elif self._leads() and self._sources_know() and not self._serve_next(worker):
                 return
 
-    def _is_open(self, worker: Line | Team) -> bool:
+    def _is_open(self, worker: WorkerConnection | ShardGroup) -> bool:
         """Process the worker's first answer: its writer is open, or could not be opened."""
         match self._talk.answer(worker):
             case Opened() as opened:
@@ -379,7 +385,7 @@ class Route:
                 self._follow(self._judge.not_its_fault(failure))
         return False
 
-    def _serve_next(self, worker: Line | Team) -> bool:
+    def _serve_next(self, worker: WorkerConnection | ShardGroup) -> bool:
         """Deliver the next slice, or wait for one. Returns false at the route's end."""
         # Invariant 14: deliveries during a full disk are recorded before further ones.
         self._offsets.write_pending()
@@ -394,7 +400,10 @@ class Route:
         return not self._draining.is_set()
 
     def _paced(
-        self, deliver: Callable[[Line | Team, T], None], worker: Line | Team, asked: T
+        self,
+        deliver: Callable[[WorkerConnection | ShardGroup, T], None],
+        worker: WorkerConnection | ShardGroup,
+        asked: T,
     ) -> None:
         """Deliver *asked*. Entries that the sink took count against ``max_rate``."""
         before = self._meter.delivered
@@ -434,7 +443,7 @@ class Route:
         held = self.halted or self._offsets.state.to_supersede()
         return not (self._stopping.is_set() or held or self._outdated)
 
-    def _deliver(self, worker: Line | Team, asked: Slice) -> None:
+    def _deliver(self, worker: WorkerConnection | ShardGroup, asked: Slice) -> None:
         screened = self.parking.screen(asked)
         if screened is None:
             self._follow(self._judge.no_room(asked.first))
@@ -468,7 +477,7 @@ class Route:
         if self._tracer is not None and self._cutter.appends:
             self._tracer.settled(self._config, asked, outcome)
 
-    def _retry(self, worker: Line | Team, offset: int) -> None:
+    def _retry(self, worker: WorkerConnection | ShardGroup, offset: int) -> None:
         """Deliver a parked entry that an operator wants delivered."""
         begun = time.monotonic()
         died = lambda _: self._judge.died_with_parked(offset)  # noqa: E731 - nothing is announced
@@ -491,9 +500,9 @@ class Route:
 
     def _outcome(
         self,
-        worker: Line | Team,
+        worker: WorkerConnection | ShardGroup,
         message: Slice | Retry,
-        died: Callable[[int | None], Verdict],
+        died: Callable[[int | None], Decision],
         settle: Callable[[Outcome], None] | None = None,
     ) -> Outcome | None:
         """Return the outcome of *message*, or ``None`` if it is not delivered or the route stops.
@@ -511,7 +520,7 @@ class Route:
             raise EOFError from None
         return answer if isinstance(answer, Outcome) else None
 
-    def _follow(self, verdict: Verdict) -> None:
+    def _follow(self, verdict: Decision) -> None:
         """Apply the judge's decision."""
         match verdict.action:
             case Action.GO:
@@ -529,7 +538,7 @@ class Route:
             case Action.HALT:
                 self._halt(verdict)
 
-    def _halt(self, verdict: Verdict) -> None:
+    def _halt(self, verdict: Decision) -> None:
         """Wait for an operator, visibly (Invariant 15)."""
         with suppress(LogFull):
             self._offsets.sync()

@@ -8,16 +8,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from transporter.engine.events import Observer
-    from transporter.engine.reading.delivery_progress import Deliveries
+    from transporter.engine.reading.delivery_progress import DeliveryProgress
     from transporter.engine.tracer import Tracer
-    from transporter.engine.workers.spark_supervisor import Carrier
+    from transporter.engine.workers.spark_supervisor import SparkSupervisor
     from transporter.log.commit_log import CommitLog
     from transporter.log.filesystem import FileSystem
     from transporter.pipeline.config import Pipeline
     from transporter.pipeline.secrets import Secrets
 
 
-class Surroundings(NamedTuple):
+class EngineServices(NamedTuple):
     """The engine's services for a reader or a route.
 
     ``learn`` is called with the secrets of files that were read again. ``attempts`` numbers
@@ -27,8 +27,8 @@ class Surroundings(NamedTuple):
     pipeline: Pipeline
     log: CommitLog
     files: FileSystem
-    carrier: Carrier
-    deliveries: Deliveries
+    carrier: SparkSupervisor
+    deliveries: DeliveryProgress
     observe: Observer
     on_failure: Callable[[BaseException], None]
     learn: Callable[[Secrets], None]

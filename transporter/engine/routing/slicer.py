@@ -12,7 +12,7 @@ from transporter.protocol.messages import Slice
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.engine.routing.redelivery import Redelivery
+    from transporter.engine.routing.redelivery import RedeliveryPlan
     from transporter.log.commit_log import CommitLog
     from transporter.log.reader import Gap, LogReader
     from transporter.offsets.offset_log import OffsetLog
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transporter.pipeline.config import RouteConfig
 
 
-class Cutter:
+class Slicer:
     """Cuts one slice after another. Belongs to its route's thread.
 
     The route keeps ``config`` current.
@@ -61,7 +61,7 @@ class Cutter:
         if end > state.watermark and self.config.linger and not state.paused:
             self._linger(state.next_live(), end)
 
-    def cut(self, plan: Redelivery, most: int | None = None) -> Slice | None:
+    def cut(self, plan: RedeliveryPlan, most: int | None = None) -> Slice | None:
         """Return the next slice by *plan* without waiting, or ``None``.
 
         With *most* it has at most that many entries.
@@ -105,7 +105,7 @@ class Cutter:
         )
 
     def _pass_in_replay(
-        self, gap: Gap, state: RouteState, plan: Redelivery, most: int | None
+        self, gap: Gap, state: RouteState, plan: RedeliveryPlan, most: int | None
     ) -> Slice | None:
         """Continue after *gap* in a replay, which had passed it; else halt (Invariant 4)."""
         if state.replay is None:

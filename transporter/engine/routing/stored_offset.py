@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transporter.protocol.messages import Opened
 
 
-class Adoption:
+class OffsetAdoption:
     """Settles entries by the stored offset of one route's sink. Belongs to the route's thread."""
 
     def __init__(self, offsets: OffsetLog, log: CommitLog) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from transporter.engine.workers.frame_server import Lender
-from transporter.engine.workers.shard_lease import Fence
-from transporter.engine.workers.worker_connection import Line
+from transporter.engine.workers.frame_server import FrameServer
+from transporter.engine.workers.shard_lease import ShardLease
+from transporter.engine.workers.worker_connection import WorkerConnection
 from transporter.worker.shard_lock import lock_path
 from transporter.worker.user_modules import packed
 
@@ -39,11 +39,11 @@ class Admission:
         """Wait on *changed*, which the carrier notifies of whatever happens."""
         self._changed, self._observe = changed, observe
         self._began = time.monotonic()
-        self._fences: dict[_Key, Fence] = {}
+        self._fences: dict[_Key, ShardLease] = {}
 
     def admit(
         self, begin: Begin, hello: Hello, caller: EngineChannel, stopping: Callable[[], bool]
-    ) -> Line | None:
+    ) -> WorkerConnection | None:
         """Return the line to the worker that sent *hello*; ``None`` once *stopping* returns true.
 
         It receives *begin*, with the modules beside the pipeline file if it does not see them.
@@ -63,11 +63,11 @@ class Admission:
                 return None
             if not hello.remote:
                 fence.give_back(spec.attempt)
-                line = Line(caller)
+                line = WorkerConnection(caller)
             else:
                 if not self._await_the_lock(fence, stopping):
                     return None
-                line = Line(caller, Lender(Path(spec.log_directory), spec.route))
+                line = WorkerConnection(caller, FrameServer(Path(spec.log_directory), spec.route))
                 begin = replace(begin, modules=packed(Path(spec.folder)))
                 fence.lend(line, spec.attempt, spec.slice_timeout)
             line.send(begin)
@@ -119,15 +119,17 @@ class Admission:
             fence.close(time.monotonic())
         self._fences.clear()
 
-    def _fence(self, spec: WorkerSpec) -> Fence:
+    def _fence(self, spec: WorkerSpec) -> ShardLease:
         key = (spec.route, spec.shard)
         if (known := self._fences.get(key)) is None:
-            known = Fence(lock_path(spec, Path(spec.log_directory)), self._began)
+            known = ShardLease(lock_path(spec, Path(spec.log_directory)), self._began)
             with self._changed:
                 self._fences[key] = known
         return known
 
-    def _await_the_last(self, fence: Fence, spec: WorkerSpec, stopping: Callable[[], bool]) -> bool:
+    def _await_the_last(
+        self, fence: ShardLease, spec: WorkerSpec, stopping: Callable[[], bool]
+    ) -> bool:
         wait = fence.wait(time.monotonic())
         if wait > _NOTABLE:
             self._observe(
@@ -138,7 +140,7 @@ class Admission:
                 self._changed.wait(wait)
             return not stopping()
 
-    def _await_the_lock(self, fence: Fence, stopping: Callable[[], bool]) -> bool:
+    def _await_the_lock(self, fence: ShardLease, stopping: Callable[[], bool]) -> bool:
         with self._changed:
             while not (taken := fence.take()) and not stopping():
                 self._changed.wait(_LOCK)

@@ -31,7 +31,7 @@ _LARGEST: Final = layout.FRAME_HEADER_BYTES + layout.MAX_EXTENSION + layout.MAX_
 _Loan = tuple[Lent, bytes]
 
 
-class Lender:
+class FrameServer:
     """Serves the entries that one worker of a route is to deliver. Belongs to the route's thread.
 
     A worker cannot request other offsets. Memory is bounded by the larger of :data:`AT_ONCE`

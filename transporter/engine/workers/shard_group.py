@@ -9,13 +9,13 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Self
 
 from transporter.protocol.messages import (
+    Announcement,
     Opened,
     OpenFailed,
     Outcome,
     Output,
     PartialOutcome,
     Proceed,
-    Progress,
     Retry,
     Slice,
 )
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from transporter.adaptor import StoredOffset
-    from transporter.engine.workers.spark_supervisor import Carrier
-    from transporter.engine.workers.worker_connection import Line
+    from transporter.engine.workers.spark_supervisor import SparkSupervisor
+    from transporter.engine.workers.worker_connection import WorkerConnection
     from transporter.protocol.messages import WorkerSpec
 
 
-def connected(
-    carrier: Carrier, specs: Iterable[WorkerSpec], stopping: Callable[[], bool]
-) -> Line | Team | None:
+def connect(
+    carrier: SparkSupervisor, specs: Iterable[WorkerSpec], stopping: Callable[[], bool]
+) -> WorkerConnection | ShardGroup | None:
     """Return the line to the workers of *specs*; ``None`` once *stopping* returns true.
 
-    Raises the errors of :meth:`Carrier.connect`.
+    Raises the errors of :meth:`SparkSupervisor.connect`.
     """
-    lines: list[Line] = []
+    lines: list[WorkerConnection] = []
     with ExitStack() as stack:
         for spec in specs:
             line = carrier.connect(spec, stopping)
@@ -44,10 +44,10 @@ def connected(
                 return None
             lines.append(stack.enter_context(line))
         stack.pop_all()
-    return lines[0] if len(lines) == 1 else Team(lines)
+    return lines[0] if len(lines) == 1 else ShardGroup(lines)
 
 
-class Team:
+class ShardGroup:
     """One line to several workers. Belongs to the route's thread.
 
     Each receives every slice and delivers its shard's entries. The slice counts up to the
@@ -55,7 +55,7 @@ class Team:
     If one of them dies, all are replaced.
     """
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[WorkerConnection]) -> None:
         """Talk over *lines*, one a shard, in their order."""
         self._lines = lines
         self._heard: deque[tuple[int | None, Any]] = deque()
@@ -159,7 +159,7 @@ class Team:
                 self._tell_part()
             case OpenFailed():
                 self._heard.append((None, said))
-            case Progress(offset):
+            case Announcement(offset):
                 self._announced[shard] = offset
                 self._heard.append((shard, said))
             case Output():
@@ -181,15 +181,17 @@ class Team:
         self.shard, self._end = shard, error
         if shard in self._announced:
             # Others have announced since: the route needs the entry of the worker that died.
-            self._heard.append((None, Progress(self._announced[shard])))
+            self._heard.append((None, Announcement(self._announced[shard])))
 
     def _joined(self) -> Opened | Outcome:
         answers = list(self._answers.values())
         outcomes = [each for each in answers if isinstance(each, Outcome)]
         if outcomes:
-            return joined(outcomes, self._parts.left)
+            return merge_outcomes(outcomes, self._parts.left)
         stored = [each.stored for each in answers if isinstance(each, Opened)]
-        return Opened(least(stored), tuple(each for each in stored if each is not None))
+        return Opened(
+            lowest_stored_offset(stored), tuple(each for each in stored if each is not None)
+        )
 
 
 class _Parts:
@@ -218,7 +220,7 @@ class _Parts:
         return found
 
 
-def joined(outcomes: Sequence[Outcome], parts: Sequence[Outcome] = ()) -> Outcome:
+def merge_outcomes(outcomes: Sequence[Outcome], parts: Sequence[Outcome] = ()) -> Outcome:
     """Merge the shards' outcomes into the outcome of the whole slice.
 
     *parts* were reported before, and are counted with it.
@@ -246,7 +248,7 @@ def _newest(outcomes: Iterable[Outcome], counts: Callable[[int], bool]) -> dict[
     return namespaces
 
 
-def least(stored: Sequence[StoredOffset | None]) -> StoredOffset | None:
+def lowest_stored_offset(stored: Sequence[StoredOffset | None]) -> StoredOffset | None:
     """Return the offset up to which every shard's sink reports to have everything."""
     known = [each for each in stored if each is not None]
     if len(known) < len(stored) or len({(each.log_id, each.generation) for each in known}) != 1:

@@ -19,7 +19,7 @@ from transporter.log.filesystem import RealFileSystem, faults_of, sync_directory
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transporter.engine.workers.worker_connection import Line
+    from transporter.engine.workers.worker_connection import WorkerConnection
 
 _MARGIN: Final = 1.0
 """Seconds for a process to end, and for two clocks that do not run alike."""
@@ -31,14 +31,14 @@ class _Served:
     """The worker that began last, with the reports about its end."""
 
     attempt: int
-    line: Line | None = None
+    line: WorkerConnection | None = None
     """``None``: it holds the lock itself."""
     timeout: float = 0.0
     gone: bool | None = None
     """``None``: no report of Spark. ``False``: Spark has lost its executor."""
 
 
-class Fence:
+class ShardLease:
     """Lets a worker of one shard begin when no other one can be delivering.
 
     For a worker that does not see the log the engine itself holds the lock. It records
@@ -106,7 +106,7 @@ class Fence:
             self._holds = True
         return True
 
-    def lend(self, line: Line, attempt: int, timeout: float) -> None:
+    def lend(self, line: WorkerConnection, attempt: int, timeout: float) -> None:
         """Answer for a worker without a lock, from now on, as whose :meth:`take` was true."""
         # Before any answer to the worker: a power cut must not undo this.
         self._write(f"{timeout + _MARGIN:.3f}\n".encode())

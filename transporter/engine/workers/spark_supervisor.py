@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from transporter.engine.backoff import Backoff
 from transporter.engine.workers.admission import Admission
 from transporter.engine.workers.listener import Listener
-from transporter.engine.workers.worker_connection import Line
+from transporter.engine.workers.worker_connection import WorkerConnection
 from transporter.engine.workers.worker_spec import invitation
 from transporter.errors import HostFailed
 from transporter.protocol.messages import (
@@ -65,7 +65,7 @@ class Launch(Protocol):
         """Return the process, which must be in a session of its own."""
 
 
-class Carrier:
+class SparkSupervisor:
     """Owns the listener and the Spark host process. Thread-safe.
 
     If the host dies it is restarted, and every shard without a worker gets one. A host that
@@ -115,7 +115,7 @@ class Carrier:
         self._listener.start()
         self._thread.start()
 
-    def connect(self, spec: WorkerSpec, stopping: Callable[[], bool]) -> Line | None:
+    def connect(self, spec: WorkerSpec, stopping: Callable[[], bool]) -> WorkerConnection | None:
         """Return the line to a new worker for *spec*; ``None`` once *stopping* returns true.
 
         Waits for Spark without limit, and on a cluster for the end of the shard's last worker.
@@ -154,7 +154,7 @@ class Carrier:
         begin = Begin(spec, tasks=self._listener.ticket(_task_of(spec).claim))
         if self._network is None:
             with ExitStack() as stack:
-                line = stack.enter_context(Line(caller))
+                line = stack.enter_context(WorkerConnection(caller))
                 line.send(begin)
                 stack.pop_all()
             return line

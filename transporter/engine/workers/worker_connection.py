@@ -10,11 +10,11 @@ from transporter.protocol.messages import Need, Retry, Slice
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from transporter.engine.workers.frame_server import Lender
+    from transporter.engine.workers.frame_server import FrameServer
     from transporter.protocol.channel import EngineChannel
 
 
-class Line:
+class WorkerConnection:
     """A route's connection to its worker. Belongs to the route's thread.
 
     A worker that does not see the log receives its entries from *lender* in between, and
@@ -25,7 +25,7 @@ class Line:
     shard = 0
     """Of a route with one worker."""
 
-    def __init__(self, connection: EngineChannel, lender: Lender | None = None) -> None:
+    def __init__(self, connection: EngineChannel, lender: FrameServer | None = None) -> None:
         """Talk over *connection*."""
         self._connection, self._lender = connection, lender
         self._heard: list[Any] = []

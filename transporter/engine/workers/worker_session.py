@@ -5,21 +5,21 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from transporter.protocol.messages import Output, PartialOutcome, Proceed, Progress
+from transporter.protocol.messages import Announcement, Output, PartialOutcome, Proceed
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from transporter.engine.workers.shard_group import Team
-    from transporter.engine.workers.worker_connection import Line
+    from transporter.engine.workers.shard_group import ShardGroup
+    from transporter.engine.workers.worker_connection import WorkerConnection
     from transporter.protocol.messages import Outcome, Retry, Slice
 
 IDLE: Final = 0.5
 """Seconds an idle route waits before it looks whether it should stop."""
 
 
-class Talk:
+class WorkerSession:
     """The route's side. Belongs to the route's thread.
 
     ``announced`` is the entry that the worker has announced and is delivering alone.
@@ -32,7 +32,7 @@ class Talk:
 
     def ask(
         self,
-        worker: Line | Team,
+        worker: WorkerConnection | ShardGroup,
         message: Slice | Retry,
         settle: Callable[[Outcome], None] | None = None,
     ) -> object:
@@ -42,7 +42,7 @@ class Talk:
         return self.answer(worker, settle)
 
     def answer(
-        self, worker: Line | Team, settle: Callable[[Outcome], None] | None = None
+        self, worker: WorkerConnection | ShardGroup, settle: Callable[[Outcome], None] | None = None
     ) -> object:
         """Return the worker's next answer, or ``None`` if the route must stop without it.
 
@@ -58,7 +58,7 @@ class Talk:
                 case Output(text):
                     sys.stdout.write(text)
                     sys.stdout.flush()
-                case Progress(offset):
+                case Announcement(offset):
                     self.announced = offset
                     worker.send(Proceed())
                 case PartialOutcome(outcome):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transporter.protocol.messages import Ticket
 
 
-def specs_of(
+def worker_specs(
     config: RouteConfig,
     pipeline: Pipeline,
     log: CommitLog,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from pydantic import ValidationError
 
 from transporter.errors import ConfigError, StepFailed
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps.documents import DocumentStep, clear_false_json
 from transporter.pipeline.steps.only_skip import ChoiceStep
 from transporter.pipeline.steps.registry import KINDS
@@ -62,13 +62,13 @@ class Steps:
         return made, failed
 
     @property
-    def _unread(self) -> set[Namespace]:
+    def _unread(self) -> set[NamespaceFilter]:
         """The namespaces whose data may have passed without having been read."""
         steps = [step for step in self.steps if isinstance(step, _OF_DOCUMENTS)]
         found = {step.namespace for step in steps if not step.thorough}
         # Others may change namespaces.
         whole = len(steps) < len(self.steps) or any(each.matches_all for each in found)
-        return {Namespace()} if found and whole else found
+        return {NamespaceFilter()} if found and whole else found
 
     def run_through(self, entries: pa.RecordBatch) -> tuple[pa.RecordBatch, StepFailed | None]:
         """Run all steps, and leave every content type as it is, because other steps follow."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from transporter.pipeline.namespace_filter import Namespace
-from transporter.pipeline.steps.json_grammar import NUMBER, Refused
+from transporter.pipeline.namespace_filter import NamespaceFilter
+from transporter.pipeline.steps.json_grammar import NUMBER, UnsupportedJson
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ _FLAT: Final = MappingProxyType({b"true": True, b"false": False, b"null": None})
 Plain = str | int | float | bool | None
 
 
-class WrongType(Refused):
+class WrongType(UnsupportedJson):
     """A value of a type that the operator cannot compare."""
 
 
@@ -99,10 +99,10 @@ def _wanted(value: Plain) -> list[tuple[str, object]]:
     return [("text", value), *numbers] if isinstance(value, str) else numbers
 
 
-def _pattern(value: Plain) -> Namespace:
+def _pattern(value: Plain) -> NamespaceFilter:
     if not isinstance(value, str):
         raise ValueError("must be a regular expression for the operator =~")  # noqa: TRY004 - pydantic reports ValueError
-    return Namespace(value)
+    return NamespaceFilter(value)
 
 
 def _limit(value: Plain) -> Decimal:
@@ -135,7 +135,7 @@ def _equal(wanted: list[tuple[str, object]], values: Sequence[object]) -> list[b
     return [value in wanted for value in values]
 
 
-def _matching(pattern: Namespace, values: Sequence[str | None]) -> list[bool]:
+def _matching(pattern: NamespaceFilter, values: Sequence[str | None]) -> list[bool]:
     texts = pa.array(values, pa.string())
     matches = iter(pattern.mask(texts.drop_null()).to_pylist())
     return [value is not None and next(matches) for value in values]

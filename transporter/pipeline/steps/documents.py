@@ -13,12 +13,12 @@ import pyarrow as pa
 from transporter.errors import StepFailed
 from transporter.message import ENTRY_SCHEMA, JSON
 from transporter.pipeline.steps.json_edits import is_document
-from transporter.pipeline.steps.json_grammar import Refused
+from transporter.pipeline.steps.json_grammar import UnsupportedJson
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.namespace_filter import Namespace
+    from transporter.pipeline.namespace_filter import NamespaceFilter
 
 _DATA: Final = ENTRY_SCHEMA.get_field_index("data")
 _TYPE: Final = ENTRY_SCHEMA.get_field_index("content_type")
@@ -30,7 +30,7 @@ def is_json(content_type: str | None) -> bool:
     return content_type == JSON or bool(content_type and _JSON_TYPE.match(content_type))
 
 
-def holding(entries: pa.RecordBatch, namespace: Namespace) -> pa.BooleanArray | None:
+def holding(entries: pa.RecordBatch, namespace: NamespaceFilter) -> pa.BooleanArray | None:
     """Return a mask of the entries of *namespace* that hold documents, or ``None`` for all entries.
 
     Entries without data, and those whose content type is not JSON, hold none.
@@ -51,7 +51,7 @@ def holding(entries: pa.RecordBatch, namespace: Namespace) -> pa.BooleanArray | 
 
 
 def clear_false_json(
-    entries: pa.RecordBatch, namespace: Namespace, given: pa.RecordBatch | None = None
+    entries: pa.RecordBatch, namespace: NamespaceFilter, given: pa.RecordBatch | None = None
 ) -> pa.RecordBatch:
     """Return *entries* without the content type of data that is not JSON as claimed.
 
@@ -92,12 +92,12 @@ class DocumentStep:
     """A :class:`Step` that rewrites every document of the namespaces that *namespace* matches.
 
     Entries without a document stay as they are. The *rewriter* returns a document itself where
-    nothing changes. A *thorough* one raises :class:`Refused` for every document that it cannot
-    read. Any other returns data that it need not read as it is.
+    nothing changes. A *thorough* one raises :class:`UnsupportedJson` for every document that it
+    cannot read. Any other returns data that it need not read as it is.
     """
 
     name: str
-    namespace: Namespace
+    namespace: NamespaceFilter
     rewriter: Callable[[bytes], bytes]
     thorough: bool = True
 
@@ -122,6 +122,6 @@ class DocumentStep:
         try:
             for document in old:
                 add(rewrite(document))
-        except Refused as error:
+        except UnsupportedJson as error:
             raise StepFailed(f"{self.name}: {error}", offsets[len(new)].as_py()) from error
         return new

@@ -41,7 +41,7 @@ def may_hold(data: bytes, tokens: Iterable[bytes]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FieldChange:
     """The change of one value, and of those below it.
 
     ``key`` is written in the place of its name. An empty ``key`` removes the whole value, and
@@ -63,9 +63,9 @@ class Change:
         return not wanted
 
 
-KEPT: Final = Change()
-TAKEN: Final = Change(taken=True)
-_GONE: Final = Change(key=b"")
+KEPT: Final = FieldChange()
+TAKEN: Final = FieldChange(taken=True)
+_GONE: Final = FieldChange(key=b"")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,12 +77,12 @@ class Fields:
     the object (3), or nothing.
     """
 
-    changes: Mapping[str, Change]
+    changes: Mapping[str, FieldChange]
     renamed: tuple[tuple[str, str], ...]
     next_member: Callable[[bytes, int], re.Match[bytes]]
     only: bool = False
 
-    def change(self, key: bytes) -> tuple[str, Change | None]:
+    def change(self, key: bytes) -> tuple[str, FieldChange | None]:
         """Return the name that *key*, a JSON string, stands for, and the change of that field."""
         name: str = json.loads(key) if b"\\" in key else key[1:-1].decode()
         return name, self.changes.get(name)
@@ -96,8 +96,8 @@ class Items:
     is looked at.
     """
 
-    at: Mapping[int, Change]
-    every: Change | None
+    at: Mapping[int, FieldChange]
+    every: FieldChange | None
     only: bool = False
 
     @property
@@ -105,12 +105,12 @@ class Items:
         """The number of items, from the first on, that may change, or ``None`` for all."""
         return None if self.every else max(self.at) + 1
 
-    def change(self, index: int) -> Change | None:
+    def change(self, index: int) -> FieldChange | None:
         """Return the change of the item at *index*."""
         return self.every or self.at.get(index)
 
 
-Target = str | Change | None
+Target = str | FieldChange | None
 """A field's new name, or the change of its value, or ``None`` to remove it."""
 
 
@@ -123,7 +123,7 @@ def fields(targets: Mapping[Path, Target], *, only: bool = False) -> Fields:
         if len(path) == 1 and isinstance(new, str)
     }
     renamed = tuple((old, new) for old, new in own.items() if new not in own)
-    looked_at = {new: Change() for _, new in renamed} | changes
+    looked_at = {new: FieldChange() for _, new in renamed} | changes
     return Fields(looked_at, renamed, _next_member(looked_at), only)
 
 
@@ -134,8 +134,8 @@ def _by_first(targets: Mapping[Path, Target]) -> dict[Part, dict[Path, Target]]:
     return below
 
 
-def _change(targets: Mapping[Path, Target], *, only: bool) -> Change:
-    own = _own(targets[()]) if () in targets else Change(only=only)
+def _change(targets: Mapping[Path, Target], *, only: bool) -> FieldChange:
+    own = _own(targets[()]) if () in targets else FieldChange(only=only)
     rest = {path: target for path, target in targets.items() if path}
     if not rest or own is _GONE or own is KEPT:
         return own
@@ -148,10 +148,10 @@ def _change(targets: Mapping[Path, Target], *, only: bool) -> Change:
     )
 
 
-def _own(target: Target) -> Change:
+def _own(target: Target) -> FieldChange:
     if target is None:
         return _GONE
-    return Change(key=token(target)) if isinstance(target, str) else target
+    return FieldChange(key=token(target)) if isinstance(target, str) else target
 
 
 def _items(targets: Mapping[Path, Target], *, only: bool) -> Items:

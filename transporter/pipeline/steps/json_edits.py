@@ -10,7 +10,7 @@ from transporter.pipeline.steps.json_grammar import (
     SPACE,
     STRING,
     NotJson,
-    Refused,
+    UnsupportedJson,
     member_end,
     value_end,
 )
@@ -18,7 +18,7 @@ from transporter.pipeline.steps.json_grammar import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.steps.fields import Change, Fields, Items
+    from transporter.pipeline.steps.fields import FieldChange, Fields, Items
 
     Always = Callable[[bytes, int], re.Match[bytes]]
 
@@ -34,7 +34,7 @@ _OBJECT, _ARRAY, _COMMA = b"{[,"
 _CLOSING: Final = b"}]"
 
 
-class FieldTaken(Refused):
+class FieldTaken(UnsupportedJson):
     """A new name that another field in the same object has."""
 
 
@@ -73,7 +73,7 @@ def is_document(data: bytes) -> bool:
         if not data.isascii():
             check_text(data)
         _check_value(data)
-    except Refused:
+    except UnsupportedJson:
         return False
     return True
 
@@ -180,7 +180,7 @@ def _change(data: bytes, member: Member, fields: Fields, edits: list[Edit]) -> s
     return name
 
 
-def _within(data: bytes, place: tuple[int, int], change: Change, edits: list[Edit]) -> None:
+def _within(data: bytes, place: tuple[int, int], change: FieldChange, edits: list[Edit]) -> None:
     """Add the edits of the value that begins and ends at *place*, which stays."""
     start, end = place
     if change.taken:

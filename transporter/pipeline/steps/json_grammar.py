@@ -44,11 +44,11 @@ COLON: Final = SPACE + rb":" + SPACE
 _OBJECT_END, _ARRAY_END = ord("}"), ord("]")
 
 
-class Refused(ValueError):
+class UnsupportedJson(ValueError):
     """A document that a step cannot work on. The text is the reason, and never repeats data."""
 
 
-class NotJson(Refused):
+class NotJson(UnsupportedJson):
     """Data that is not a JSON object, or not one that we read."""
 
     def __init__(self, expected: str, position: int) -> None:

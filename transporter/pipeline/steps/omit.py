@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps.documents import DocumentStep
 from transporter.pipeline.steps.json_rewrite import Rewriter
 from transporter.pipeline.steps.paths import FieldPaths  # noqa: TC001 - pydantic reads it
@@ -23,4 +23,4 @@ class OmitSettings(StepSettings):
 def omit(settings: OmitSettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step
     """Return the step that leaves out the fields of *settings*."""
     rewriter = Rewriter(dict.fromkeys(settings.fields))
-    return DocumentStep("omit", Namespace(settings.namespace), rewriter, thorough=False)
+    return DocumentStep("omit", NamespaceFilter(settings.namespace), rewriter, thorough=False)

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema, field_validator
 
 from transporter.errors import StepFailed
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.problems import suggestion
 from transporter.pipeline.steps.conditions import OPERATORS, Condition, WrongType, condition
 from transporter.pipeline.steps.documents import holding, put
-from transporter.pipeline.steps.json_grammar import Refused
+from transporter.pipeline.steps.json_grammar import UnsupportedJson
 from transporter.pipeline.steps.json_rewrite import Finder
 from transporter.pipeline.steps.paths import FieldPath, written
 from transporter.pipeline.steps.step import StepSettings
@@ -56,7 +56,7 @@ def skip(settings: ChoiceSettings, folder: pathlib.Path) -> ChoiceStep:  # noqa:
 
 
 def _step(name: str, settings: ChoiceSettings, *, passing: bool) -> ChoiceStep:
-    namespace, field = Namespace(settings.namespace), written(settings.field)
+    namespace, field = NamespaceFilter(settings.namespace), written(settings.field)
     # Data that is not a document must not vanish like a document without the field.
     finder = Finder(settings.field, check=passing)
     compared = condition(settings.operator, settings.value)
@@ -71,7 +71,7 @@ class ChoiceStep:
     """
 
     name: str
-    namespace: Namespace
+    namespace: NamespaceFilter
     field: str
     finder: Finder
     condition: Condition
@@ -107,6 +107,6 @@ class ChoiceStep:
         except WrongType as error:
             text = f"{self.name}: {self.field!r} {error}"
             raise StepFailed(text, offsets[len(found)].as_py()) from error
-        except Refused as error:
+        except UnsupportedJson as error:
             raise StepFailed(f"{self.name}: {error}", offsets[len(found)].as_py()) from error
         return found

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, WithJsonSchema, model_validator
 
 from transporter.message import OPS
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.problems import suggestion
 from transporter.pipeline.route_options import NotEmpty
 from transporter.pipeline.steps.step import StepSettings
@@ -50,14 +50,14 @@ def opfilter(settings: OpfilterSettings, folder: Path) -> OpfilterStep:  # noqa:
     """Return the step that passes the ops of *settings*."""
     denied = settings.deny or ()
     allowed = [op for op in settings.allow or OPS if op not in denied]
-    return OpfilterStep(Namespace(settings.namespace), pa.array(allowed, pa.string()))
+    return OpfilterStep(NamespaceFilter(settings.namespace), pa.array(allowed, pa.string()))
 
 
 @dataclass(frozen=True, slots=True)
 class OpfilterStep:
     """A :class:`Step` that skips entries of *namespace* whose op is not *allowed*."""
 
-    namespace: Namespace
+    namespace: NamespaceFilter
     allowed: pa.Array
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transporter.message import Entry, Message
-    from transporter.pipeline.namespace_filter import Namespace
+    from transporter.pipeline.namespace_filter import NamespaceFilter
 
 
 def turned(
     entries: pa.RecordBatch,
-    namespace: Namespace,
+    namespace: NamespaceFilter,
     turn: Callable[[Iterable[Entry]], Iterator[tuple[Message, ...]]],
 ) -> pa.RecordBatch:
     """Return *entries* with the messages of *namespace* replaced by the results of *turn*.

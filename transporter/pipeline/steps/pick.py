@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps.documents import DocumentStep
 from transporter.pipeline.steps.json_rewrite import Picker
 from transporter.pipeline.steps.paths import FieldPaths  # noqa: TC001 - pydantic reads it
@@ -22,4 +22,4 @@ class PickSettings(StepSettings):
 
 def pick(settings: PickSettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step
     """Return the step that keeps the fields of *settings*."""
-    return DocumentStep("pick", Namespace(settings.namespace), Picker(settings.fields))
+    return DocumentStep("pick", NamespaceFilter(settings.namespace), Picker(settings.fields))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import BeforeValidator, Field
 
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps.documents import DocumentStep
 from transporter.pipeline.steps.json_edits import check_object
-from transporter.pipeline.steps.json_grammar import STRING, Refused
+from transporter.pipeline.steps.json_grammar import STRING, UnsupportedJson
 from transporter.pipeline.steps.step import StepSettings
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ class PrettySettings(StepSettings):
 
 def pretty(settings: PrettySettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step
     """Return the step that writes documents with the indentation of *settings*."""
-    return DocumentStep("pretty", Namespace(settings.namespace), laid_out(settings.indent))
+    return DocumentStep("pretty", NamespaceFilter(settings.namespace), laid_out(settings.indent))
 
 
 def laid_out(indent: int) -> Callable[[bytes], bytes]:
     """Return a function that lays out a document, and keeps strings, numbers and names as written.
 
-    It raises :class:`Refused` for data that is not a JSON object, and for an object that would get
-    more space than :data:`MAX_SPACE`.
+    It raises :class:`UnsupportedJson` for data that is not a JSON object, and for an object that
+    would get more space than :data:`MAX_SPACE`.
     """
 
     def lay_out(data: bytes) -> bytes:
@@ -76,5 +76,5 @@ def _indented(data: bytes, indent: bytes) -> bytes:
             parts.append(line)
             space += len(line)
             if space > MAX_SPACE:
-                raise Refused(f"data would take more than {MAX_SPACE} bytes of space")
+                raise UnsupportedJson(f"data would take more than {MAX_SPACE} bytes of space")
     return b"".join(parts)

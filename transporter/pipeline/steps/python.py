@@ -13,7 +13,7 @@ from pydantic import AfterValidator, ValidationInfo
 
 from transporter.errors import ConfigError, StepFailed
 from transporter.pipeline.adaptor_registry import find_function, is_under
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.problems import one_line
 from transporter.pipeline.steps import python_batches
 from transporter.pipeline.steps.per_message import turned
@@ -51,7 +51,10 @@ class PythonSettings(StepSettings):
 
 def python(settings: PythonSettings, folder: Path) -> PythonStep | BatchStep:
     """Return the step that calls the function of *settings*, from *folder* or installed."""
-    function, namespace = find_function(settings.function, folder), Namespace(settings.namespace)
+    function, namespace = (
+        find_function(settings.function, folder),
+        NamespaceFilter(settings.namespace),
+    )
     if settings.batch:
         return BatchStep(settings.function, function, namespace, partial(_told, folder=folder))
     return PythonStep(settings.function, function, namespace, folder)
@@ -67,7 +70,7 @@ class PythonStep:
 
     reference: str
     function: Callable[[Message], Message | Iterable[Message] | None]
-    namespace: Namespace
+    namespace: NamespaceFilter
     folder: Path
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:

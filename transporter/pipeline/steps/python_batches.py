@@ -13,7 +13,7 @@ from transporter.message import ENTRY_SCHEMA, MESSAGE_SCHEMA, OPS, PHASES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.namespace_filter import Namespace
+    from transporter.pipeline.namespace_filter import NamespaceFilter
 
 _OFFSETS: Final = ENTRY_SCHEMA.field("offset").type
 _ONE_OF: Final = (("op", OPS), ("phase", PHASES))
@@ -33,7 +33,7 @@ class BatchStep:
 
     reference: str
     function: Callable[[pa.RecordBatch], object]
-    namespace: Namespace
+    namespace: NamespaceFilter
     reason: Callable[[BaseException], str]
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:

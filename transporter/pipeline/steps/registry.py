@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class StepKind:
     """A kind of step: the model of its settings, and the function that makes it from them."""
 
     settings: type[Model]
     make: Callable[[Any, Path], Step]
 
 
-KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+KINDS: Final[Mapping[str, StepKind]] = MappingProxyType(
     {
-        "omit": Kind(OmitSettings, omit),
-        "only": Kind(ChoiceSettings, only),
-        "opfilter": Kind(OpfilterSettings, opfilter),
-        "pick": Kind(PickSettings, pick),
-        "pretty": Kind(PrettySettings, pretty),
-        "python": Kind(PythonSettings, python),
-        "remap": Kind(RemapSettings, remap),
-        "rename": Kind(RenameSettings, rename),
-        "skip": Kind(ChoiceSettings, skip),
-        SQL: Kind(SqlSettings, sql),
-        "starlark": Kind(StarlarkSettings, starlark),
+        "omit": StepKind(OmitSettings, omit),
+        "only": StepKind(ChoiceSettings, only),
+        "opfilter": StepKind(OpfilterSettings, opfilter),
+        "pick": StepKind(PickSettings, pick),
+        "pretty": StepKind(PrettySettings, pretty),
+        "python": StepKind(PythonSettings, python),
+        "remap": StepKind(RemapSettings, remap),
+        "rename": StepKind(RenameSettings, rename),
+        "skip": StepKind(ChoiceSettings, skip),
+        SQL: StepKind(SqlSettings, sql),
+        "starlark": StepKind(StarlarkSettings, starlark),
     }
 )
 

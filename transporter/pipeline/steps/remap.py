@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, ValidationInfo, field_validator, model_validator
 
 from transporter.message import ENTRY_SCHEMA
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.route_options import NotEmpty
 from transporter.pipeline.steps.step import StepSettings
 
@@ -56,7 +56,7 @@ class RemapSettings(StepSettings):
 
 def remap(settings: RemapSettings, folder: Path) -> RemapStep:  # noqa: ARG001 - as every step
     """Return the step that gives the namespaces of *settings*."""
-    return RemapStep(Namespace(settings.namespace), settings.namespaces or {}, settings.to)
+    return RemapStep(NamespaceFilter(settings.namespace), settings.namespaces or {}, settings.to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class RemapStep:
     By *names*, or by the template *to*. Each namespace of a batch is looked at once.
     """
 
-    namespace: Namespace
+    namespace: NamespaceFilter
     names: Mapping[str, str]
     to: str | None
 
@@ -96,7 +96,7 @@ def _replaced(names: pa.Array, pattern: str, to: str) -> pa.Array:
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that a pipeline without steps saves
 
-    whole = "(?s)^.*$" if Namespace(pattern).matches_all else pattern
+    whole = "(?s)^.*$" if NamespaceFilter(pattern).matches_all else pattern
     try:
         return pc.replace_substring_regex(names, whole, to, max_replacements=1)
     except pa.ArrowInvalid as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
 
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.route_options import NotEmpty
 from transporter.pipeline.steps.documents import DocumentStep
 from transporter.pipeline.steps.json_rewrite import Rewriter
@@ -40,4 +40,4 @@ class RenameSettings(StepSettings):
 def rename(settings: RenameSettings, folder: pathlib.Path) -> DocumentStep:  # noqa: ARG001 - as every step
     """Return the step that renames the fields of *settings*."""
     rewriter = Rewriter(settings.fields)
-    return DocumentStep("rename", Namespace(settings.namespace), rewriter, thorough=False)
+    return DocumentStep("rename", NamespaceFilter(settings.namespace), rewriter, thorough=False)

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, model_validator
 
 from transporter.errors import ConfigError, StepFailed
 from transporter.message import Message
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps.documents import is_json
-from transporter.pipeline.steps.json_grammar import Refused
+from transporter.pipeline.steps.json_grammar import UnsupportedJson
 from transporter.pipeline.steps.per_message import turned
 from transporter.pipeline.steps.reencode import wrong
 from transporter.pipeline.steps.starlark_literals import (
@@ -93,7 +93,7 @@ class StarlarkSettings(StepSettings):
 
 def starlark(settings: StarlarkSettings, folder: Path) -> StarlarkStep:  # noqa: ARG001 - as every step
     """Return the step that calls the script of *settings*."""
-    return StarlarkStep(settings.script, Namespace(settings.namespace))
+    return StarlarkStep(settings.script, NamespaceFilter(settings.namespace))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class StarlarkStep:
     """
 
     script: Script
-    namespace: Namespace
+    namespace: NamespaceFilter
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return *entries* with messages replaced by the script's results."""
@@ -124,7 +124,7 @@ class StarlarkStep:
         for entry, given, text in zip(queue, givens, made, strict=False):
             try:
                 yield tuple(_messages(entry.message, given, text))
-            except Refused as error:
+            except UnsupportedJson as error:
                 problem = f"{self.script.name}: transform returned {error}"
                 raise _failure(problem, entry) from error
         if failed is not None:
@@ -141,30 +141,30 @@ def _givens(entries: list[Entry]) -> tuple[list[Given], StepFailed | None]:
     for entry in entries:
         try:
             givens.append(given_of(entry.message))
-        except Refused as error:
+        except UnsupportedJson as error:
             return givens, _failure(str(error), entry)
     return givens, None
 
 
 def _messages(original: Message, given: Given, text: str) -> Iterator[Message]:
-    """Yield the messages that a script returned as *text*, or raise :class:`Refused`."""
+    """Yield the messages that a script returned as *text*, or raise :class:`UnsupportedJson`."""
     returned = value_of(text)
     if returned is None:
         return
     for each in returned if isinstance(returned, list) else [returned]:
         if not isinstance(each, dict):
-            raise Refused(f"{type(each).__name__}; it may return {_EXPECTED}")
+            raise UnsupportedJson(f"{type(each).__name__}; it may return {_EXPECTED}")
         yield _message(original, given, each)
 
 
 def _message(original: Message, given: Given, fields: dict[str, Any]) -> Message:
     if not fields.keys() <= _FIELDS:
-        raise Refused(f"a message with a field that is none of {', '.join(_NAMES)}")
+        raise UnsupportedJson(f"a message with a field that is none of {', '.join(_NAMES)}")
     data = fields.pop("data", _ABSENT)
     made = _changed(original, fields)
     problem = wrong(original, [made])
     if problem:
-        raise Refused(problem)
+        raise UnsupportedJson(problem)
     content = original.data if data is _ABSENT else _data(original, made, given, data)
     if content is not original.data:
         return replace(made, data=content)
@@ -208,5 +208,7 @@ def _data(original: Message, made: Message, given: Given, value: object) -> byte
     if is_json(made.content_type):
         return spelt_again(text or document_text(value), given.spelt)
     if not isinstance(content, bytes):
-        raise Refused("data that is neither text nor bytes, with a content type that is not JSON")
+        raise UnsupportedJson(
+            "data that is neither text nor bytes, with a content type that is not JSON"
+        )
     return content

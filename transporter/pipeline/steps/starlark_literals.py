@@ -14,7 +14,7 @@ from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.pipeline.steps.documents import is_json
-from transporter.pipeline.steps.json_grammar import MAX_DEPTH, Refused, repeated
+from transporter.pipeline.steps.json_grammar import MAX_DEPTH, UnsupportedJson, repeated
 
 if TYPE_CHECKING:
     from transporter.message import Message
@@ -59,8 +59,8 @@ class Given:
 def given_of(message: Message) -> Given:
     """Return *message* as a script is given it.
 
-    Raise :class:`Refused` when its data does not match its content type, or holds values that
-    Starlark cannot.
+    Raise :class:`UnsupportedJson` when its data does not match its content type, or holds values
+    that Starlark cannot.
     """
     data: str | None = None
     spelt: dict[str, str] = {}
@@ -108,16 +108,16 @@ def _document(data: bytes) -> tuple[str, dict[str, str]]:
         if b"\\u" in data:
             made.encode()
     except UnicodeDecodeError as error:
-        raise Refused(f"data is no JSON: not UTF-8 at byte {error.start}") from None
+        raise UnsupportedJson(f"data is no JSON: not UTF-8 at byte {error.start}") from None
     except UnicodeEncodeError:
-        raise Refused("data holds half a character, which Starlark cannot") from None
+        raise UnsupportedJson("data holds half a character, which Starlark cannot") from None
     except json.JSONDecodeError as error:
-        raise Refused(f"data is no JSON: {error.msg} at character {error.pos}") from None
+        raise UnsupportedJson(f"data is no JSON: {error.msg} at character {error.pos}") from None
     except ValueError as error:
-        if isinstance(error, Refused):
+        if isinstance(error, UnsupportedJson):
             raise
         # Python's limit on digits, or a number that is not finite. Their own texts repeat values.
-        raise Refused("data holds a number that is not finite, or too long") from None
+        raise UnsupportedJson("data holds a number that is not finite, or too long") from None
     return made, {plain: digits for plain, digits in spelt.items() if plain != digits}
 
 
@@ -129,7 +129,7 @@ def _one_number(digits: str, others: str) -> bool:
 
 
 def refuse_deep(text: str, most: int) -> None:
-    """Raise :class:`Refused` where *text*, JSON or Starlark, is nested more than *most* deep."""
+    """Raise :class:`UnsupportedJson` where *text*, JSON or Starlark, is deeper than *most*."""
     if text.count("[") + text.count("{") + text.count("(") <= most:
         return
     depth = 0
@@ -139,13 +139,13 @@ def refuse_deep(text: str, most: int) -> None:
         elif found[0][0] != '"':
             depth -= 1
         if depth > most:
-            raise Refused(f"data nested more than {MAX_DEPTH} levels deep")
+            raise UnsupportedJson(f"data nested more than {MAX_DEPTH} levels deep")
 
 
 def value_of(text: str) -> Any:  # noqa: ANN401 - whatever a script returned
     """Return the value that Starlark writes as *text*. Tuples become lists.
 
-    Raise :class:`Refused` for values that JSON does not have, bytes apart.
+    Raise :class:`UnsupportedJson` for values that JSON does not have, bytes apart.
     """
     # A message, and a list of them, are two levels more.
     refuse_deep(text, MAX_DEPTH + 2)
@@ -155,14 +155,14 @@ def value_of(text: str) -> Any:  # noqa: ANN401 - whatever a script returned
     except json.JSONDecodeError as error:
         key = "property name" in error.msg
         raise _unknown("a key that is not text" if key else "a value of Starlark's own") from None
-    except Refused:
+    except UnsupportedJson:
         raise
     except ValueError:
-        raise Refused("a number of too many digits") from None
+        raise UnsupportedJson("a number of too many digits") from None
 
 
-def _unknown(what: str) -> Refused:
-    return Refused(f"{what}, which JSON does not know")
+def _unknown(what: str) -> UnsupportedJson:
+    return UnsupportedJson(f"{what}, which JSON does not know")
 
 
 def _as_json(token: re.Match[str]) -> str:
@@ -207,7 +207,7 @@ def _unquoted(literal: str) -> bytes:
 
 
 def document_text(value: object) -> str:
-    """Return *value* as JSON, as Python writes it, or raise :class:`Refused`."""
+    """Return *value* as JSON, as Python writes it, or raise :class:`UnsupportedJson`."""
     try:
         text = _encode(value)
     except TypeError:
@@ -219,13 +219,13 @@ def document_text(value: object) -> str:
 def spelt_again(text: str, spelt: dict[str, str]) -> bytes:
     """Return the document *text* with every decimal in it spelt as in *spelt*.
 
-    Raise :class:`Refused` for one that is not spelt in one way.
+    Raise :class:`UnsupportedJson` for one that is not spelt in one way.
     """
 
     def spell(found: re.Match[str]) -> str:
         digits = spelt.get(found[0], found[0])
         if not digits:
-            raise Refused("a decimal that two different ones of the data became")
+            raise UnsupportedJson("a decimal that two different ones of the data became")
         return digits
 
     return (_DECIMALS.sub(spell, text) if spelt else text).encode()

@@ -7,7 +7,14 @@ import json
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from transporter_adaptors.file.lines import Line, Lines, Origin, batch_of, message_of, read_lines
+from transporter_adaptors.file.lines import (
+    Origin,
+    TextLine,
+    TextLines,
+    batch_of,
+    message_of,
+    read_lines,
+)
 
 from transporter.message import Entries, messages_to_batch, with_offsets
 
@@ -37,7 +44,7 @@ DOCUMENTS = st.one_of(
 def test_in_bulk_is_as_one_by_one(documents: list[bytes], key: str | None) -> None:
     """The bulk path makes the same messages of any lines as the line-by-line path."""
     origin = ORIGIN._replace(key=key)
-    lines = Lines(documents, list(range(len(documents))))
+    lines = TextLines(documents, list(range(len(documents))))
     made = batch_of(lines, origin)
     expected = messages_to_batch([message_of(line, origin) for line in lines])
     assert made.schema == expected.schema
@@ -71,7 +78,7 @@ def test_lines_are_those_of_a_split(
     """All lines are returned, each with its place, however few are read at a time."""
     content = b"\n".join(parts)
     file = InBlocks(content, block)
-    found: list[Line] = []
+    found: list[TextLine] = []
     while taken := (
         read_lines(file, rows, size, limit, partial=False)
         or read_lines(file, rows, size, limit, partial=True)

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from transporter_adaptors.file.reader import FileReader
-from transporter_adaptors.file.rolling import Group, Part, Roll, number_of, numbered_path
+from transporter_adaptors.file.rolling import (
+    Roll,
+    RolledGroup,
+    RolledPart,
+    number_of,
+    numbered_path,
+)
 from transporter_adaptors.file.writer import FileWriter
 
 from transporter.message import Entries, Message, messages_to_batch, with_offsets
@@ -29,7 +35,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
 
 
-def divided(roll: Roll, groups: list[Group], length: int = 0, period: int = 0) -> list[list[int]]:
+def divided(
+    roll: Roll, groups: list[RolledGroup], length: int = 0, period: int = 0
+) -> list[list[int]]:
     """Return the offsets in each file, the existing file first."""
     files: list[list[int]] = [[]]
     for part in roll.parts(groups, length, period):
@@ -39,14 +47,14 @@ def divided(roll: Roll, groups: list[Group], length: int = 0, period: int = 0) -
     return files
 
 
-def sized(*sizes: int) -> list[Group]:
+def sized(*sizes: int) -> list[RolledGroup]:
     """Return one entry of each size."""
-    return [Group(at, LOG_TIME, b"x" * size) for at, size in enumerate(sizes, 1)]
+    return [RolledGroup(at, LOG_TIME, b"x" * size) for at, size in enumerate(sizes, 1)]
 
 
-def timed(*times: int) -> list[Group]:
+def timed(*times: int) -> list[RolledGroup]:
     """Return one entry logged at each of these hours."""
-    return [Group(at, time * HOUR, b"x") for at, time in enumerate(times, 1)]
+    return [RolledGroup(at, time * HOUR, b"x") for at, time in enumerate(times, 1)]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +98,8 @@ def test_the_period_is_that_of_the_newest_entry() -> None:
     parts = list(Roll(every=HOUR).parts(timed(5, 6, 6), 0, 0))
 
     assert parts == [
-        Part(b"x", (1,), fresh=False, period=5 * HOUR),
-        Part(b"xx", (2, 3), fresh=True, period=6 * HOUR),
+        RolledPart(b"x", (1,), fresh=False, period=5 * HOUR),
+        RolledPart(b"xx", (2, 3), fresh=True, period=6 * HOUR),
     ]
 
 

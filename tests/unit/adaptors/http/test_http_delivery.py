@@ -12,9 +12,9 @@ from http_tools import OK, Receiver, Reply, ids_of, messages_of
 from transporter_adaptors.http.writer import HttpWriter
 
 from transporter.adaptor import WriterContext
-from transporter.engine.routing.redelivery import Redelivery
+from transporter.engine.routing.redelivery import RedeliveryPlan
 from transporter.message import Message
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.protocol.messages import FailureKind
 from transporter.testing import entries
 from transporter.worker.delivery import Delivery, deliver, deliver_singly
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transporter.protocol.messages import Outcome
 
 CONTEXT = WriterContext(log_id="log", route="route", epoch=1, deadline=1.0)
-ROUTE = Delivery(Namespace(), "log")
+ROUTE = Delivery(NamespaceFilter(), "log")
 ENTRIES = 180
 REFUSED = frozenset({17, 90, 91, 180})
 """Offsets that the receiver never takes."""
@@ -87,7 +87,7 @@ def deliver_all(writer: HttpWriter, chance: random.Random) -> list[int]:
         for offset in range(1, ENTRIES + 1)
     ]
     log = entries(messages, log_id="log").batch
-    first, plan, given_up = 1, Redelivery(), []
+    first, plan, given_up = 1, RedeliveryPlan(), []
     while first <= ENTRIES:
         last, single = plan.cut(first, min(ENTRIES, first + chance.randrange(60)))
         part = log.slice(first - 1, last - first + 1)

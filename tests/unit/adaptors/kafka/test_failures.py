@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import KafkaError
-from transporter_adaptors.kafka.failures import Kind, kind_of, sink_error, source_error
+from transporter_adaptors.kafka.failures import EventKind, kind_of, sink_error, source_error
 
 from transporter.errors import (
     EnvironmentFault,
@@ -83,22 +83,22 @@ def test_each_error_has_its_class_for_a_reader(code: int, expected: type[Excepti
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (KafkaError._PARTITION_EOF, Kind.END),
-        (KafkaError._AUTO_OFFSET_RESET, Kind.RANGE),
-        (KafkaError.OFFSET_OUT_OF_RANGE, Kind.RANGE),
-        (KafkaError._LOG_TRUNCATION, Kind.RANGE),
-        (KafkaError._TRANSPORT, Kind.DOUBT),
-        (KafkaError._MAX_POLL_EXCEEDED, Kind.DOUBT),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, Kind.DOUBT),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Kind.FAILURE),
-        (KafkaError._BAD_MSG, Kind.FAILURE),
+        (KafkaError._PARTITION_EOF, EventKind.END),
+        (KafkaError._AUTO_OFFSET_RESET, EventKind.RANGE),
+        (KafkaError.OFFSET_OUT_OF_RANGE, EventKind.RANGE),
+        (KafkaError._LOG_TRUNCATION, EventKind.RANGE),
+        (KafkaError._TRANSPORT, EventKind.DOUBT),
+        (KafkaError._MAX_POLL_EXCEEDED, EventKind.DOUBT),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, EventKind.DOUBT),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, EventKind.FAILURE),
+        (KafkaError._BAD_MSG, EventKind.FAILURE),
     ],
 )
-def test_each_event_has_its_kind(code: int, expected: Kind) -> None:
+def test_each_event_has_its_kind(code: int, expected: EventKind) -> None:
     """An end and a missing range are not failures, and temporary errors are looked into."""
     assert kind_of(KafkaError(code)) is expected
 
 
 def test_a_fatal_error_is_a_failure_whatever_its_code() -> None:
     """A fatal error of the client is a failure, even with a temporary code."""
-    assert kind_of(KafkaError(KafkaError._TRANSPORT, "gone", fatal=True)) is Kind.FAILURE
+    assert kind_of(KafkaError(KafkaError._TRANSPORT, "gone", fatal=True)) is EventKind.FAILURE

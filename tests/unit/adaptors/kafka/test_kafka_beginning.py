@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from transporter_adaptors.kafka.beginning import Committed, Edge, Mark, beginning
-from transporter_adaptors.kafka.position import Place, Position, Step
+from transporter_adaptors.kafka.beginning import Committed, Edge, GroupMark, beginning
+from transporter_adaptors.kafka.position import KafkaOffset, Position, PositionStep
 
 OURS, THEIRS = "log-a/1", "log-b/2"
 
@@ -12,35 +12,39 @@ OURS, THEIRS = "log-a/1", "log-b/2"
 def position(place: int | None = None, topic_id: str = "id") -> Position:
     """Return a position of this log with *place* in partition 0."""
     empty = Position(OURS)
-    return empty if place is None else empty.advance([Step("t", topic_id, 0, Place(place))])
+    return (
+        empty
+        if place is None
+        else empty.advance([PositionStep("t", topic_id, 0, KafkaOffset(place))])
+    )
 
 
 def committed(
     offset: int, owner: str = OURS, logged: int | None = None, topic: str = "id"
 ) -> Committed:
     """Return a commit of this reader, or of another one, in the group."""
-    return Committed(Place(offset), Mark(owner, topic, logged))
+    return Committed(KafkaOffset(offset), GroupMark(owner, topic, logged))
 
 
 def plain(offset: int) -> Committed:
     """Return a commit of an operator's tool in the group."""
-    return Committed(Place(offset), None)
+    return Committed(KafkaOffset(offset), None)
 
 
 @pytest.mark.parametrize(
     ("logged", "found", "expected"),
     [
         (None, None, Edge.UNKNOWN),
-        (100, None, Place(100)),
-        (100, committed(90, logged=90), Place(100)),
-        (100, committed(100, logged=100), Place(100)),
-        (100, committed(50, THEIRS, 50), Place(50)),
-        (100, committed(500, THEIRS, 500), Place(500)),
-        (100, plain(3), Place(3)),
-        (100, plain(700), Place(700)),
-        (None, plain(3), Place(3)),
-        (None, committed(40, logged=None), Place(40)),
-        (None, committed(40, THEIRS, None), Place(40)),
+        (100, None, KafkaOffset(100)),
+        (100, committed(90, logged=90), KafkaOffset(100)),
+        (100, committed(100, logged=100), KafkaOffset(100)),
+        (100, committed(50, THEIRS, 50), KafkaOffset(50)),
+        (100, committed(500, THEIRS, 500), KafkaOffset(500)),
+        (100, plain(3), KafkaOffset(3)),
+        (100, plain(700), KafkaOffset(700)),
+        (None, plain(3), KafkaOffset(3)),
+        (None, committed(40, logged=None), KafkaOffset(40)),
+        (None, committed(40, THEIRS, None), KafkaOffset(40)),
     ],
     ids=[
         "nobody knows",
@@ -57,7 +61,7 @@ def plain(offset: int) -> Committed:
     ],
 )
 def test_who_is_believed(
-    logged: int | None, found: Committed | None, expected: Place | Edge
+    logged: int | None, found: Committed | None, expected: KafkaOffset | Edge
 ) -> None:
     """The log overrides its own marks, and the group's commits by others override the log."""
     assert beginning(position(logged), "t", "id", 0, found) == expected
@@ -65,12 +69,12 @@ def test_who_is_believed(
 
 def test_ends_of_transactions_behind_the_log_are_passed() -> None:
     """An own commit beyond the log's place counts if it was made from that very place."""
-    assert beginning(position(100), "t", "id", 0, committed(103, logged=100)) == Place(103)
+    assert beginning(position(100), "t", "id", 0, committed(103, logged=100)) == KafkaOffset(103)
 
 
 def test_a_log_from_a_backup_is_believed() -> None:
     """A restored log goes on from its own place, not from the later commit of its original."""
-    assert beginning(position(60), "t", "id", 0, committed(103, logged=100)) == Place(60)
+    assert beginning(position(60), "t", "id", 0, committed(103, logged=100)) == KafkaOffset(60)
 
 
 def test_a_topic_that_took_the_name_of_another_is_read_from_its_beginning() -> None:
@@ -86,18 +90,18 @@ def test_a_place_in_the_new_topic_counts() -> None:
     """A place that the group has committed for the new topic is used."""
     old = position(100, "old")
 
-    assert beginning(old, "t", "new", 0, committed(7, THEIRS, 7, topic="new")) == Place(7)
-    assert beginning(old, "t", "new", 0, plain(5)) == Place(5)
+    assert beginning(old, "t", "new", 0, committed(7, THEIRS, 7, topic="new")) == KafkaOffset(7)
+    assert beginning(old, "t", "new", 0, plain(5)) == KafkaOffset(5)
 
 
 @pytest.mark.parametrize("text", [None, "", "x", "[]", "{}", '{"transporter":"a"}', "null"])
 def test_metadata_of_others_is_no_mark(text: str | None) -> None:
     """Metadata that other programs write beside an offset is not read as a mark."""
-    assert Mark.parse(text) is None
+    assert GroupMark.parse(text) is None
 
 
 def test_a_mark_is_read_as_it_was_written() -> None:
     """Owner, topic and place read back unchanged."""
-    mark = Mark(OURS, "id", 7)
+    mark = GroupMark(OURS, "id", 7)
 
-    assert Mark.parse(str(mark)) == mark
+    assert GroupMark.parse(str(mark)) == mark

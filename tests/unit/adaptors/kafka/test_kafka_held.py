@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from transporter_adaptors.kafka.held import Held
-from transporter_adaptors.kafka.position import Place
+from transporter_adaptors.kafka.held import AssignedPartition
+from transporter_adaptors.kafka.position import KafkaOffset
 
 
 def test_nothing_is_due_before_anything_is_durable() -> None:
     """A delivered place is due only when it is in the log."""
-    held = Held("t", "id", 0)
-    held.hand(Place(5))
+    held = AssignedPartition("t", "id", 0)
+    held.hand(KafkaOffset(5))
 
     assert held.due is None
 
@@ -19,8 +19,8 @@ def test_nothing_is_due_before_anything_is_durable() -> None:
 
 def test_an_end_behind_the_last_record_is_due_when_that_record_is_durable() -> None:
     """An end behind the last record is due together with that record, and not before."""
-    held = Held("t", "id", 0, logged=Place(2))
-    held.hand(Place(5))
+    held = AssignedPartition("t", "id", 0, logged=KafkaOffset(2))
+    held.hand(KafkaOffset(5))
     held.reach(6)
 
     assert held.due == 2
@@ -32,8 +32,8 @@ def test_an_end_behind_the_last_record_is_due_when_that_record_is_durable() -> N
 
 def test_an_end_that_has_grown_since_is_no_end() -> None:
     """An end that was seen before later records does not count."""
-    held = Held("t", "id", 0)
-    held.hand(Place(9))
+    held = AssignedPartition("t", "id", 0)
+    held.hand(KafkaOffset(9))
     held.reach(7)
 
     assert not held.ended
@@ -42,17 +42,17 @@ def test_an_end_that_has_grown_since_is_no_end() -> None:
 
 def test_a_record_ends_the_end() -> None:
     """A partition with a further record is not at its end any more."""
-    held = Held("t", "id", 0)
+    held = AssignedPartition("t", "id", 0)
     held.reach(0)
     assert held.ended
 
-    held.hand(Place(1))
+    held.hand(KafkaOffset(1))
     assert not held.ended
 
 
 def test_a_takeover_is_told_from_where_it_began() -> None:
     """A place that another reader reached is due, and its mark holds the own old place."""
-    held = Held("t", "id", 0, logged=Place(50), passed=(Place(50), 500))
+    held = AssignedPartition("t", "id", 0, logged=KafkaOffset(50), passed=(KafkaOffset(50), 500))
 
     assert held.due == 500
     assert held.mark_of("o").endswith('"logged":50}')

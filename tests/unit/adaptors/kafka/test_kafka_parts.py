@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from transporter_adaptors.kafka.parts import Outgoing, Pace
+from transporter_adaptors.kafka.parts import Outgoing, PartSize
 
 from transporter.message import Entries, Message
 from transporter.testing import entries
@@ -76,7 +76,7 @@ def test_ids_are_behind_the_headers_of_each_row() -> None:
 
 def test_a_wait_now_and_then_changes_nothing() -> None:
     """A broker that pauses now and then does not enlarge the parts, which a kill repeats."""
-    pace = Pace()
+    pace = PartSize()
     for _ in range(20):
         for _ in range(31):
             pace.record_wait(0.9, 1.0)
@@ -86,7 +86,7 @@ def test_a_wait_now_and_then_changes_nothing() -> None:
 
 def test_parts_grow_while_the_brokers_are_waited_for() -> None:
     """Parts grow, up to a bound, while the writer waits for distant brokers."""
-    pace = Pace()
+    pace = PartSize()
     for _ in range(32):
         pace.record_wait(0.26, 1.0)
     assert pace.rows == 2 * LEAST
@@ -97,7 +97,7 @@ def test_parts_grow_while_the_brokers_are_waited_for() -> None:
 
 def test_parts_shrink_when_nothing_is_waited_for() -> None:
     """Parts shrink once brokers answer at once again, so a kill repeats as little as before."""
-    pace = Pace()
+    pace = PartSize()
     for _ in range(64):
         pace.record_wait(0.5, 1.0)
     assert pace.rows == 4 * LEAST

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 from transporter_adaptors.kafka.config import KafkaWriterConfig
-from transporter_adaptors.kafka.progress import Progress
+from transporter_adaptors.kafka.progress import GroupProgress
 
 from transporter.adaptor import StoredOffset
 
@@ -14,16 +14,16 @@ STORED = StoredOffset("log-1", "bestellungen-ä", 3, 2, 1, 4, 10)
 
 def test_what_was_stored_is_read_back() -> None:
     """Every part reads back, and the whole is far below the 4096 bytes that brokers keep."""
-    progress = Progress(STORED, "a-1")
+    progress = GroupProgress(STORED, "a-1")
 
-    assert Progress.decode(progress.encode()) == progress
+    assert GroupProgress.decode(progress.encode()) == progress
     assert len(progress.encode()) < 1000
 
 
 @pytest.mark.parametrize("text", [None, "", "x", "1", "{}", '{"v": 2}', '{"v": 1, "mark": "a"}'])
 def test_what_another_program_has_committed_says_nothing(text: str | None) -> None:
     """Metadata of another program is not read as progress."""
-    assert Progress.decode(text) is None
+    assert GroupProgress.decode(text) is None
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 7])
@@ -31,7 +31,7 @@ def test_the_committed_offset_is_never_negative(offset: int) -> None:
     """The offset is never negative, because the client would omit it and its metadata."""
     stored = StoredOffset("log-1", "route", 1, -1, 0, 1, offset)
 
-    assert Progress(stored, "a-1").place("orders").offset == max(0, offset)
+    assert GroupProgress(stored, "a-1").place("orders").offset == max(0, offset)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from transporter_adaptors.kafka import reader as module
 from transporter_adaptors.kafka.group import Taken
-from transporter_adaptors.kafka.held import Held
+from transporter_adaptors.kafka.held import AssignedPartition
 from transporter_adaptors.kafka.keeper import Keeper
-from transporter_adaptors.kafka.position import Place, Position
+from transporter_adaptors.kafka.position import KafkaOffset, Position
 from transporter_adaptors.kafka.reader import KafkaReader
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class Hand:
     """A stand-in for the group, which returns the prepared record at each look."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[str, int], Held] = {}
-        self.next: list[tuple[Held, Place]] = []
+        self.held: dict[tuple[str, int], AssignedPartition] = {}
+        self.next: list[tuple[AssignedPartition, KafkaOffset]] = []
         self.doubt = False
 
     def take(self, _timeout: float) -> Taken:
@@ -74,11 +74,11 @@ def reader(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaReader]
     reader.close()
 
 
-def batches(reader: KafkaReader, hand: Hand, held: Held, count: int) -> list[str]:
+def batches(reader: KafkaReader, hand: Hand, held: AssignedPartition, count: int) -> list[str]:
     """Poll *count* batches of one record of *held* each, and return their positions."""
     found = []
     for number in range(count):
-        hand.next = [(held, Place(number + 1))]
+        hand.next = [(held, KafkaOffset(number + 1))]
         found.append(reader.poll(0).position or "")
     return found
 
@@ -89,7 +89,7 @@ def test_commits_of_many_open_batches_cost_the_same_each(
 ) -> None:
     """The cost of a commit does not grow with the number of open batches."""
     count = 1000
-    positions = batches(reader, hand, Held("t", "id", 0), count)
+    positions = batches(reader, hand, AssignedPartition("t", "id", 0), count)
     # After a restart the first commits are of batches of the run before.
     committed = positions if known else [Text(f"before-{number}") for number in range(count)]
 
@@ -102,30 +102,34 @@ def test_commits_of_many_open_batches_cost_the_same_each(
 
 def test_a_commit_settles_all_batches_up_to_it(reader: KafkaReader, hand: Hand) -> None:
     """Batches behind the position stay open, until their own commit."""
-    held = Held("t", "id", 0)
+    held = AssignedPartition("t", "id", 0)
     positions = batches(reader, hand, held, 5)
 
     reader.commit(positions[2])
-    assert (held.logged, len(reader._given)) == (Place(3), 2)
+    assert (held.logged, len(reader._given)) == (KafkaOffset(3), 2)
     reader.commit("of another run")
-    assert (held.logged, len(reader._given)) == (Place(3), 2)
+    assert (held.logged, len(reader._given)) == (KafkaOffset(3), 2)
     reader.commit(positions[4])
-    assert (held.logged, len(reader._given)) == (Place(5), 0)
+    assert (held.logged, len(reader._given)) == (KafkaOffset(5), 0)
 
 
 def test_a_position_that_is_reached_twice_settles_both(reader: KafkaReader, hand: Hand) -> None:
     """A partition that went away and came back is read again, up to a known place."""
-    gone, back, other = Held("t", "id", 0), Held("t", "id", 0), Held("t", "id", 1)
-    hand.next = [(gone, Place(1)), (other, Place(7))]
+    gone, back, other = (
+        AssignedPartition("t", "id", 0),
+        AssignedPartition("t", "id", 0),
+        AssignedPartition("t", "id", 1),
+    )
+    hand.next = [(gone, KafkaOffset(1)), (other, KafkaOffset(7))]
     first = reader.poll(0).position or ""
-    hand.next = [(back, Place(1))]
+    hand.next = [(back, KafkaOffset(1))]
     again = reader.poll(0).position or ""
-    hand.next = [(back, Place(2))]
+    hand.next = [(back, KafkaOffset(2))]
     last = reader.poll(0).position or ""
     assert first == again
 
     reader.commit(first)
 
-    assert (back.logged, other.logged, len(reader._given)) == (Place(1), Place(7), 1)
+    assert (back.logged, other.logged, len(reader._given)) == (KafkaOffset(1), KafkaOffset(7), 1)
     reader.commit(last)
-    assert (back.logged, len(reader._given)) == (Place(2), 0)
+    assert (back.logged, len(reader._given)) == (KafkaOffset(2), 0)

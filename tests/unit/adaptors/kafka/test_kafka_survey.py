@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from transporter_adaptors.kafka.cluster import Ends
-from transporter_adaptors.kafka.survey import EVERY, LATE, Survey
+from transporter_adaptors.kafka.survey import EVERY, LATE, ClusterSurvey
 
 from transporter.errors import SourceUnavailable
 
@@ -28,7 +28,7 @@ class Asked:
 def test_an_answer_is_taken_when_it_has_come() -> None:
     """The previous answer stays until the next one has come, and no query is added meanwhile."""
     asked = Asked()
-    survey = Survey(asked)
+    survey = ClusterSurvey(asked)
     assert not survey.look(10.0)
     asked.questions[0].set_result(7)
     assert survey.look(10.0)
@@ -44,7 +44,7 @@ def test_an_answer_is_taken_when_it_has_come() -> None:
 def test_an_answer_that_is_late_leaves_no_old_one() -> None:
     """A late answer leaves none, and no query is added until it has come."""
     asked = Asked()
-    survey = Survey(asked)
+    survey = ClusterSurvey(asked)
     survey.look(10.0)
     asked.questions[0].set_result(7)
     survey.look(10.0)
@@ -60,7 +60,7 @@ def test_an_answer_that_is_late_leaves_no_old_one() -> None:
 def test_no_more_is_asked_than_once_in_a_while() -> None:
     """A query is sent at most once per interval, however often the survey is polled."""
     asked = Asked()
-    survey = Survey(asked)
+    survey = ClusterSurvey(asked)
     survey.look(10.0)
     asked.questions[0].set_result(7)
     for _ in range(9):
@@ -74,7 +74,7 @@ def test_no_more_is_asked_than_once_in_a_while() -> None:
 def test_a_question_that_fails_leaves_no_old_answer(error: Exception) -> None:
     """A failed query removes the old answer until the next one."""
     asked = Asked()
-    survey = Survey(asked)
+    survey = ClusterSurvey(asked)
     survey.look(10.0)
     asked.questions[0].set_result(7)
     survey.look(10.0)
@@ -92,7 +92,7 @@ def test_a_question_that_cannot_be_asked_is_one_that_fails() -> None:
         calls.append(1)
         raise SourceUnavailable("gone")
 
-    survey = Survey(fail)
+    survey = ClusterSurvey(fail)
     assert survey.look(10.0)
     assert not survey.look(10.0)
     assert survey.look(10.0 + EVERY)
@@ -102,7 +102,7 @@ def test_a_question_that_cannot_be_asked_is_one_that_fails() -> None:
 def test_what_is_forgotten_is_not_answered_later() -> None:
     """An answer to a query from before a long pause is ignored."""
     asked = Asked()
-    survey = Survey(asked)
+    survey = ClusterSurvey(asked)
     survey.look(10.0)
     survey.forget()
     asked.questions[0].set_result(7)

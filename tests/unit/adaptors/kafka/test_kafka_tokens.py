@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 from http_tools import LOCALHOST, localhost_tls
 from services.oidc_kafka import Provider
-from transporter_adaptors.kafka.client import Client
+from transporter_adaptors.kafka.client import ProducerFactory
 from transporter_adaptors.kafka.failures import is_fault
 from transporter_adaptors.kafka.writer import KafkaWriter
 
@@ -109,7 +109,7 @@ def test_a_token_may_be_better_next_time_and_a_password_not(text: str, fault: bo
 
 def test_why_no_broker_is_left_is_kept(provider: Provider) -> None:
     """The reason that came before "all brokers down" is kept."""
-    client = Client(config(provider, SECRET), 1.0)
+    client = ProducerFactory(config(provider, SECRET), 1.0)
     for code in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
         for error in (KafkaError(code), KafkaError(KafkaError._ALL_BROKERS_DOWN)):
             client._record_error(error)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from root_tools import cannot_run
 from transporter_adaptors.lmdb import writer as module
-from transporter_adaptors.lmdb.layout import Progress, latest_key, offset_key
+from transporter_adaptors.lmdb.layout import StoredProgress, latest_key, offset_key
 from transporter_adaptors.lmdb.writer import LmdbWriter
 
 from transporter.adaptor import StoredOffset, WriterContext
@@ -62,9 +62,9 @@ def rows(path: Path, name: bytes = b"latest") -> dict[bytes, bytes]:
             return {bytes(key): bytes(value) for key, value in transaction.cursor()}
 
 
-def progress(path: Path, slot: bytes = b"route/0") -> Progress:
+def progress(path: Path, slot: bytes = b"route/0") -> StoredProgress:
     """Return the stored progress of *slot*."""
-    return Progress.decode(rows(path, b"progress")[slot])
+    return StoredProgress.decode(rows(path, b"progress")[slot])
 
 
 def test_half_an_entry_is_not_stored_as_delivered(database: Path) -> None:
@@ -136,11 +136,11 @@ def test_long_keys_are_kept_apart(database: Path) -> None:
 def test_the_offset_and_the_total_are_stored_with_the_entries(database: Path) -> None:
     """The last entry's offset and generation are stored, and repeats count again."""
     deliver(database, [Message("a", b"1", b"k")] * 3)
-    assert progress(database) == Progress(StoredOffset("log-1", "route", 3, 0, 0, 1, 3), 3)
+    assert progress(database) == StoredProgress(StoredOffset("log-1", "route", 3, 0, 0, 1, 3), 3)
 
     deliver(database, [Message("a", b"1", b"k")] * 2, first=2, generation=1)
 
-    assert progress(database) == Progress(StoredOffset("log-1", "route", 3, 1, 0, 1, 3), 5)
+    assert progress(database) == StoredProgress(StoredOffset("log-1", "route", 3, 1, 0, 1, 3), 5)
 
 
 def test_each_shard_stores_its_own_offset(database: Path) -> None:

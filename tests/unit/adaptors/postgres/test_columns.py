@@ -6,11 +6,11 @@ from dataclasses import asdict
 
 import pytest
 from pydantic import ValidationError
-from transporter_adaptors.postgres.columns import Columns, ColumnsConfig
+from transporter_adaptors.postgres.columns import ColumnsConfig, OutboxColumns
 from transporter_adaptors.postgres.config import OutboxConfig
 from transporter_adaptors.postgres.leaders import is_same_log, new_leader
 
-from transporter.outbox import Columns as Stashed
+from transporter.outbox import OutboxColumns as Stashed
 
 DSN = "postgresql://app@127.0.0.1/shop"
 
@@ -28,7 +28,7 @@ DSN = "postgresql://app@127.0.0.1/shop"
 def test_names_are_read_as_sql_reads_them(text: str, name: str) -> None:
     """Unquoted names fold, quoted ones stay, and readers and applications agree."""
     config = OutboxConfig(dsn=DSN, columns={"id": text})  # type: ignore[arg-type] # as YAML gives it
-    assert config.columns.names == Columns(id=name)
+    assert config.columns.names == OutboxColumns(id=name)
     assert Stashed(id=text).quoted_names()["id"] == '"' + name.replace('"', '""') + '"'
     assert Stashed(**dict(config.columns)).quoted_names() == Stashed(id=text).quoted_names()
 
@@ -36,8 +36,8 @@ def test_names_are_read_as_sql_reads_them(text: str, name: str) -> None:
 def test_nothing_said_is_the_usual_table() -> None:
     """Reader, application and the settings have the same defaults."""
     config = OutboxConfig(dsn=DSN)  # type: ignore[arg-type] # as YAML gives it
-    assert config.columns.names == Columns()
-    assert asdict(Columns()) == asdict(Stashed()) == dict(ColumnsConfig())
+    assert config.columns.names == OutboxColumns()
+    assert asdict(OutboxColumns()) == asdict(Stashed()) == dict(ColumnsConfig())
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", '"a"."b"', "größe", '"open', "1st", "x; y"])

@@ -21,10 +21,10 @@ from transporter_adaptors.postgres.gaps import (
     HIGHEST,
     LOWEST,
     MOST_GAPS,
-    Bounds,
-    Gap,
-    Gaps,
-    Look,
+    IdBounds,
+    IdGap,
+    IdGaps,
+    Poll,
     Snapshot,
     _settle,
 )
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 
 def seen(
     ids: Sequence[int], *running: int, xmax: int = 9, cut: bool = False, settling: bool = False
-) -> Look:
+) -> Poll:
     """Return a look whose snapshot's xmax is above every transaction in flight."""
-    return Look(ids, Snapshot(xmax, running), xmax, cut, settling)
+    return Poll(ids, Snapshot(xmax, running), xmax, cut, settling)
 
 
 def test_everything_below_the_first_row_is_a_gap() -> None:
     """The reader waits for rows in flight when the term began, although their ids are unknown."""
-    gaps = Gaps()
+    gaps = IdGaps()
     gaps.observe(seen([10, 11]))
-    assert gaps.bounds == Bounds(12, [(LOWEST, 9, HIGHEST)])
+    assert gaps.bounds == IdBounds(12, [(LOWEST, 9, HIGHEST)])
 
 
 def test_a_late_row_splits_its_gap() -> None:
     """The rest of a gap stays open when one of its rows comes."""
-    gaps = Gaps()
+    gaps = IdGaps()
     gaps.observe(seen([10, 20]))
     gaps.observe(seen([15]))
     assert gaps.ranges == [(LOWEST, 9), (11, 14), (16, 19)]
@@ -58,7 +58,7 @@ def test_a_late_row_splits_its_gap() -> None:
 
 def test_dense_ids_leave_no_gap() -> None:
     """Consecutive rows open nothing."""
-    gaps = Gaps()
+    gaps = IdGaps()
     gaps.observe(seen([LOWEST, LOWEST + 1, LOWEST + 2]))
     gaps.observe(seen([LOWEST + 3]))
     assert gaps.ranges == []
@@ -66,7 +66,7 @@ def test_dense_ids_leave_no_gap() -> None:
 
 def test_a_gap_closes_one_settling_look_after_its_transactions_ended() -> None:
     """A higher number must be in use, and a settling look a second later must find nothing."""
-    gaps = Gaps()
+    gaps = IdGaps()
     gaps.observe(seen([LOWEST, LOWEST + 2], xmax=7))
     waited_for = [(LOWEST + 1, LOWEST + 1)]
     gaps.observe(seen([], xmax=7, settling=True))
@@ -82,24 +82,24 @@ def test_a_gap_closes_one_settling_look_after_its_transactions_ended() -> None:
 
 def test_a_gap_that_old_transactions_may_fill_waits_for_their_end_alone() -> None:
     """Such a gap is outside all looks until one of its transactions has ended, then in one look."""
-    gaps = Gaps()
+    gaps = IdGaps()
     gaps.observe(seen([LOWEST, LOWEST + 5], 3, 5, 6, xmax=7))
     for _ in range(2):
         gaps.observe(seen([], 3, 5, 8, xmax=9, settling=True))
     waits = [(LOWEST + 1, LOWEST + 4, 7)]
-    assert gaps.bounds == Bounds(LOWEST + 6, waits, (3, 5)), "8 is too young to fill it"
+    assert gaps.bounds == IdBounds(LOWEST + 6, waits, (3, 5)), "8 is too young to fill it"
     gaps.observe(seen([], 3, 5, xmax=20))
-    assert gaps.bounds == Bounds(LOWEST + 6, waits, (3, 5))
+    assert gaps.bounds == IdBounds(LOWEST + 6, waits, (3, 5))
     gaps.observe(seen([LOWEST + 2], 3, xmax=20))
     halves = [(LOWEST + 1, LOWEST + 1, 7), (LOWEST + 3, LOWEST + 4, 7)]
-    assert gaps.bounds == Bounds(LOWEST + 6, halves, (3,))
+    assert gaps.bounds == IdBounds(LOWEST + 6, halves, (3,))
     gaps.observe(seen([], xmax=20))
-    assert gaps.bounds == Bounds(LOWEST + 6, [])
+    assert gaps.bounds == IdBounds(LOWEST + 6, [])
 
 
 def test_an_end_that_a_cut_look_saw_is_looked_into_again() -> None:
     """A gap above the last row of a cut look stays open for the next look."""
-    gaps = Gaps()
+    gaps = IdGaps()
     gaps.observe(seen([LOWEST, LOWEST + 5, LOWEST + 9], 3, xmax=7))
     for _ in range(2):
         gaps.observe(seen([], 3, settling=True))
@@ -109,7 +109,7 @@ def test_an_end_that_a_cut_look_saw_is_looked_into_again() -> None:
 
 def test_a_cut_look_closes_no_gap_above_its_last_row() -> None:
     """A gap above the last row of a cut look stays open, because its row may have been cut off."""
-    gaps = Gaps()
+    gaps = IdGaps()
     gaps.observe(seen([LOWEST, LOWEST + 5, LOWEST + 9], xmax=5))
     for _ in range(3):
         gaps.observe(seen([LOWEST + 3], cut=True, settling=True))
@@ -121,7 +121,7 @@ def test_a_cut_look_closes_no_gap_above_its_last_row() -> None:
 
 def test_many_gaps_are_joined() -> None:
     """The number of gaps is bounded, and joined ones still cover every id that was open."""
-    gaps = Gaps()
+    gaps = IdGaps()
     ids = list(range(0, 6 * MOST_GAPS, 2))
     gaps.observe(seen(ids, xmax=7))
     ranges = gaps.ranges
@@ -136,7 +136,7 @@ def test_many_gaps_are_joined() -> None:
 
 def test_only_gaps_that_wait_for_the_same_are_joined() -> None:
     """A long transaction's gaps do not become part of each look, however many there are."""
-    gaps = Gaps()
+    gaps = IdGaps()
     for after in range(10):
         first = after * MOST_GAPS
         gaps.observe(seen(range(first, first + MOST_GAPS, 2), 3, xmax=7 + after))
@@ -151,7 +151,7 @@ def test_only_gaps_that_wait_for_the_same_are_joined() -> None:
 def test_more_kinds_of_gaps_than_are_joined_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of very many long transactions keeps its own gap."""
     monkeypatch.setattr(module, "MOST_GAPS", 5)
-    gaps = Gaps()
+    gaps = IdGaps()
     running = tuple(range(10, 20))
     for number in running:
         gaps.observe(seen([2 * number], *range(10, number), xmax=number))
@@ -176,7 +176,7 @@ class Table(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gaps = Gaps()
+        self.gaps = IdGaps()
         self.next_id = 1
         self.next_xid = 1
         self.completed = 0
@@ -218,7 +218,7 @@ class Table(RuleBasedStateMachine):
         horizon = self.next_xid
         if taken:
             self.completed, self.next_xid = horizon, horizon + 1
-        self.gaps.observe(Look(taken, snapshot, horizon, len(seen) > limit, settling))
+        self.gaps.observe(Poll(taken, snapshot, horizon, len(seen) > limit, settling))
 
     @property
     def snapshot(self) -> Snapshot:
@@ -269,21 +269,21 @@ TestTable = Table.TestCase
 TestTable.settings = SETTINGS
 
 
-def _closed_too_early(gap: Gap, look: Look, _: int) -> Gap | None:
+def _closed_too_early(gap: IdGap, look: Poll, _: int) -> IdGap | None:
     return None if look.settling else gap
 
 
-def _never_opened(_: Gap, __: Look, ___: int) -> None:
+def _never_opened(_: IdGap, __: Poll, ___: int) -> None:
     return None
 
 
-def _held_for_good(gap: Gap, look: Look, _: int) -> Gap | None:
+def _held_for_good(gap: IdGap, look: Poll, _: int) -> IdGap | None:
     return _settle(gap, look, HIGHEST)
 
 
 @pytest.mark.parametrize("rule_removed", [_closed_too_early, _never_opened, _held_for_good])
 def test_the_model_notices_a_missing_rule(
-    monkeypatch: pytest.MonkeyPatch, rule_removed: Callable[[Gap, Look, int], Gap | None]
+    monkeypatch: pytest.MonkeyPatch, rule_removed: Callable[[IdGap, Poll, int], IdGap | None]
 ) -> None:
     """Without the closing rule a late row is out of sight (mutation control)."""
     monkeypatch.setattr(module, "_settle", rule_removed)
@@ -309,11 +309,11 @@ def out_of_order() -> Table:
 def test_a_number_above_all_that_have_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A horizon at the snapshot's xmax would miss such a transaction (mutation control)."""
 
-    def opened(gaps: Gaps, look: Look) -> Iterator[Gap]:
+    def opened(gaps: IdGaps, look: Poll) -> Iterator[IdGap]:
         return _opened(gaps, replace(look, horizon=look.snapshot.xmax))
 
     out_of_order().teardown()
-    _opened = Gaps._new_gaps
-    monkeypatch.setattr(Gaps, "_new_gaps", opened)
+    _opened = IdGaps._new_gaps
+    monkeypatch.setattr(IdGaps, "_new_gaps", opened)
     with pytest.raises(AssertionError):
         out_of_order()

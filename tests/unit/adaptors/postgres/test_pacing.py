@@ -11,14 +11,14 @@ from transporter_adaptors.postgres.pacing import (
     SHORTEST,
     SWEEP_INTERVAL,
     SWEEP_SHARE,
-    Pace,
+    PollPace,
     Portion,
 )
 
 
 def test_the_first_look_is_due_at_once() -> None:
     """A newly opened reader sweeps at once, without a peek first."""
-    pace = Pace(interval=5)
+    pace = PollPace(interval=5)
     assert pace.wait(100.0) == 0
     assert pace.hurry
     assert pace.sweep_due(100.0)
@@ -26,14 +26,14 @@ def test_the_first_look_is_due_at_once() -> None:
 
 def test_an_idle_reader_looks_once_an_interval() -> None:
     """The next look is due one interval after a complete look began."""
-    pace = Pace(interval=5)
+    pace = PollPace(interval=5)
     pace.begin(100.0)
     assert pace.wait(101.0) == 4
     assert not pace.hurry
     assert pace.wait(106.0) == 0
 
 
-def pauses(pace: Pace, now: float, seconds: float, took: float = 0.0) -> list[float]:
+def pauses(pace: PollPace, now: float, seconds: float, took: float = 0.0) -> list[float]:
     """Look whenever due and find nothing, for so many seconds, and return the pauses."""
     found, ends = [], now + seconds
     while now < ends:
@@ -44,7 +44,7 @@ def pauses(pace: Pace, now: float, seconds: float, took: float = 0.0) -> list[fl
     return [round(each, 6) for each in found]
 
 
-def look(pace: Pace, now: float) -> float:
+def look(pace: PollPace, now: float) -> float:
     """Look and find rows, and return the pause after it."""
     pace.begin(now)
     pace.record_look(now, rows=True)
@@ -53,7 +53,7 @@ def look(pace: Pace, now: float) -> float:
 
 def test_a_polled_table_is_looked_at_often_while_rows_come() -> None:
     """After a second without rows pauses double, to 100 ms, and after minutes to the interval."""
-    pace = Pace(interval=1.0)
+    pace = PollPace(interval=1.0)
     assert look(pace, 100.0) == SHORTEST == 0.005
     assert set(pauses(pace, 100.005, 0.9)) == {SHORTEST}
     assert pauses(pace, 101.1, 1)[:5] == [0.01, 0.02, 0.04, 0.08, 0.1]
@@ -64,27 +64,27 @@ def test_a_polled_table_is_looked_at_often_while_rows_come() -> None:
 
 def test_a_reader_that_was_just_opened_polls_as_if_rows_had_come() -> None:
     """A newly opened reader polls as often as after rows."""
-    assert max(pauses(Pace(interval=60), 100.0, 0.9)) == SHORTEST
+    assert max(pauses(PollPace(interval=60), 100.0, 0.9)) == SHORTEST
 
 
 @pytest.mark.parametrize("interval", [0.002, 0.05, 7.0])
 def test_the_interval_is_the_longest_pause(interval: float) -> None:
     """The longest pause is the interval, and an idle reader reaches it."""
-    found = pauses(Pace(interval), 100.0, 400)
+    found = pauses(PollPace(interval), 100.0, 400)
     assert max(found) == found[-1] == pytest.approx(interval)
 
 
 def test_a_slow_server_is_polled_less_often() -> None:
     """Looks that find nothing take a fifth of the time at most, as far as the interval allows."""
-    assert set(pauses(Pace(interval=1), 100.0, 1, took=0.02)) == {
+    assert set(pauses(PollPace(interval=1), 100.0, 1, took=0.02)) == {
         round(0.02 / LOOK_SHARE - 0.02, 6)
     }
-    assert set(pauses(Pace(interval=1), 100.0, 5, took=2.0)) == {1}
+    assert set(pauses(PollPace(interval=1), 100.0, 5, took=2.0)) == {1}
 
 
 def test_where_notifications_announce_rows_nothing_is_polled() -> None:
     """With notifications, a hurried look finds the rows and the next is one interval later."""
-    pace = Pace(interval=5, notified=True)
+    pace = PollPace(interval=5, notified=True)
     for now in (100.0, 200.0):
         pace.record_notification()
         assert look(pace, now) == 5
@@ -93,7 +93,7 @@ def test_where_notifications_announce_rows_nothing_is_polled() -> None:
 
 def test_rows_without_a_notification_are_polled_for_until_one_comes() -> None:
     """The first row without a notification starts polling, as after a trigger is disabled."""
-    pace = Pace(interval=5, notified=True)
+    pace = PollPace(interval=5, notified=True)
     assert pauses(pace, 100.0, 5) == [5]
     assert look(pace, 105.0) == SHORTEST
     assert max(pauses(pace, 105.005, 0.9)) == SHORTEST
@@ -103,7 +103,7 @@ def test_rows_without_a_notification_are_polled_for_until_one_comes() -> None:
 
 def test_notifications_of_another_table_do_not_stop_the_polling() -> None:
     """Notifications of another table on a shared channel do not stop the polling."""
-    pace = Pace(interval=5)
+    pace = PollPace(interval=5)
     pace.record_notification()
     assert pace.wait(100.0) == 0
     assert look(pace, 100.0) == SHORTEST
@@ -111,7 +111,7 @@ def test_notifications_of_another_table_do_not_stop_the_polling() -> None:
 
 def test_a_notification_during_a_look_hurries_the_next() -> None:
     """A commit during a look is read at once, not after the next interval."""
-    pace = Pace(interval=5)
+    pace = PollPace(interval=5)
     pace.begin(100.0)
     pace.record_notification()
     assert pace.wait(100.1) == 0
@@ -121,7 +121,7 @@ def test_a_notification_during_a_look_hurries_the_next() -> None:
 
 def test_rows_left_behind_are_fetched_at_once() -> None:
     """A cut look is followed by another one at once."""
-    pace = Pace(interval=5)
+    pace = PollPace(interval=5)
     pace.begin(100.0)
     pace.record_rest()
     assert pace.wait(100.0) == 0
@@ -129,7 +129,7 @@ def test_rows_left_behind_are_fetched_at_once() -> None:
 
 def test_a_cheap_sweep_comes_each_second() -> None:
     """A sweep of almost no cost is repeated after the sweep interval."""
-    pace = Pace(interval=5)
+    pace = PollPace(interval=5)
     pace.record_sweep(100.0, 100.001)
     assert not pace.sweep_due(100.0 + SWEEP_INTERVAL - 0.01)
     assert pace.sweep_due(100.0 + SWEEP_INTERVAL)
@@ -138,7 +138,7 @@ def test_a_cheap_sweep_comes_each_second() -> None:
 @given(st.lists(st.floats(0.001, 30), min_size=1, max_size=30))
 def test_sweeps_never_take_more_than_their_share(durations: list[float]) -> None:
     """Sweeps take at most 5 % of the time, however slow they become."""
-    pace = Pace(interval=1)
+    pace = PollPace(interval=1)
     now = spent = 0.0
     for duration in durations:
         while not pace.sweep_due(now):
@@ -174,7 +174,7 @@ def test_a_look_grows_again_while_it_is_fast() -> None:
 
 def test_settling_looks_are_a_second_apart() -> None:
     """Settling looks are at least a second apart, however many looks there are."""
-    pace = Pace(0.01)
+    pace = PollPace(0.01)
     assert pace.settling_due(100.0)
     pace.record_settling(100.0)
     assert not pace.settling_due(100.0 + SETTLING_INTERVAL - 0.01)

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from transporter_adaptors.postgres.packed import Packed, unpack_rows
-from transporter_adaptors.postgres.rows import EARLIEST, LATEST, Row, to_batch
+from transporter_adaptors.postgres.rows import EARLIEST, LATEST, OutboxRow, to_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transporter_adaptors.postgres.rows import Texts
 
-GOOD = Row(7, 5, b"orders", b"k1", b'{"a":1}', [b"h"], [b"v"])
+GOOD = OutboxRow(7, 5, b"orders", b"k1", b'{"a":1}', [b"h"], [b"v"])
 REFUSALS = (TypeError, ValueError, pa.ArrowException)
 
 
@@ -50,7 +50,7 @@ def count(array: Texts | None) -> int | None:
     return sum(len(cell) if isinstance(cell, list) else 1 for cell in array)
 
 
-def packed(*rows: Row) -> Packed:
+def packed(*rows: OutboxRow) -> Packed:
     """Return *rows* as the server packs them."""
     ids, times, topics, keys, values, names, contents = zip(*rows, strict=True)
     texts = [
@@ -76,9 +76,11 @@ PLAIN = st.lists(st.tuples(st.just(b"h"), st.none() | st.sampled_from([b"v", b"w
 
 def row(
     number: int, time: int, texts: tuple[bytes, bytes | None, bytes | None], pairs: list
-) -> Row:  # type: ignore[type-arg]
+) -> OutboxRow:  # type: ignore[type-arg]
     """Return a sound row."""
-    return Row(number, time, *texts, [name for name, _ in pairs], [value for _, value in pairs])
+    return OutboxRow(
+        number, time, *texts, [name for name, _ in pairs], [value for _, value in pairs]
+    )
 
 
 ROWS = st.builds(
@@ -91,7 +93,7 @@ ROWS = st.builds(
 
 
 @given(st.lists(ROWS, min_size=1, max_size=5, unique_by=lambda found: found.id))
-def test_packed_rows_become_the_same_messages(rows: list[Row]) -> None:
+def test_packed_rows_become_the_same_messages(rows: list[OutboxRow]) -> None:
     """Columns make the same messages of any sound rows, in the order of ids."""
     found = packed(*rows)
     ambiguous = b"]={" in (found.names or b"") + (found.contents or b"")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from transporter_adaptors.postgres.position import Position
 from transporter_adaptors.postgres.recognition import logged_ids, match_rows, unpurged_batches
-from transporter_adaptors.postgres.rows import Row, to_batch
+from transporter_adaptors.postgres.rows import OutboxRow, to_batch
 
 from transporter.errors import SourceError
 from transporter.message import Entries, with_offsets
@@ -15,10 +15,10 @@ from transporter.message import Entries, with_offsets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROW = Row(1, 5, b"orders", b"k", b"v", [b"h"], [b"x"])
+ROW = OutboxRow(1, 5, b"orders", b"k", b"v", [b"h"], [b"x"])
 
 
-def entries(*rows: Row, table: str = "outbox") -> Entries:
+def entries(*rows: OutboxRow, table: str = "outbox") -> Entries:
     """Return *rows* as they are in the log."""
     return Entries(with_offsets(to_batch(rows, table), 100, 0))
 

@@ -7,12 +7,12 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transporter_adaptors.postgres.columns import Columns
+from transporter_adaptors.postgres.columns import OutboxColumns
 from transporter_adaptors.postgres.rows import (
     CARRIED,
     LARGEST,
-    Large,
-    Row,
+    LargeRow,
+    OutboxRow,
     flaw,
     report_large,
     to_batch,
@@ -23,10 +23,10 @@ from transporter.log.commit_log import appendable
 from transporter.message import ERROR_HEADER, JSON, MESSAGE_SCHEMA, Entries, Message, with_offsets
 
 AT_2000 = 946_684_800_000_000
-GOOD = Row(7, 5, b"orders", b"k1", b'{"a":1}', [b"h"], [b"v"])
+GOOD = OutboxRow(7, 5, b"orders", b"k1", b'{"a":1}', [b"h"], [b"v"])
 
 
-def messages(*rows: Row) -> list[Message]:
+def messages(*rows: OutboxRow) -> list[Message]:
     """Return the messages made of *rows*."""
     batch = to_batch(rows, "outbox")
     assert batch.schema == MESSAGE_SCHEMA
@@ -143,7 +143,7 @@ def test_the_first_and_last_expressible_times_are_good() -> None:
 TEXT = st.none() | st.sampled_from([b"", b"a", b"\xff", "ü".encode()])
 HEADERS = st.none() | st.lists(TEXT | st.lists(TEXT, max_size=1), max_size=2)
 ROWS = st.builds(
-    Row,
+    OutboxRow,
     st.integers(-(2**63), 2**63 - 1),
     st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-(10**9), 10**9),
     TEXT,
@@ -155,7 +155,7 @@ ROWS = st.builds(
 
 
 @given(st.lists(ROWS, min_size=1, max_size=4))
-def test_no_row_fails(rows: list[Row]) -> None:
+def test_no_row_fails(rows: list[OutboxRow]) -> None:
     """Each row becomes one message, and is marked exactly when it has a flaw."""
     marked = [ERROR_HEADER in dict(message.headers) for message in messages(*rows)]
     assert marked == [flaw(row) is not None for row in rows]
@@ -165,7 +165,7 @@ def test_no_row_fails(rows: list[Row]) -> None:
 @pytest.mark.parametrize("large", [1, 2, 3, 4])
 def test_the_log_takes_what_is_not_too_large(headers: int, large: int) -> None:
     """One append accepts LARGEST bytes, with 8 for each array element, in any column."""
-    row = Row(2**63 - 1, 0, b"t", b"k", b"v", [b""] * headers, [None] * headers)
+    row = OutboxRow(2**63 - 1, 0, b"t", b"k", b"v", [b""] * headers, [None] * headers)
     left = LARGEST - 3 - 16 * headers
     cells: list[object] = list(row)
     if large < 4:
@@ -176,13 +176,13 @@ def test_the_log_takes_what_is_not_too_large(headers: int, large: int) -> None:
     assert batch.num_rows == 1
 
 
-TOLD = Large(7, 5, b"orders", b"k1", 6, 2, 9_000_000, 11, 12)
+TOLD = LargeRow(7, 5, b"orders", b"k1", 6, 2, 9_000_000, 11, 12)
 
 
 def test_a_row_that_is_too_large_is_told_of() -> None:
     """Key and topic stay, the data give each column's size, and the header the remedy."""
     (message,) = messages(
-        report_large(TOLD, '"S".outbox', '"S".outbox', Columns(id="N r", value="v"))
+        report_large(TOLD, '"S".outbox', '"S".outbox', OutboxColumns(id="N r", value="v"))
     )
     assert (message.namespace, message.key, message.source_id) == ("orders", b"k1", "outbox/7")
     assert json.loads(message.data or b"") == {
@@ -222,7 +222,7 @@ def test_a_bad_row_may_be_too_large_as_json() -> None:
     assert unloggable(GOOD._replace(value=control), "outbox") is None
     assert unloggable(GOOD._replace(header_keys=[]), "outbox") is None
     found = unloggable(GOOD._replace(value=control, header_keys=[]), "outbox")
-    assert found == Large(7, 5, b"orders", b"k1", 6, 2, len(control), 0, 9)
+    assert found == LargeRow(7, 5, b"orders", b"k1", 6, 2, len(control), 0, 9)
     found = unloggable(GOOD._replace(key=control, topic=b"x" * CARRIED, header_keys=[]), "outbox")
     assert found is not None
     assert (found.topic, found.key) == (b"x" * CARRIED, None)

@@ -16,7 +16,7 @@ from transporter_adaptors.spark.config import SparkWriterConfig
 from transporter_adaptors.spark.folder import DataFolder
 from transporter_adaptors.spark.writer import SparkWriter
 
-from transporter.adaptor import FrameSlice, WriterContext
+from transporter.adaptor import DataFrameSlice, WriterContext
 from transporter.errors import RouteFault
 
 if TYPE_CHECKING:
@@ -301,4 +301,6 @@ def test_only_a_commit_of_this_run_stands_for_one_whose_answer_was_lost(
     writer = SparkWriter(SparkWriterConfig(path=str(tmp_path / "daily")))
     writer.open(context)
     writer._done = replace(context, run=run).stored(0, 14)
-    assert writer._written_offset(FrameSlice(10, 14, 0), DataFolder(tmp_path, context)) == through
+    assert (
+        writer._written_offset(DataFrameSlice(10, 14, 0), DataFolder(tmp_path, context)) == through
+    )

@@ -16,14 +16,14 @@ from engine_tools import Events, Holders, make_pipeline, running, until
 from transporter.adaptor import AdaptorConfig, Batch
 from transporter.audit import AUDIT
 from transporter.engine.events import State
-from transporter.engine.maintenance.compactor import FailureReport, Pace, Stopped
+from transporter.engine.maintenance.compactor import CompactionStopped, FailureReport, Throttle
 from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.retention_holds import RetentionHolds
 from transporter.engine.reading.feed import Feed
 from transporter.errors import BudgetSpent, LockLost, LogPoisoned, SourceUnavailable
 from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.maintenance import MAINTENANCE, Rules, read_record
+from transporter.log.maintenance import MAINTENANCE, CompactionRules, read_record
 from transporter.log.segment import segment_bases
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog, read_state
@@ -312,14 +312,14 @@ def test_a_failed_sync_ends_the_engine(log: CommitLog, monkeypatch: pytest.Monke
 def test_the_pace_is_kept_and_a_stop_ends_it() -> None:
     """The pace limits bytes per second, and a stop ends its wait at once."""
     stopping = threading.Event()
-    pace = Pace(1_000_000, stopping)
+    pace = Throttle(1_000_000, stopping)
     began = time.monotonic()
     for _ in range(5):
         pace(20_000)
     assert time.monotonic() - began >= 0.08
     waiting = threading.Timer(0.05, stopping.set)
     waiting.start()
-    with pytest.raises(Stopped):
+    with pytest.raises(CompactionStopped):
         pace(10**9)
     waiting.join()
 
@@ -457,7 +457,7 @@ def test_a_restart_does_not_read_again_what_was_compacted(
 ) -> None:
     """Compacted segments are recorded durably and read again only under another rule."""
     read: list[int] = []
-    monkeypatch.setattr(Pace, "__call__", lambda _, size: read.append(size))
+    monkeypatch.setattr(Throttle, "__call__", lambda _, size: read.append(size))
     Kept(log, config(log.directory), through=8).keep(OLD)
     assert read
     read.clear()
@@ -535,7 +535,7 @@ def test_an_engine_records_how_far_its_sources_are(tmp_path: Path) -> None:
         assert record.readers == {"in": -1}
         with (tmp_path / "source.txt").open("a") as source:
             source.writelines(f"n {number}\n" for number in range(9))
-        assert record.rules == Rules(None, "namespace", 86400.0, "lz4")
+        assert record.rules == CompactionRules(None, "namespace", 86400.0, "lz4")
         until(lambda: got(tmp_path / "out.jsonl") == list(range(9)))
     record = read_record(files, pipeline.log.dir)
     assert record is not None

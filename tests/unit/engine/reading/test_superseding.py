@@ -13,7 +13,7 @@ from table_tools import RouteParts, TableReader, table, told
 
 from transporter.adaptor import Batch
 from transporter.engine.events import State
-from transporter.engine.reading.delivery_progress import Deliveries, Delivering
+from transporter.engine.reading.delivery_progress import Delivering, DeliveryProgress
 from transporter.engine.reading.reader_resume import LogResume
 from transporter.engine.reading.superseding import supersede
 from transporter.errors import EnvironmentFault, LogFull
@@ -39,7 +39,7 @@ class World(RouteParts):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.deliveries = Deliveries(lambda: self.log.durable)
+        self.deliveries = DeliveryProgress(lambda: self.log.durable)
         ask = self.offsets.begin_superseding
         self.deliveries.routes = [Delivering(self.offsets, self.parking, ask)]
 

@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transporter.engine.reading.unacknowledged import OpenBatches
+from transporter.engine.reading.unacknowledged import UnacknowledgedBatches
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def rows(batches: OpenBatches, through: int, parked: set[int] | None = None) -> list[object]:
+def rows(
+    batches: UnacknowledgedBatches, through: int, parked: set[int] | None = None
+) -> list[object]:
     """Return position and rows of the entries that are delivered now."""
     return [(each.position, list(each.rows)) for each in batches.deliver(through, parked or set())]
 
 
 def test_rows_are_told_as_far_as_all_routes_have_come() -> None:
     """A batch of several appends is acknowledged row by row, each row once."""
-    batches = OpenBatches()
+    batches = UnacknowledgedBatches()
     batches.add("a", [(10, 12), (20, 21)])
     assert (len(batches), batches.first) == (5, 10)
     assert rows(batches, 9) == []
@@ -35,7 +37,7 @@ def test_rows_are_told_as_far_as_all_routes_have_come() -> None:
 
 def test_what_was_released_is_given_up_and_still_counts() -> None:
     """A released entry is never acknowledged, and counts until its source redelivers it."""
-    batches = OpenBatches()
+    batches = UnacknowledgedBatches()
     batches.add("a", [(0, 4), (7, 9)])
     released = [Range(1, 2, "released"), Range(4, 8, "released")]
 
@@ -51,7 +53,7 @@ def test_what_was_released_is_given_up_and_still_counts() -> None:
 
 def test_what_was_released_from_one_route_and_parked_by_another_is_given_up() -> None:
     """The end of parking on one route does not make a released entry delivered."""
-    batches = OpenBatches()
+    batches = UnacknowledgedBatches()
     batches.add("a", [(0, 3)])
     released = [Range(1, 2, "released")]
 
@@ -66,7 +68,7 @@ def test_what_was_released_from_one_route_and_parked_by_another_is_given_up() ->
 
 def test_a_parked_entry_is_withheld_until_it_is_parked_no_more() -> None:
     """A parked entry is withheld, and the entries around it are acknowledged."""
-    batches = OpenBatches()
+    batches = UnacknowledgedBatches()
     batches.add("a", [(0, 3)])
     batches.add("b", [(4, 5)])
     assert rows(batches, 5, {1}) == [("a", [0, 2, 3]), ("b", [0, 1])]
@@ -78,7 +80,7 @@ def test_a_parked_entry_is_withheld_until_it_is_parked_no_more() -> None:
 
 def test_what_is_forgotten_is_never_told() -> None:
     """A supersession leaves nothing of the open batches."""
-    batches = OpenBatches()
+    batches = UnacknowledgedBatches()
     batches.add("a", [(0, 3)])
     rows(batches, 1, {1})
     batches.clear()
@@ -93,7 +95,7 @@ def test_every_row_is_told_once_and_never_while_parked(
     sizes: list[list[int]], steps: list[tuple[int, set[int]]]
 ) -> None:
     """Each delivered row is acknowledged once and never while parked, in any order of events."""
-    batches, place, offset = OpenBatches(), {}, 0
+    batches, place, offset = UnacknowledgedBatches(), {}, 0
     for name, parts in enumerate(sizes):
         ranges = []
         row = 0
@@ -125,7 +127,7 @@ def test_a_look_for_what_is_whole_costs_the_same_however_much_is_open() -> None:
                 Parts.walked += 1
                 yield part
 
-    batches, count = OpenBatches(), 1000
+    batches, count = UnacknowledgedBatches(), 1000
     batches._parts = Parts()
     for offset in range(count):
         batches.add(str(offset), [(offset, offset)])

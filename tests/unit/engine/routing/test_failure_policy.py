@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from transporter.engine.routing.failure_policy import GO, Action, Judge
+from transporter.engine.routing.failure_policy import GO, Action, FailurePolicy
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.state import Range, Replay
 from transporter.protocol.messages import Failure, FailureKind, Outcome, Slice
@@ -40,12 +40,12 @@ def offsets(tmp_path: Path) -> Iterator[OffsetLog]:
         yield opened
 
 
-def judge(offsets: OffsetLog, on_error: str, meanwhile: Callable[[], object]) -> Judge:
+def judge(offsets: OffsetLog, on_error: str, meanwhile: Callable[[], object]) -> FailurePolicy:
     """Return the judge of a route that retries no failed entry."""
     config: Any = SimpleNamespace(name="r", on_error=on_error, retry=SimpleNamespace(attempts=1))
     log: Any = SimpleNamespace(durable=LAST)
     parking: Any = Parking(offsets, meanwhile)
-    return Judge(config, log, offsets, parking, lambda *_, **__: None)
+    return FailurePolicy(config, log, offsets, parking, lambda *_, **__: None)
 
 
 def test_a_replay_that_begins_while_an_entry_is_set_aside_is_done(offsets: OffsetLog) -> None:

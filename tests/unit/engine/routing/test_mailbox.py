@@ -7,7 +7,7 @@ from concurrent.futures import TimeoutError as TooLong
 
 import pytest
 
-from transporter.engine.routing.mailbox import Errands
+from transporter.engine.routing.mailbox import Mailbox
 from transporter.errors import EngineUnreachable
 
 
@@ -15,7 +15,7 @@ def test_what_is_asked_for_is_done_in_order_by_the_owner() -> None:
     """The owner runs its errands in order, each once, and none runs before."""
     woken: list[int] = []
     done: list[int] = []
-    errands = Errands(lambda: woken.append(1))
+    errands = Mailbox(lambda: woken.append(1))
     answers = [errands.ask(lambda n=number: done.append(n) or n) for number in range(3)]
     assert (done, len(woken), bool(errands)) == ([], 3, True)
     with pytest.raises(TooLong):
@@ -29,7 +29,7 @@ def test_what_is_asked_for_is_done_in_order_by_the_owner() -> None:
 
 def test_what_an_errand_raises_is_the_askers() -> None:
     """A failing errand raises for its caller only, and the next errand is done."""
-    errands = Errands(lambda: None)
+    errands = Mailbox(lambda: None)
     failing, good = errands.ask(lambda: 1 // 0), errands.ask(lambda: 5)
     errands.run()
     with pytest.raises(ZeroDivisionError):
@@ -40,7 +40,7 @@ def test_what_an_errand_raises_is_the_askers() -> None:
 def test_what_was_withdrawn_is_not_done() -> None:
     """A withdrawn errand is never done."""
     done: list[int] = []
-    errands = Errands(lambda: None)
+    errands = Mailbox(lambda: None)
     assert errands.ask(lambda: done.append(1)).cancel()
     errands.run()
     assert done == []
@@ -48,7 +48,7 @@ def test_what_was_withdrawn_is_not_done() -> None:
 
 def test_an_owner_that_has_ended_does_nothing_more() -> None:
     """An owner that has ended cancels waiting errands and refuses later ones."""
-    errands = Errands(lambda: None)
+    errands = Mailbox(lambda: None)
     waiting = errands.ask(lambda: 1)
     errands.end()
     with pytest.raises(CancelledError):

@@ -18,7 +18,7 @@ from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog
-from transporter.offsets.parked import ParkedStore, Reason, parked_path, skip
+from transporter.offsets.parked import ParkedStore, ParkReason, parked_path, skip
 from transporter.offsets.state import Range
 from transporter.offsets.verify_repair import mend, verify
 from transporter.protocol.messages import Slice
@@ -246,7 +246,7 @@ def test_without_room_a_delivered_entry_is_kept_until_those_behind_it_may_follow
     assert reopened(world) == ([0, 2, 4], [], ())
 
 
-def reason_of(world: World) -> Reason:
+def reason_of(world: World) -> ParkReason:
     """Return why the first entry is parked."""
     return ParkedStore.read_entry(world.offsets.folder, 0).reason
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from engine_tools import Events, SparklessHost, make_pipeline, offsets, running, until
 
 from transporter.engine.engine import Engine
-from transporter.engine.routing.rate_limit import Pace
+from transporter.engine.routing.rate_limit import RateLimit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ class Clock:
 def test_what_was_not_used_is_not_saved_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unused rate is not saved up: an idle minute allows no larger slice."""
     clock = Clock(monkeypatch)
-    pace = Pace(10)
+    pace = RateLimit(10)
     assert (pace.rows, pace.left() <= 0, pace.limited) == (10, True, 0)
     pace.spend(10)
     assert (pace.left(), pace.limited) == (1, 10)
@@ -41,7 +41,7 @@ def test_what_was_not_used_is_not_saved_up(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_slow_rate_lets_single_entries_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow rate allows single entries, and a slice without deliveries costs nothing."""
     Clock(monkeypatch)
-    pace = Pace(0.25)
+    pace = RateLimit(0.25)
     pace.spend(0)
     assert (pace.rows, pace.left() <= 0, pace.gap) == (1, True, 4)
     pace.spend(1)
@@ -51,7 +51,7 @@ def test_a_slow_rate_lets_single_entries_go(monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_a_rate_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a rate nothing is delayed, however much was delivered."""
     Clock(monkeypatch)
-    pace = Pace(None)
+    pace = RateLimit(None)
     pace.spend(10**9)
     assert (pace.rows, pace.left() <= 0, pace.limited, pace.gap) == (None, True, 0, 0)
 

@@ -11,7 +11,7 @@ from engine_tools import PATIENCE, Events, make_pipeline, offsets, running, unti
 from table_tools import TableReader, table
 
 from transporter.engine.routing import parking, route
-from transporter.engine.routing.slicer import Cutter
+from transporter.engine.routing.slicer import Slicer
 from transporter.errors import LogFull, LogPoisoned
 from transporter.offsets.offset_log import read_state
 from transporter.offsets.state import Range
@@ -106,11 +106,11 @@ def test_what_is_changed_after_a_slice_was_cut_holds_for_it(
 ) -> None:
     """A slice that is out of date is cut again and not delivered."""
     pipeline = make_pipeline(tmp_path, [f"a {n}" for n in range(3)], end=False, out={})
-    original, changed = Cutter.cut, threading.Event()
+    original, changed = Slicer.cut, threading.Event()
     with pytest.MonkeyPatch.context() as patch, running(pipeline) as engine:
         until(lambda: offsets(tmp_path / "out.jsonl") == [0, 1, 2])
 
-        def cut(self: Cutter, plan: Any, most: int | None = None) -> Slice | None:
+        def cut(self: Slicer, plan: Any, most: int | None = None) -> Slice | None:
             asked = original(self, plan, most)
             if asked is not None and asked.last == 5 and not changed.is_set():
                 change(engine)
@@ -118,8 +118,8 @@ def test_what_is_changed_after_a_slice_was_cut_holds_for_it(
             return asked
 
         # All three in one slice: none is delivered before the last is logged.
-        patch.setattr(Cutter, "wait", lambda *_: until(lambda: engine.log.durable in (2, 5)))
-        patch.setattr(Cutter, "cut", cut)
+        patch.setattr(Slicer, "wait", lambda *_: until(lambda: engine.log.durable in (2, 5)))
+        patch.setattr(Slicer, "cut", cut)
         with (tmp_path / "source.txt").open("a") as file:
             file.write("a 3\na 4\na 5\n")
         assert changed.wait(PATIENCE)

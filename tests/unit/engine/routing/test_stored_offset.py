@@ -9,7 +9,7 @@ import pytest
 from engine_tools import worker_spec
 
 from transporter.adaptor import StoredOffset
-from transporter.engine.routing.stored_offset import Adoption
+from transporter.engine.routing.stored_offset import OffsetAdoption
 from transporter.log.commit_log import CommitLog
 from transporter.log.runs import Run, Runs
 from transporter.offsets.offset_log import OffsetLog
@@ -29,7 +29,7 @@ class World:
 
     def __init__(self, log: CommitLog, offsets: OffsetLog) -> None:
         self.log, self.offsets = log, offsets
-        self.adoption = Adoption(offsets, log)
+        self.adoption = OffsetAdoption(offsets, log)
 
     def stored(self, offset: int, **parts: object) -> StoredOffset:
         """Return an offset that a sink of this run has stored."""
@@ -113,7 +113,7 @@ def test_a_replay_is_not_moved_by_a_forgotten_route(tmp_path: Path, world: World
         parts = {"run": earlier.run, "epoch": earlier.epoch, "generation": 1}
         for each in (parts, parts | {"epoch": world.log.epoch}, parts | {"run": ""}):
             stored = world.stored(9, route="again", **each)
-            assert Adoption(offsets, world.log).adopt(Opened(stored), 1) is None
+            assert OffsetAdoption(offsets, world.log).adopt(Opened(stored), 1) is None
             assert offsets.state.next_offset() == 0
             assert offsets.state.replay is not None
 
@@ -125,7 +125,7 @@ def test_a_route_remembers_when_it_was_declared(tmp_path: Path, world: World) ->
     with OffsetLog(tmp_path, "again", epoch=world.log.epoch + 1) as offsets:
         assert offsets.state.declared == world.log.epoch
         stored = world.stored(15, route="again")
-        assert Adoption(offsets, world.log).adopt(Opened(stored), 1) is None
+        assert OffsetAdoption(offsets, world.log).adopt(Opened(stored), 1) is None
         assert offsets.state.watermark == 15
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from transporter.engine.workers.shard_lease import Fence
+from transporter.engine.workers.shard_lease import ShardLease
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -37,25 +37,25 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fence(path: Path) -> Iterator[Fence]:
+def fence(path: Path) -> Iterator[ShardLease]:
     """Return a fence that lends to worker 7, which has no lock."""
-    made = Fence(path, NOW)
+    made = ShardLease(path, NOW)
     yield made
     made.close(NOW + 10 * WHOLE)
 
 
-def lend(fence: Fence, line: Known, attempt: int = 7) -> None:
+def lend(fence: ShardLease, line: Known, attempt: int = 7) -> None:
     """Let a worker without a lock start."""
     assert fence.take()
     fence.lend(line, attempt, TIMEOUT)  # type: ignore[arg-type]
 
 
-def test_nobody_is_waited_for_at_first(fence: Fence) -> None:
+def test_nobody_is_waited_for_at_first(fence: ShardLease) -> None:
     """The first worker of a shard begins at once."""
     assert fence.wait(NOW) == 0
 
 
-def test_a_worker_that_is_out_of_sight_is_waited_for(fence: Fence) -> None:
+def test_a_worker_that_is_out_of_sight_is_waited_for(fence: ShardLease) -> None:
     """A lost worker's time runs from the last answer to it, not from its loss."""
     line = Known()
     lend(fence, line)
@@ -64,20 +64,20 @@ def test_a_worker_that_is_out_of_sight_is_waited_for(fence: Fence) -> None:
     assert fence.wait(NOW + 5 + WHOLE) == 0
 
 
-def test_a_hung_up_line_alone_proves_nothing(fence: Fence) -> None:
+def test_a_hung_up_line_alone_proves_nothing(fence: ShardLease) -> None:
     """A closed line alone proves nothing, because any party on the network may have closed it."""
     lend(fence, Known(hung_up=True))
     assert fence.wait(NOW) == WHOLE
 
 
-def test_a_task_that_has_ended_is_not_waited_for(fence: Fence) -> None:
+def test_a_task_that_has_ended_is_not_waited_for(fence: ShardLease) -> None:
     """A task whose Python process has ended according to Spark is not waited for."""
     lend(fence, Known())
     fence.told(7, gone=True)
     assert fence.wait(NOW) == 0
 
 
-def test_a_lost_executor_counts_only_with_a_line_that_was_hung_up(fence: Fence) -> None:
+def test_a_lost_executor_counts_only_with_a_line_that_was_hung_up(fence: ShardLease) -> None:
     """A lost executor counts only with a closed line, because it may still run."""
     line = Known()
     lend(fence, line)
@@ -87,7 +87,7 @@ def test_a_lost_executor_counts_only_with_a_line_that_was_hung_up(fence: Fence) 
     assert fence.wait(NOW) == 0
 
 
-def test_the_end_of_another_worker_proves_nothing(fence: Fence) -> None:
+def test_the_end_of_another_worker_proves_nothing(fence: ShardLease) -> None:
     """A late report on an older task proves nothing."""
     lend(fence, Known())
     fence.told(6, gone=True)
@@ -95,7 +95,7 @@ def test_the_end_of_another_worker_proves_nothing(fence: Fence) -> None:
     assert fence.lost
 
 
-def test_a_worker_that_died_by_itself_is_told_from_one_that_was_lost(fence: Fence) -> None:
+def test_a_worker_that_died_by_itself_is_told_from_one_that_was_lost(fence: ShardLease) -> None:
     """Only a worker whose end Spark reports has died by itself."""
     assert not fence.lost
     lend(fence, Known())
@@ -104,7 +104,7 @@ def test_a_worker_that_died_by_itself_is_told_from_one_that_was_lost(fence: Fenc
     assert not fence.lost
 
 
-def test_a_worker_that_holds_the_lock_is_not_waited_for(fence: Fence) -> None:
+def test_a_worker_that_holds_the_lock_is_not_waited_for(fence: ShardLease) -> None:
     """A worker that holds the lock is not waited for, and Spark reports whether it was lost."""
     lend(fence, Known())
     fence.told(7, gone=True)
@@ -117,33 +117,33 @@ def test_a_worker_that_holds_the_lock_is_not_waited_for(fence: Fence) -> None:
 
 def test_the_next_engine_waits_for_the_worker_of_a_killed_one(path: Path) -> None:
     """The next engine waits for workers in the lock file, counting from its own start."""
-    killed = Fence(path, NOW)
+    killed = ShardLease(path, NOW)
     lend(killed, Known())
     os.close(killed._descriptor)
-    following = Fence(path, NOW + 3)
+    following = ShardLease(path, NOW + 3)
     assert following.wait(NOW + 4) == WHOLE - 1
     assert following.wait(NOW + 3 + WHOLE) == 0
     following.close(NOW + 4)
-    third = Fence(path, NOW)
+    third = ShardLease(path, NOW)
     assert third.wait(NOW) == WHOLE, "a stop during the wait must not forget it"
     third.close(NOW + WHOLE)
-    fourth = Fence(path, NOW)
+    fourth = ShardLease(path, NOW)
     assert fourth.wait(NOW) == 0
     fourth.close(NOW)
 
 
 def test_a_clean_stop_leaves_nothing_to_wait_for(path: Path) -> None:
     """After a stop in which every worker's end is certain, the next engine starts at once."""
-    stopped = Fence(path, NOW)
+    stopped = ShardLease(path, NOW)
     lend(stopped, Known())
     stopped.told(7, gone=True)
     stopped.close(NOW)
-    following = Fence(path, NOW)
+    following = ShardLease(path, NOW)
     assert following.wait(NOW) == 0
     following.close(NOW)
 
 
-def test_the_lock_is_held_in_place_of_a_worker_that_cannot(path: Path, fence: Fence) -> None:
+def test_the_lock_is_held_in_place_of_a_worker_that_cannot(path: Path, fence: ShardLease) -> None:
     """The fence holds the lock for a worker without one, so that no other worker gets it."""
     other = os.open(path, os.O_RDWR)
     fcntl.flock(other, fcntl.LOCK_EX)
@@ -160,4 +160,4 @@ def test_the_lock_is_held_in_place_of_a_worker_that_cannot(path: Path, fence: Fe
 def test_a_lock_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """A lock file that cannot be created is a fault that names the path."""
     with pytest.raises(EnvironmentFault, match=r"nowhere/0\.lock"):
-        Fence(tmp_path / "nowhere" / "0.lock", NOW)
+        ShardLease(tmp_path / "nowhere" / "0.lock", NOW)

@@ -13,7 +13,7 @@ import pytest
 from engine_tools import PATIENCE, Events, SparklessHost, hello, until, worker_spec
 
 from transporter.engine.workers import spark_supervisor as module
-from transporter.engine.workers.spark_supervisor import Carrier
+from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.errors import HostFailed
 from transporter.protocol.messages import Opened, Ticket
 from transporter.protocol.network import call
@@ -46,9 +46,9 @@ class Failures:
 @contextmanager
 def started(
     host: SparklessHost, events: Events | None = None, failures: Failures | None = None
-) -> Iterator[Carrier]:
+) -> Iterator[SparkSupervisor]:
     """Run a carrier for the length of a ``with`` block."""
-    carrier = Carrier(host, events or Events(), failures or Failures())
+    carrier = SparkSupervisor(host, events or Events(), failures or Failures())
     carrier.start()
     try:
         yield carrier
@@ -56,7 +56,9 @@ def started(
         carrier.stop()
 
 
-def connect(carrier: Carrier, spec: WorkerSpec, stopping: threading.Event | None = None) -> Any:
+def connect(
+    carrier: SparkSupervisor, spec: WorkerSpec, stopping: threading.Event | None = None
+) -> Any:
     """Ask for a worker and return its connection."""
     found = carrier.connect(spec, (stopping or threading.Event()).is_set)
     assert found is None or found.poll(PATIENCE)
@@ -199,7 +201,7 @@ def test_a_host_that_cannot_be_launched_is_reported() -> None:
         raise OSError(28, "No space left on device")
 
     failures = Failures()
-    carrier = Carrier(launch, Events(), failures)
+    carrier = SparkSupervisor(launch, Events(), failures)
     carrier.start()
     assert "No space left on device" in failures.await_first()
     carrier.stop()

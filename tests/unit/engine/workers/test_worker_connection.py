@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from transporter.engine.workers.frame_server import AT_ONCE, Lender
-from transporter.engine.workers.worker_connection import Line
+from transporter.engine.workers.frame_server import AT_ONCE, FrameServer
+from transporter.engine.workers.worker_connection import WorkerConnection
 from transporter.log.commit_log import CommitLog
 from transporter.protocol.channel import EngineChannel, WorkerChannel
 from transporter.protocol.messages import Frames, Need, Output, Retry, Slice
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def talking(lender: Lender | None = None) -> Iterator[tuple[Line, WorkerChannel]]:
+def talking(lender: FrameServer | None = None) -> Iterator[tuple[WorkerConnection, WorkerChannel]]:
     """Open a line over TCP and the worker's end of it."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         theirs = socket.create_connection(door.getsockname())
         ours, _ = door.accept()
-    with Line(EngineChannel(ours), lender) as line, WorkerChannel(theirs) as worker:
+    with WorkerConnection(EngineChannel(ours), lender) as line, WorkerChannel(theirs) as worker:
         yield line, worker
 
 
 @pytest.fixture
-def lender(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Iterator[Lender]:
+def lender(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Iterator[FrameServer]:
     """Yield a lender from a log of forty frames of ten rows, 100 kB each."""
     with CommitLog.open(tmp_path / "log", compression=None) as log:
         for _ in range(40):
             log.append(batch(10, size=10_000), "r")
-    made = Lender(tmp_path / "log", "out")
+    made = FrameServer(tmp_path / "log", "out")
     yield made
     made.close()
 
@@ -81,12 +81,12 @@ def test_a_connection_that_broke_refuses_what_is_sent() -> None:
             _flood(line)
 
 
-def _flood(line: Line) -> None:
+def _flood(line: WorkerConnection) -> None:
     for _ in range(100):
         line.send(Output("x" * 100_000))
 
 
-def test_a_slice_is_lent_in_parts_that_are_bounded(lender: Lender) -> None:
+def test_a_slice_is_lent_in_parts_that_are_bounded(lender: FrameServer) -> None:
     """Each answer ends with the frame that fills it, and the last one is marked (Invariant 17)."""
     lender.begin(Slice(15, 385, 0))
     sizes, done = [], False
@@ -99,7 +99,7 @@ def test_a_slice_is_lent_in_parts_that_are_bounded(lender: Lender) -> None:
     assert len(sizes) == 4
 
 
-def test_nothing_is_lent_that_was_not_asked_for(lender: Lender) -> None:
+def test_nothing_is_lent_that_was_not_asked_for(lender: FrameServer) -> None:
     """A worker gets the frames of its slice once, and no others."""
     assert lender.more() == (Frames(), [])
     lender.begin(Slice(0, 9, 0))
@@ -108,7 +108,7 @@ def test_nothing_is_lent_that_was_not_asked_for(lender: Lender) -> None:
     assert lender.more() == (Frames(), [])
 
 
-def test_what_cannot_be_lent_is_said(lender: Lender) -> None:
+def test_what_cannot_be_lent_is_said(lender: FrameServer) -> None:
     """A missing parked entry is a failure with its path, and no frames follow."""
     lender.begin(Retry(7))
     frames, payloads = lender.more()
@@ -117,7 +117,7 @@ def test_what_cannot_be_lent_is_said(lender: Lender) -> None:
     assert (frames.lent, frames.done, payloads) == ((), True, [])
 
 
-def test_a_need_is_answered_between_messages(lender: Lender) -> None:
+def test_a_need_is_answered_between_messages(lender: FrameServer) -> None:
     """A need is answered without the route, with the payloads behind the answer."""
     with talking(lender) as (line, worker):
         line.send(Slice(0, 9, 0))

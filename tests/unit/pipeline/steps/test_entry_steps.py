@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from step_tools import batch_of, rows_of
 
 from transporter.message import OPS, Message
-from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps.remap import RemapStep
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ names = st.text(st.sampled_from("ab.ß\n"), max_size=3)
 def test_a_remap_is_a_look_up(before: list[str], mapping: dict[str, str]) -> None:
     """Each namespace becomes its value in the mapping, and stays if it has none."""
     batch = batch_of(*(Message(name, None) for name in before))
-    made = rows_of(RemapStep(Namespace(), mapping, None).apply(batch))
+    made = rows_of(RemapStep(NamespaceFilter(), mapping, None).apply(batch))
     assert [entry.message.namespace for entry in made] == [
         mapping.get(name, name) for name in before
     ]

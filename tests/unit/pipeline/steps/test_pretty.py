@@ -9,7 +9,7 @@ from step_tools import batch_of, rows_of
 
 from transporter.errors import StepFailed
 from transporter.message import Message
-from transporter.pipeline.steps.json_grammar import MAX_DEPTH, NotJson, Refused
+from transporter.pipeline.steps.json_grammar import MAX_DEPTH, NotJson, UnsupportedJson
 from transporter.pipeline.steps.pretty import MAX_SPACE, laid_out
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ def test_deep_documents_cannot_take_memory_without_bounds() -> None:
     assert laid_out(0)(laid_out(10)(deep)) == deep
     wide = b'{"a":' + b"[" * depth + b"1," * 5_000 + b"1" + b"]" * depth + b"}"
     assert laid_out(0)(wide) is wide
-    with pytest.raises(Refused, match=f"data would take more than {MAX_SPACE} bytes of space"):
+    with pytest.raises(
+        UnsupportedJson, match=f"data would take more than {MAX_SPACE} bytes of space"
+    ):
         laid_out(10)(wide)
     with pytest.raises(NotJson, match="expected at most 512 levels"):
         laid_out(2)(b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}")

@@ -12,7 +12,7 @@ from json_documents import documents
 
 from transporter.pipeline.steps.fields import KEPT, TAKEN, fields
 from transporter.pipeline.steps.json_edits import FieldTaken, apply, edits_of
-from transporter.pipeline.steps.json_grammar import NotJson, Refused
+from transporter.pipeline.steps.json_grammar import NotJson, UnsupportedJson
 from transporter.pipeline.steps.json_rewrite import Finder, Picker, Rewriter
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def told(look: Callable[[bytes], object], data: bytes) -> object:
     """Return the result of *look* for *data*, or the error with which it refuses that."""
     try:
         return look(data)
-    except Refused as error:
+    except UnsupportedJson as error:
         return type(error)
 
 
