@@ -42,8 +42,8 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("log", "log_id", "epoch", "last_offset"),
             "the log is open, and everything is about to start",
         ),
-        "engine-stopping": Event("info", ("reason",), "readers end, and routes drain; why"),
-        "engine-stopped": Event("info", ("last_offset",), "everything was left in order"),
+        "engine-stopping": Event("info", ("reason",), "readers end, and routes drain; the reason"),
+        "engine-stopped": Event("info", ("last_offset",), "everything has ended cleanly"),
         "endpoint-opened": Event("info", ("url",), "metrics and health are served below this URL"),
         "endpoint-unavailable": Event(
             "warning",
@@ -53,128 +53,136 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "tracing-unavailable": Event(
             "warning",
             ("problem",),
-            "a collector does not take the spans; they are dropped and counted until it does",
+            "a collector does not accept the spans; they are dropped and counted until it does",
         ),
         "spark-host-connected": Event(
-            "info", ("pid",), "the Spark host is there; Spark is not yet"
+            "info", ("pid",), "the Spark host is connected; Spark has not started yet"
         ),
         "spark-ready": Event("info", ("version", "master"), "Spark is up"),
         "spark-host-lost": Event(
             "warning",
             ("code", "problem", "retry_in"),
-            "the Spark host has ended; it is started again",
+            "the Spark host has ended and is restarted",
         ),
-        "worker-connected": Event("info", ("route", "shard", "pid"), "a worker has called back"),
+        "worker-connected": Event("info", ("route", "shard", "pid"), "a worker has connected"),
         "worker-lost": Event(
-            "warning", ("route", "problem", *_PROGRESS), "a route's worker is gone; it gets another"
+            "warning",
+            ("route", "problem", *_PROGRESS),
+            "a route has lost its worker and gets another",
         ),
         "worker-held-back": Event(
             "info",
             ("route", "shard", "seconds"),
-            "on a cluster: the worker before this one may still be delivering, for so long",
+            "on a cluster: the previous worker may still deliver for this time",
         ),
         "reader-opened": Event("info", ("reader",), "a source is open, or open again"),
         "reader-secrets-renewed": Event(
-            "info", ("reader",), "a secret file holds something else, which the next open uses"
+            "info", ("reader",), "a secret file has changed; the next open uses the new secret"
         ),
         "reader-unavailable": Event(
             "warning",
             ("reader", "problem", "retry_in"),
-            "a source cannot be reached; it is tried again for as long as it takes",
+            "a source is unreachable; it is retried without limit",
         ),
         "reader-stopped": Event(
             "error", ("reader", "problem"), "a reader has failed and waits for an operator"
         ),
-        "reader-ended": Event("info", ("reader", "logged"), "a reader will append no more"),
+        "reader-ended": Event(
+            "info", ("reader", "logged"), "a reader has ended and appends no more"
+        ),
         "reader-paused": Event(
             "info", ("reader",), "an operator has paused a reader: it is closed until a resume"
         ),
         "reader-resumed": Event("info", ("reader",), "a paused reader is opened again"),
         "reader-progress": Event(
-            "info", ("reader", "state", "logged"), "now and then, where there is no live table"
+            "info", ("reader", "state", "logged"), "regularly, without a live table"
         ),
         "file-lost": Event(
             "warning",
             ("reader", "file", "byte", "problem"),
-            "a file cannot be read on behind this byte: it is gone, or was cut or overwritten",
+            "a file cannot be read after this byte: it was removed, cut or overwritten",
         ),
         "file-refused": Event(
             "warning",
             ("reader", "file", "problem"),
-            "a symbolic link, or what is not a regular file, is not read",
+            "a symbolic link, or anything else that is not a regular file, is not read",
         ),
         "leader-acquired": Event(
             "info", ("reader", "term", "leader"), "this engine leads now, and has begun a term"
         ),
         "leader-refreshed": Event(
-            "info", ("reader", "term", "leader"), "this engine leads on, under another term"
+            "info",
+            ("reader", "term", "leader"),
+            "this engine continues to lead, under another term",
         ),
         "leader-revoked": Event(
-            "warning", ("reader", "term", "problem"), "the election went to somebody else"
+            "warning", ("reader", "term", "problem"), "another engine has won the election"
         ),
         "leader-fenced": Event(
             "warning",
             ("reader", "term", "problem"),
-            "nothing was heard of the election for a term, or a later term has begun",
+            "the election did not answer for a term, or a later term has begun",
         ),
         "election-unavailable": Event(
-            "warning", ("reader", "problem"), "the election cannot be reached; it is tried again"
+            "warning", ("reader", "problem"), "the election is unreachable; it is retried"
         ),
         "batch-halved": Event(
             "warning",
             ("reader", "rows", "problem"),
-            "a look at an outbox took too long; the next one asks for so many rows at most",
+            "a query of an outbox took too long; the next one requests at most this number of rows",
         ),
         "sequence-caches": Event(
             "warning",
             ("reader", "table", "problem"),
-            "rows of an outbox may be read out of order, for sessions cache its ids; what helps",
+            "rows of an outbox may be read out of order, because sessions cache its ids; the "
+            "remedy",
         ),
         "outbox-polled": Event(
             "info",
             ("reader", "table", "problem"),
-            "no trigger notifies of an outbox's rows, so it is polled; what installs one",
+            "no trigger notifies of an outbox's rows, so it is polled; how to install one",
         ),
         "queue-deletes": Event(
             "warning",
             ("reader", "queue", "problem"),
-            "a topic of the queue deletes what is still needed; what changes that",
+            "a topic of the queue deletes messages that are still needed; the remedy",
         ),
         "messages-deleted": Event(
             "error",
             ("reader", "queue", "offsets", "problem"),
-            "so many offsets of the queue's topic were deleted before they were read",
+            "this number of offsets of the queue's topic were deleted before they were read",
         ),
         "meter-read": Event(
             "info",
             ("reader", "purged", "rate", "seconds"),
-            "every five seconds in which rows left an outbox: how many in this run, and how fast",
+            "every five seconds in which rows left an outbox: their number in this run, and the "
+            "rate",
         ),
         "log-full": Event(
-            "error", ("reader", "problem"), "an append found no room; its reader waits"
+            "error", ("reader", "problem"), "an append found no space; its reader waits"
         ),
         "log-nearly-full": Event(
             "warning",
             ("used", "max_bytes", "holder", "needs_from"),
-            "80 % of log.max_bytes are spent; the holder needs the oldest entries",
+            "80 % of log.max_bytes are used; the holder needs the oldest entries",
         ),
-        "log-has-room": Event("info", ("used", "max_bytes"), "less than 80 % are spent again"),
+        "log-has-room": Event("info", ("used", "max_bytes"), "less than 80 % are used again"),
         "log-compacted": Event(
             "info", ("segments", "dropped", "freed"), "old segments were rewritten without entries"
         ),
         "compaction-waiting": Event(
-            "warning", ("problem",), "compaction waits for room on the disk; it is tried again"
+            "warning", ("problem",), "compaction waits for space on the disk; it is retried"
         ),
-        "compaction-resumed": Event("info", (), "compaction has found room, and goes on"),
-        "segment-not-compacted": Event("warning", ("problem",), "a segment was left as it is"),
+        "compaction-resumed": Event("info", (), "compaction has found space, and continues"),
+        "segment-not-compacted": Event("warning", ("problem",), "a segment was left unchanged"),
         "segment-removed": Event(
             "info", ("file", "through", "bytes"), "retention has removed a segment"
         ),
         "entries-released": Event(
-            "warning", ("route", "first", "last"), "on_full: stop-route gave these up undelivered"
+            "warning", ("route", "first", "last"), "on_full: stop-route dropped these undelivered"
         ),
         "housekeeping-failed": Event(
-            "warning", ("problem",), "compaction or retention failed; it is tried again"
+            "warning", ("problem",), "compaction or retention failed; it is retried"
         ),
         "file-ignored": Event(
             "warning",
@@ -184,19 +192,22 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "clock-jumped": Event(
             "warning",
             ("seconds",),
-            "the wall clock went so far ahead between two appends; log time never goes back",
+            "the wall clock jumped ahead by this time between two appends; log time never goes "
+            "back",
         ),
         "log-time-ahead": Event(
             "warning",
             ("seconds",),
-            "an append was made while the wall clock was so far ahead; see docs/log.md, Log time",
+            "an append was made while the wall clock was this far ahead; see docs/log.md, Log time",
         ),
         "route-begins": Event("info", ("route", "offset"), "a new route is declared, from here on"),
         "offset-log-unused": Event(
-            "warning", ("route",), "no route of the pipeline uses this one; it holds the log back"
+            "warning",
+            ("route",),
+            "no route of the pipeline uses this one; it keeps entries from being removed",
         ),
         "pipeline-renamed": Event(
-            "info", ("before", "name"), "the log is that of a pipeline which had another name"
+            "info", ("before", "name"), "the log belongs to a pipeline that had another name"
         ),
         "log-left-behind": Event(
             "warning",
@@ -205,12 +216,12 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "has not delivered: give the pipeline that name back, or run it once more with it",
         ),
         "route-secrets-renewed": Event(
-            "info", ("route",), "a secret file holds something else, which a new worker uses"
+            "info", ("route",), "a secret file has changed; a new worker uses the new secret"
         ),
         "route-retrying": Event(
             "warning",
             ("route", "problem", "retry_in", *_PROGRESS),
-            "a sink cannot be reached, or an entry has failed; it is tried again",
+            "a sink is unreachable, or an entry has failed; it is retried",
         ),
         "route-stopped": Event(
             "error",
@@ -218,22 +229,28 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "a route waits for an operator before this offset",
         ),
         "route-abandoned": Event(
-            "warning", ("route",), "shutdown_timeout is over; a slice in flight will be repeated"
+            "warning",
+            ("route",),
+            "shutdown_timeout has passed; a slice in flight will be redelivered",
         ),
-        "route-ended": Event("info", ("route", *_PROGRESS), "a route will deliver no more"),
+        "route-ended": Event(
+            "info", ("route", *_PROGRESS), "a route has ended and delivers no more"
+        ),
         "route-progress": Event(
             "info",
             ("route", "state", "delivered", "skipped", "parked", "watermark", "lag"),
-            "now and then, where there is no live table",
+            "regularly, without a live table",
         ),
         "slice-divided": Event(
             "warning",
             ("route", "first", "last", "problem"),
-            "a slice failed and no entry of it was named; it is delivered in shorter slices, "
-            "and at last one entry at a time",
+            "a slice failed and the error named none of its entries; it is delivered in shorter "
+            "slices, at last one entry at a time",
         ),
-        "entry-parked": Event("warning", _GIVEN_UP, "an entry was given up and set aside"),
-        "entry-skipped": Event("warning", _GIVEN_UP, "an entry was given up and passed"),
+        "entry-parked": Event("warning", _GIVEN_UP, "an entry has failed too often and was parked"),
+        "entry-skipped": Event(
+            "warning", _GIVEN_UP, "an entry has failed too often and was skipped"
+        ),
         "parked-delivered": Event("info", ("route", "offset"), "a parked entry was delivered"),
         "parked-failed": Event(
             "warning", ("route", "offset", "problem"), "a parked entry has failed again"
@@ -241,18 +258,19 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "control-unavailable": Event(
             "warning",
             ("problem",),
-            "a control socket cannot be made or opened; its callers are not heard",
+            "a control socket cannot be created or opened; commands do not reach this engine "
+            "through it",
         ),
         "control-opened": Event(
             "info",
             ("socket",),
-            "the disk has room again for this control socket; callers are heard",
+            "the disk has space again for this control socket; commands work",
         ),
         "pipeline-reloaded": Event(
             "info",
             ("file", "routes", "readers", "added", "removed"),
             "the file was read again; these routes get new workers, these readers are opened "
-            "anew, and these readers and routes come and go",
+            "again, and these readers and routes are added and removed",
         ),
         "operator-acted": Event(
             "info",
@@ -260,7 +278,7 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "an operator has changed something",
         ),
         "reload-refused": Event(
-            "error", ("problem",), "the pipeline file was read again, and cannot be used"
+            "error", ("problem",), "the pipeline file was read again, and is not valid"
         ),
         "callback-failed": Event(
             "error", ("about", "problem"), "a callback of the embedding program has raised"

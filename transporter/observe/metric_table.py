@@ -28,7 +28,7 @@ _READER: Final = ("reader",)
 _ROUTE: Final = ("route",)
 
 METRICS: Final = (
-    Metric("transporter_info", "gauge", ("version",), "", "Always 1; which version runs"),
+    Metric("transporter_info", "gauge", ("version",), "", "Always 1, with the version"),
     Metric("transporter_ready", "gauge", (), "", "1 while /readyz is green, else 0"),
     Metric(
         "transporter_dead_threads",
@@ -43,7 +43,7 @@ METRICS: Final = (
         "counter",
         (),
         "restarts",
-        "How often the Spark host was lost and started again",
+        "Losses of the Spark host, each followed by a new start",
     ),
     Metric("transporter_log_last_offset", "gauge", (), "offset", "The last durable offset"),
     Metric(
@@ -51,14 +51,14 @@ METRICS: Final = (
         "gauge",
         (),
         "bytes",
-        "What the segments take on the disk, preallocated room included",
+        "Size of the segments on the disk, including preallocated space",
     ),
     Metric(
         "transporter_log_used_bytes",
         "gauge",
         (),
         "bytes",
-        "What counts against log.max_bytes; only with such a budget",
+        "Bytes that count against log.max_bytes; only with such a budget",
     ),
     Metric(
         "transporter_log_budget_bytes",
@@ -67,7 +67,7 @@ METRICS: Final = (
         "bytes",
         "log.max_bytes; only with such a budget",
     ),
-    Metric("transporter_log_fsync_seconds", "histogram", (), "seconds", "How long syncs took"),
+    Metric("transporter_log_fsync_seconds", "histogram", (), "seconds", "Duration of syncs"),
     Metric(
         "transporter_compacted_segments_total",
         "counter",
@@ -101,14 +101,14 @@ METRICS: Final = (
         "counter",
         _ROUTE,
         "entries",
-        "Offsets that on_full: stop-route gave up undelivered",
+        "Offsets that on_full: stop-route dropped undelivered",
     ),
     Metric(
         "transporter_readers_waiting_for_space",
         "gauge",
         (),
         "readers",
-        "Readers whose append found no room and that wait for it",
+        "Readers whose append found no space and that wait for it",
     ),
     Metric(
         "transporter_reader_entries_total",
@@ -143,28 +143,28 @@ METRICS: Final = (
         "counter",
         ("reader", "change"),
         "changes",
-        "How often its leadership was acquired, refreshed, revoked or fenced",
+        "Times that its leadership was acquired, refreshed, revoked or fenced",
     ),
     Metric(
         "transporter_reader_retries_total",
         "counter",
         _READER,
         "retries",
-        "How often the source was found unavailable",
+        "Times that the source was unavailable",
     ),
     Metric(
         "transporter_source_backlog_messages",
         "gauge",
         _READER,
         "messages",
-        "Messages that its source holds for it, or about so many; only where it is measured",
+        "Messages that its source holds for it, perhaps estimated; only where it is measured",
     ),
     Metric(
         "transporter_source_lag_seconds",
         "gauge",
         _READER,
         "seconds",
-        "How long the oldest of these messages is there; 0 without any; only where it is measured",
+        "Age of the oldest of these messages; 0 without any; only where it is measured",
     ),
     Metric(
         "transporter_reader_state",
@@ -199,21 +199,21 @@ METRICS: Final = (
         "counter",
         ("route", "action"),
         "entries",
-        "Entries that failed too often, and were parked or skipped as on_error says",
+        "Entries that failed too often, parked or skipped according to on_error",
     ),
     Metric(
         "transporter_route_parked_entries",
         "gauge",
         _ROUTE,
         "entries",
-        "Entries parked now, those behind others of their key included",
+        "Entries parked now, including those behind others of their key",
     ),
     Metric(
         "transporter_route_watermark_offset",
         "gauge",
         _ROUTE,
         "offset",
-        "Everything up to this offset is settled",
+        "Every entry up to this offset is settled",
     ),
     Metric(
         "transporter_route_lag_entries",
@@ -234,14 +234,14 @@ METRICS: Final = (
         "gauge",
         _ROUTE,
         "seconds",
-        "How long ago the oldest unsettled entry was logged; 0 without lag",
+        "Time since the oldest unsettled entry was logged; 0 without lag",
     ),
     Metric(
         "transporter_route_still_seconds",
         "gauge",
         _ROUTE,
         "seconds",
-        "For how long the route has settled nothing although it could",
+        "Time in which the route has settled nothing although it could",
     ),
     Metric(
         "transporter_route_slice_seconds",
@@ -262,14 +262,14 @@ METRICS: Final = (
         "counter",
         _ROUTE,
         "retries",
-        "How often the route had to wait and try again",
+        "Times that the route had to wait and retry",
     ),
     Metric(
         "transporter_route_worker_restarts_total",
         "counter",
         _ROUTE,
         "restarts",
-        "How often the route has lost its worker and got another",
+        "Times that the route has lost its worker and started another",
     ),
     Metric("transporter_route_replaying", "gauge", _ROUTE, "", "1 while a replay is going on"),
     Metric(
