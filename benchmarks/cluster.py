@@ -35,13 +35,13 @@ _SLICES: Final = (1, 20)
 
 METHOD: Final = """\
 The same slices of the same log go to the same writer, in a worker of a local master and in one of
-a standalone cluster: master, worker and executor are processes here, and the worker has mounts of
-its own, so that it sees neither the log nor our code. It asks the engine for the frames of each
-slice, over TCP on the loopback device, and verifies them again. What a network adds is not in
-these figures."""
+a standalone cluster. Master, worker and executor are processes here. The worker has its own
+mounts, so that it sees neither the log nor our code. It requests the frames of each slice from the
+engine, over TCP on the loopback device, and verifies them again. These figures do not include the
+cost of a network."""
 LIMITS: Final = """\
-The engine reads the frames and sends them, the worker receives them: with all processes on the
-same few cores that is work besides, where a cluster has cores of its own for it."""
+The engine reads the frames and sends them, and the worker receives them. With all processes on the
+same few cores that is additional work. A cluster has its own cores for it."""
 
 
 def measure(setting: Setting) -> Section:

@@ -37,16 +37,18 @@ _TAIL: Final = Aim(2.0, at_least=False)
 _FLAT: Final = Aim(1.25, at_least=False)
 
 METHOD: Final = """\
-A log of {size} GiB in segments of {segment} MiB, lz4, messages of about 1 KiB whose data is random
-base64, every second one with a key of its own and the others with one of 500 keys that all frames
-repeat: half the entries survive (`keep: key`), some of every frame. "Alone" is `compact` of all
-sealed segments in a process of its own, its input divided by the time; reading the keys in several
-passes is part of it. Memory is that process's peak, against one that compacts a tenth of the log.
-"Beside" is one caller that appends frames of 1000 messages of about 200 bytes, each durable before
-the next, with and without a compaction of another log on the same disk, at its default rate."""
+A log of {size} GiB in segments of {segment} MiB, lz4, with messages of about 1 KiB. Their data is
+random base64. Every second message has its own key, and the others have one of 500 keys that all
+frames repeat. Half the entries survive (`keep: key`), some of every frame.
+
+"Alone" is `compact` of all sealed segments in its own process: its input divided by the time,
+including several passes over the keys. Memory is that process's peak, against one that compacts a
+tenth of the log. "Beside" is one caller that appends frames of 1000 messages of about 200 bytes,
+each durable before the next. It runs with and without a compaction of another log on the same
+disk, at its default rate."""
 LIMITS: Final = """\
-What survives of a frame is decompressed, filtered and compressed again, and keys are compared as
-they are: where millions of them do not fit into 64 MiB, the keys are read in several passes."""
+The surviving part of a frame is decompressed, filtered and compressed again, and whole keys are
+compared. If millions of them do not fit into 64 MiB, the keys are read in several passes."""
 
 
 class Alone(NamedTuple):

@@ -52,11 +52,13 @@ _MIB: Final = 1 << 20
 METHOD: Final = """\
 A log of {rows} messages of about 200 bytes of JSON in {namespaces} namespaces, in frames of {each}:
 {entries} MiB in memory, {log} MiB of segments (lz4). "Ours" is Spark SQL over
-`format("transporter")`, which verifies and decodes each frame at each query; the rival is Spark SQL
-over `spark.read.parquet` of what `log export` made of the same log ({export} MiB, zstd), which
-Spark reads by itself, in Java, the columns that it needs only. The same session, `local[*]`, with
-Spark's defaults. Each query once with every column handed over, and once with the option `columns`
-naming those that it needs. Every answer, of both, equals what DuckDB says on the export."""
+`format("transporter")`, which verifies and decodes each frame at each query. The rival is Spark SQL
+over `spark.read.parquet` of a `log export` of the same log ({export} MiB, zstd). Spark reads it by
+itself, in Java, and only the columns that it needs.
+
+Both use the same session, `local[*]`, with Spark's defaults. Each query runs once with every column
+handed over, and once with the option `columns` naming those that it needs. Every answer, of both,
+equals DuckDB's answer on the export."""
 
 
 @dataclass

@@ -46,18 +46,19 @@ routes:
 """
 
 METHOD: Final = f"""\
-JSON lines of about 200 bytes in {_FILES} files, through the file reader, the log, Spark and the
-file writer; every second file is filtered out by its namespace, one field is omitted and one
-renamed. Bytewax does the same with one worker and no log: it parses each line (as our reader
-does), filters by a field, changes the document, and writes it with its own file sink. Both are up
-before the clock starts; it stops when the last line is in the output, which both sync. Ours uses
-two processes, Bytewax one. CPU seconds are those of user and system of all processes that take
-part, from the same start to the same end."""
+JSON lines of about 200 bytes in {_FILES} files go through the file reader, the log, Spark and the
+file writer. Every second file is filtered out by its namespace, one field is omitted and one
+renamed. Bytewax does the same with one worker and no log. It parses each line (as our reader
+does), filters by a field, changes the document, and writes it with its own file sink.
+
+Both are up before the clock starts. It stops when the last line is in the output, which both sync.
+Ours uses two processes, Bytewax one. CPU seconds are those of user and system of all processes
+that take part, from the same start to the same end."""
 LIMITS: Final = """\
-The busiest process is the worker, and three quarters of its CPU time go into the two steps: half
-of it into matching every document once for each. The engine, which reads, looks at each line's
-JSON and logs, takes a third less and waits for its syncs between, so its core is not always busy.
-On a machine that does nothing else the worker is the limit; on a busy one it is the sum of both."""
+The busiest process is the worker. Three quarters of its CPU time go into the two steps, and half of
+that into matching every document once for each. The engine reads, looks at each line's JSON and
+logs. It takes a third less and waits for its syncs between, so its core is not always busy.
+On an otherwise idle machine the worker is the limit, on a busy one the sum of both."""
 
 
 def measure(setting: Setting) -> Section:

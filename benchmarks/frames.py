@@ -36,19 +36,21 @@ _OVERHEAD: Final = Aim(100, at_least=False, figure=OURS)
 _QUERY: Final = "SELECT offset, timestamp, namespace, key, data FROM entries WHERE op <> 'delete'"
 
 METHOD: Final = f"""\
-`{_QUERY}` of messages of about 200 bytes of JSON into Parquet on this disk: each slice is one job,
-whose files are synced, committed by a synced rename, and moved to their place. The rival is a route
-whose worker in the same Spark gives the same slices of the same log to a null writer. A round trip
-is all that the route waits for: the request, the read of the log, the delivery, the outcome. Large
-slices have {_LARGE} rows, in frames of {_FRAME}; rates are rows of such slices over their time.
-Before anything is timed, 300 slices (100 in a quick run) let the JVM compile what it runs."""
+`{_QUERY}` of messages of about 200 bytes of JSON into Parquet on this disk. Each slice is one
+job, whose files are synced, committed by a synced rename, and moved to their place. The rival is
+a route whose worker in the same Spark gives the same slices of the same log to a null writer.
+
+A round trip is everything that the route waits for: the request, the read of the log, the
+delivery, the outcome. Large slices have {_LARGE} rows, in frames of {_FRAME}. Rates are rows of
+such slices over their time. Before the measurement, 300 slices (100 in a quick run) let the JVM
+compile its code."""
 LIMITS: Final = """\
-A job of Spark's for each slice. Of one of 1 row, Spark's own planning, tasks and file take 84 %,
-making the DataFrame 5 %, its count of the rows 4 %, our syncs and renames 3 %. A JVM that is not
-warm compiles besides: a small slice took 165 ms of CPU after 140 slices, 126 ms after 640. And
-without Hadoop's native library each new file, and each task's folder, costs a process, which runs
-chmod. Large slices pass through a Python process into the JVM, and become rows there; half of what
-tasks then compute is the Parquet writer of Spark's."""
+Each slice is a Spark job. For a slice of 1 row, Spark's own planning, tasks and file take 84 %,
+making the DataFrame 5 %, its count of the rows 4 %, our syncs and renames 3 %. A cold JVM also
+compiles: a small slice took 165 ms of CPU after 140 slices, 126 ms after 640. Without Hadoop's
+native library each new file, and each task's folder, costs a process, which runs chmod. Large
+slices pass through a Python process into the JVM, and become rows there. Half of the tasks'
+computation after that is Spark's Parquet writer."""
 
 
 def measure(setting: Setting) -> Section:

@@ -26,13 +26,14 @@ _DELAY: Final = 0.002
 _AIM: Final = Aim(5.0, at_least=True)
 
 METHOD: Final = f"""\
-{_READERS} threads, each appending {_ROWS} messages at a time and waiting until they are durable
-before it goes on, as readers do; against one such thread, on the same log's code. Every
-`fdatasync` is preceded by a sleep of 2 ms, as a disk without a write cache needs; "this disk" is
-without it. As many appends a reader on both sides. Were every sync to serve all, {_READERS} would
-be the ratio."""
+{_READERS} threads each append {_ROWS} messages at a time and wait until they are durable, as
+readers do. They are compared with one such thread, on the same log's code. Every `fdatasync` is
+preceded by a sleep of 2 ms, as a disk without a write cache needs. "This disk" is without it. A
+reader makes as many appends on both sides. If every sync served all, the ratio would be
+{_READERS}."""
 LIMITS: Final = """\
-Those that one sync has served come back while the next one runs, and wait for the one after it."""
+Threads that one sync has served come back while the next one runs, and wait for the one after
+it."""
 
 
 def measure(setting: Setting) -> Section:

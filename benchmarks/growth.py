@@ -42,17 +42,19 @@ _FAR: Final = 1 << 60
 _MIB: Final = 1 << 20
 
 METHOD: Final = """\
-Each curve does the same thing with more and more of what it is about, on the parts themselves, in
-one process. Its figure is the *slope*: the exponent of the power of the size that the median times
-follow, by least squares over their logarithms. 1 is linear, 2 quadratic, 0 does not grow; what has
-a bound beyond which it does not grow shows a small one. The sizes and times are in the notes:
-CPU time of the process, which a busy machine or a slow disk changes little; "routes" and the stops
-take the clock's.
-"Routes" is a whole engine with workers that are forked, without Spark, into a writer that does
-nothing; a log of {routes_rows} entries waits for each of them. "Start" opens full offset logs
-(1 MiB of events each). "New reader" and "lost indexes" stand in for a log of 10 GiB with one of at
-most {log_mib} MiB. A stop is timed while the engine of the curve is at work: {stops}."""
-LIMITS: Final = "A slope above the aim is work that grows faster than what it is done for."
+Each curve does the same thing with increasing sizes, on the parts themselves, in one process.
+Its figure is the *slope*: the exponent of the power of the size that the median times follow, by
+least squares over their logarithms. 1 is linear, 2 quadratic, and 0 does not grow. A curve that
+stops growing at some bound shows a small slope.
+
+The sizes and times are in the notes. Times are CPU time of the process, on which a busy machine
+or a slow disk has little effect. "Routes" and the stops use the clock's.
+
+"Routes" is a whole engine with forked workers, without Spark, into a writer that does nothing. A
+log of {routes_rows} entries waits for each of them. "Start" opens full offset logs (1 MiB of
+events each). "New reader" and "lost indexes" represent a log of 10 GiB by one of at most
+{log_mib} MiB. A stop is timed while the engine of the curve is at work: {stops}."""
+LIMITS: Final = "A slope above the aim means work that grows faster than its subject."
 
 
 @dataclass(frozen=True, slots=True)

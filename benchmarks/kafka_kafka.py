@@ -44,25 +44,27 @@ routes:
 
 METHOD: Final = f"""\
 A real `transporter run`, with its defaults, reads a topic of one partition into its log (synced)
-and writes it to another one. The loop is what one would write with confluent-kafka, in a process of
-its own: `consume` what is there, at most 1000 records, `produce` each with key, value, headers and
-time, `flush`, commit the offsets synchronously, again. The producer's settings are the same
-(idempotent, acks=all), both read committed records only, and after a crash both lose nothing and
-may repeat what was not committed. "Transactional" is `transactional: true`, a transaction a slice
-with the route's progress in it; its rival's loop is begin, `produce`,
-`send_offsets_to_transaction`, commit. The loop keeps no log: what was sent on can be
-replayed from the source only.
+and writes it to another one. The loop is the program that one would write with confluent-kafka, in
+its own process. It repeats these steps: `consume` at most 1000 waiting records, `produce` each with
+key, value, headers and time, `flush`, commit the offsets synchronously. The producer's settings are
+the same (idempotent, acks=all), and both read committed records only. After a crash both lose
+nothing and may repeat uncommitted records.
 
-Backlog: both sides wait; the documents (about 200 bytes, 1000 keys, two headers) become
-visible with the commit of one transaction, and the clock runs from there until a reader of
-committed records finds the last of them in the target. Latency: {RATE} messages a second, from
-before `produce` into the source, one `flush` each, to the moment when a consumer in the same
-process has the message from the target; each turn takes the percentiles of two seconds.
-Every message was in its target once."""
+"Transactional" is `transactional: true`, a transaction a slice with the route's progress in it. Its
+rival's loop is begin, `produce`, `send_offsets_to_transaction`, commit. The loop keeps no log, so
+its records can be replayed from the source only.
+
+Backlog: both sides wait. The documents (about 200 bytes, 1000 keys, two headers) become visible
+with the commit of one transaction. The clock runs from there until a reader of committed records
+finds the last of them in the target.
+
+Latency: {RATE} messages a second, one `flush` each. The clock runs from before `produce` into the
+source to the moment when a consumer in the same process has the message from the target. Each turn
+takes the percentiles of two seconds. Every message was in its target once."""
 LIMITS: Final = """\
-Each message is made Arrow in the engine, logged, synced, read again in a worker and made a Python
-object once more; the loop hands on the objects that the client has made. Three processes of ours
-share few cores with the broker."""
+Each message becomes Arrow in the engine, is logged, synced, read again in a worker and becomes a
+Python object once more. The loop passes on the objects that the client has made. Our three
+processes share few cores with the broker."""
 
 
 def measure(setting: Setting) -> Section:

@@ -36,12 +36,13 @@ _PARTS: Final[tuple[Callable[[Message], Any], ...]] = (
 
 METHOD: Final = """\
 A real topic of four partitions (documents of about 200 bytes, 1000 keys, two headers; another one
-without headers) is read from its beginning to its end, by a group of its own each time. The clock
+without headers) is read from its beginning to its end, by a new group each time. The clock
 runs from the first record to the last. The reader polls, and commits each batch, as a feed does,
-but nothing is logged: what it gives are Arrow batches ready to be appended. "Every part" is a loop
-of `consume(1000, 0.5)` that asks each record for its topic, partition, offset, time, key, value and
-headers, and keeps none of it; "values" is the same loop with `error()` and `value()` only. Both
-loops have the same `fetch.queue.backoff.ms` as the reader."""
+but nothing is logged: its results are Arrow batches ready to be appended.
+
+"Every part" is a loop of `consume(1000, 0.5)` that reads each record's topic, partition, offset,
+time, key, value and headers, and keeps none of it. "Values" is the same loop with `error()` and
+`value()` only. Both loops have the same `fetch.queue.backoff.ms` as the reader."""
 NOTE: Final = """\
 The client makes a Python object of each record and of each header, and a record batch is made of
 those: one thread, one interpreter lock."""

@@ -38,13 +38,13 @@ _SETTINGS: Final = {
 METHOD: Final = """\
 Record batches of entries (documents of about 200 bytes, 1000 keys, no headers) go to a real topic
 of four partitions, slice by slice, each confirmed before the next. "The writer" takes them as a
-worker gives them; "bare produce" is a loop of `produce` over the same values and keys, already
+worker hands them over. "Bare produce" is a loop of `produce` over the same values and keys, already
 Python objects, with the same client settings, one callback for failures, and a `flush` a slice.
-"Transactional" is the writer with one transaction a slice and its progress in it; its rival sends
+"Transactional" is the writer with one transaction a slice and its progress in it. Its rival sends
 the same slices in bare transactions, without any offset."""
 LIMITS: Final = """\
-The writer makes Python objects of Arrow columns and gives every message a time and its headers,
-which bare `produce` leaves out."""
+The writer makes Python objects of Arrow columns and adds a time and headers to every message,
+which bare `produce` omits."""
 
 
 def measure(setting: Setting) -> Section:

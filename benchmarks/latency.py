@@ -39,16 +39,17 @@ _ROUTE: Final = """\
 """
 
 METHOD: Final = f"""\
-{RATE} commits a second of one outbox row each; the clock runs from the moment when the
-application's commit has returned to the moment when a consumer in the same process has the message.
-Between them: the trigger's notification, mark, log (synced), slice, worker in Spark, producer,
-broker, consumer. With eight routes each row goes to eight topics, and each arrival counts. The
-floor is the same application producing to the same number of topics itself, one `flush` a row
+{RATE} commits a second of one outbox row each. The clock runs from the return of the application's
+commit to the moment when a consumer in the same process has the message. Between them are the
+trigger's notification, mark, log (synced), slice, worker in Spark, producer, broker, consumer. With
+eight routes each row goes to eight topics, and each arrival counts.
+
+The floor is the same application producing to the same number of topics itself, one `flush` a row
 (idempotent, acks=all), from before the first `produce` to the same consumer. Each turn takes the
 percentiles of two seconds."""
 LIMITS: Final = """\
-Every row takes a mark, a sync of the log, a purge and a slice for each route, on cores that the
-database, the broker, the JVM and the consumer share."""
+Every row takes a mark, a sync of the log, a purge and a slice for each route. The database, the
+broker, the JVM and the consumer share the cores."""
 
 
 def measure(setting: Setting) -> Section:

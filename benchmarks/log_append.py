@@ -36,17 +36,21 @@ _ROW_AIM: Final = Aim(1.3 * 1024, at_least=False, figure=OURS)
 
 METHOD: Final = f"""\
 `CommitLog.append` of ready record batches ({_ROWS} messages of about 200 bytes of JSON), one
-caller, each append durable before the next. The floor writes the very bytes of those frames with
-`pwrite` to a file that was reserved beforehand, and calls `fdatasync` after each frame; it
-encodes, checks and locks nothing. "The same, uncompressed" is the same floor for what the messages
-are in memory, which is what somebody without a codec would write. "From objects" begins with
-`Message` objects: `messages_to_batch`, then `append`. With "2 ms" every `fdatasync` of both
-sides is preceded by a sleep of 2 ms, as a disk without a write cache needs. "On disk" is by how
-much a log's folder, segments and index, grows with each message that was appended alone."""
+caller, each append durable before the next. The floor writes the same bytes of those frames with
+`pwrite` to a file that was reserved beforehand, and calls `fdatasync` after each frame. It does not
+encode, check or lock anything.
+
+- "The same, uncompressed" is the same floor for the messages as they are in memory, as a program
+  without a codec would write them.
+- "From objects" begins with `Message` objects: `messages_to_batch`, then `append`.
+- With "2 ms" every `fdatasync` of both sides is preceded by a sleep of 2 ms, as a disk without a
+  write cache needs.
+- "On disk" is the growth of a log's folder, segments and index, with each message that was
+  appended alone."""
 LIMITS: Final = """\
 An append costs the Arrow encoding, lz4 and the CRC-32C of the payload, on one core, before the
-disk sees anything; the faster the disk, the larger their share. From objects, Python looks at each
-field of each message besides."""
+disk sees anything. The faster the disk, the larger their share. From objects, Python also looks at
+each field of each message."""
 
 
 class SlowDisk(RealFileSystem):

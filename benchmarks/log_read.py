@@ -27,11 +27,13 @@ _SMALL, _LARGE = 1000, 10_000
 
 METHOD: Final = f"""\
 `LogReader.read` over {{count}} messages of about 200 bytes of JSON, in frames of {_SMALL} and of
-{_LARGE}: every frame found by its header, its checksum verified, all columns decoded, and a byte
-of each {_PAGE} of every buffer looked at. The floor reads the same frames one by one with `pread`
-and computes the CRC-32C of their bytes; it decodes nothing and knows where each frame begins.
-"The same, uncompressed" is the floor of the log without a codec, which holds the same messages:
-what somebody who writes them as they are would read. Everything is in the page cache."""
+{_LARGE}. Every frame is found by its header, its checksum is verified, all columns are decoded,
+and a byte of each {_PAGE} of every buffer is read.
+
+The floor reads the same frames one by one with `pread` and computes the CRC-32C of their bytes.
+It decodes nothing and has the beginning of each frame. "The same, uncompressed" is the floor of
+the log without a codec, which holds the same messages, as a program that writes them unchanged
+would read them. Everything is in the page cache."""
 LIMITS: Final = """\
 Arrow's decoding of a frame, and with lz4 its decompression, which the floor does not do."""
 

@@ -33,15 +33,16 @@ _ROOM: Final = 1024 * _MIB
 _CHILD: Final = "from benchmarks.log_reopen import engine; engine()"
 
 METHOD: Final = f"""\
-An engine's process appends frames of 6 MiB, each durable, and is killed with SIGKILL in the midst
-of it, so that a whole frame above the floor is left to be copied. Then the log's files leave the
-page cache (`POSIX_FADV_DONTNEED`), and a new process times its `CommitLog.open`: the chain of
-segments checked, the tail recovered, `meta` written, all of it synced. Segments of 1 GiB. The rival
-is a log with nothing but such a tail. "{_LEFT >> 20} MiB free": on a small ext4 of its own, where
-the engine appends until the disk is full and is killed, and the rest is filled up to that; this
-needs root."""
+An engine's process appends frames of 6 MiB, each durable. It is killed with SIGKILL in between, so
+that a whole frame above the floor must be copied. Then the log's files leave the page cache
+(`POSIX_FADV_DONTNEED`), and a new process times its `CommitLog.open`: the chain of segments
+checked, the tail recovered, `meta` written, all of it synced. Segments have 1 GiB. The rival is a
+log with only such a tail.
+
+"{_LEFT >> 20} MiB free" uses a small ext4. The engine appends until the disk is full and is killed,
+and the rest is filled except for that. This needs root."""
 LIMITS: Final = """\
-The copy of the frames above the floor and its syncs; before it, the reads of each segment's
+The copy of the frames above the floor and its syncs, and before it the reads of each segment's
 ends."""
 NOT_RUN: Final = "**Not run**: with {left} MiB free on the disk ({why})."
 

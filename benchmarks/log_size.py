@@ -37,10 +37,10 @@ sys.exit(code)
 """
 
 METHOD: Final = """\
-The log of the compaction benchmark at {large} GiB and at half of that, each handed whole to a
-command in a process of its own; memory is that process's peak (`ru_maxrss`). "Read" decodes every
-entry with `LogReader`; the others are the operators' commands. The smaller log is larger than what
-any of them may keep, so a figure that grew with the log would show."""
+The log of the compaction benchmark at {large} GiB and at half of that. Each is handed whole to a
+command in its own process, and memory is that process's peak (`ru_maxrss`). "Read" decodes every
+entry with `LogReader`; the others are the operators' commands. The smaller log is larger than the
+amount that any of them may keep, so a figure that grew with the log would show."""
 
 
 def measure(setting: Setting) -> Section:

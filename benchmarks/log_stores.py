@@ -39,9 +39,9 @@ METHOD: Final = f"""\
 The same messages (about 200 bytes of JSON each, {_ROWS} a commit), one caller, each commit durable
 before the next. SQLite: `journal_mode=WAL, synchronous=FULL`, a table with a column for each field,
 `executemany`. LMDB: its defaults (each commit is synced), the number as key with `append=True`,
-the fields pickled as the value. All three begin with `Message` objects; "ready batches" begins
-with Arrow record batches, which is what our readers of PostgreSQL make. Nothing of what a log
-adds is asked of the stores: no checksums, positions or floors."""
+the fields pickled as the value. All three begin with `Message` objects. "Ready batches" begins
+with Arrow record batches, which our readers of PostgreSQL make. The stores do without the
+additional work of a log: checksums, positions and floors."""
 
 
 def measure(setting: Setting) -> Section:

@@ -39,11 +39,14 @@ routes:
 """
 
 METHOD: Final = """\
-A pipeline with one file reader and two Kafka routes: idle with both workers connected; then the
-broker is frozen while {count} messages of about 200 bytes come into the log; then it goes
-on, and both routes work the backlog off in slices as large as their defaults allow. "After" is when
-the broker has all of it. RSS counts shared pages in every process that maps them, USS only what
-would be freed by that process's end. The peak is the largest of looks every {look} s."""
+A pipeline with one file reader and two Kafka routes. First it is idle with both workers
+connected. Then the broker is frozen while {count} messages of about 200 bytes come into the log.
+Then the broker continues, and both routes deliver the backlog in slices as large as their
+defaults allow.
+
+"After" is when the broker has all of it. RSS counts shared pages in every process that maps
+them. USS counts only memory that would be freed by that process's end. The peak is the largest
+of looks every {look} s."""
 NOTE: Final = "Peak RSS on the way: {peaks} (MiB)."
 
 

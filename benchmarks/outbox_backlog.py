@@ -37,16 +37,18 @@ routes:
 
 METHOD: Final = """\
 A real outbox (documents of about 200 bytes, 1000 keys, two headers) drained by a real
-`transporter run`, with its defaults, into a real topic. The engine is up and idle; all rows become
-visible with one commit, and the clock runs from there until the broker has confirmed the last of
-them and the table is empty. The poller is what one would write with psycopg and
-confluent-kafka: `DELETE … RETURNING` of 1000 rows, produce, flush, commit, again; the same
-producer settings, no log, no recovery. "A commit for each row" marks 1000 rows, produces, and
-deletes them one by one, as goharvest does. Each side has a database and a topic of its own, and
-`VACUUM` and `CHECKPOINT` come before each turn."""
+`transporter run`, with its defaults, into a real topic. The engine is up and idle. All rows
+become visible with one commit. The clock runs from there until the broker has confirmed the last
+of them and the table is empty. Each side has its own database and topic, and `VACUUM` and
+`CHECKPOINT` come before each turn.
+
+The poller is the program that one would write with psycopg and confluent-kafka:
+`DELETE … RETURNING` of 1000 rows, produce, flush, commit, again. It has the same producer
+settings, no log and no recovery. "A commit for each row" marks 1000 rows, produces, and deletes
+them one by one, as goharvest does."""
 LIMITS: Final = """\
-Python in two processes on few cores: the feed turns rows into Arrow and purges, the
-worker turns Arrow into calls of `produce`; the poller does both without the way over Arrow."""
+Python runs in two processes on few cores. The feed turns rows into Arrow and purges, and the
+worker turns Arrow into calls of `produce`. The poller does both without Arrow between."""
 
 
 def measure(setting: Setting) -> Section:

@@ -45,36 +45,42 @@ FROM generate_series(1, %s) AS number"""
 
 METHOD: Final = f"""\
 Rows of about 200 bytes of JSON, 1000 keys, two headers, in outboxes as `transporter outbox init`
-makes them, each side with a database and a process of its own. "Claim, log, purge" is the reader of
-`postgres-outbox` in the loop of a feed, without Spark: poll, append to a real log on the same disk,
-synced, commit; batches of {BATCH} rows, the default. The bare statements take as many rows at a
-time, those behind the last ones, and need no term, no limit of bytes and no search for late
-commits. Of what `UPDATE … RETURNING` returns, all of which the driver receives, only the ids become
-Python objects, for `DELETE … WHERE id = ANY`, in a second commit; `COPY (SELECT …) TO STDOUT` gives
-a line of bytes for each row, only the last of which is looked at, and its `DELETE` of that range
-is in the same transaction. Then the rows are thrown away. "As Python objects" is the same with
-each row made a tuple by psycopg, which a program that wants to do something with it needs, and
-with `UPDATE … RETURNING` is what everybody does: so that is the floor of `mark`.
-`VACUUM` and `CHECKPOINT` come before each turn, then the rows in one commit; clocks run from the
-word to begin to the commit that has deleted the last row.
+makes them, each side with its own database and process. "Claim, log, purge" is the reader of
+`postgres-outbox` in the loop of a feed, without Spark: poll, append to a real log on the same
+disk, synced, commit, in batches of {BATCH} rows, the default.
 
-"Until purged" and "until logged": {RATE} commits a second of one row each, from the moment when
-the application's commit has returned to the moment when the row is out of the table, its purge
-committed; or when it is durable in the log. (From the commit to a Kafka consumer: see `latency`.)
-The bare statements wait for the same notification; their rows are "at hand" when the driver has
+The bare statements take as many rows at a time, those behind the last ones. They need no term,
+no limit of bytes and no search for late commits, and discard the rows afterwards.
+
+- The driver receives all that `UPDATE … RETURNING` returns. Only the ids become Python objects, for
+  `DELETE … WHERE id = ANY`, in a second commit.
+- `COPY (SELECT …) TO STDOUT` returns a line of bytes for each row, only the last of which is
+  looked at. Its `DELETE` of that range is in the same transaction.
+- "As Python objects" is the same with each row made a tuple by psycopg, which a program that uses
+  the row needs. With `UPDATE … RETURNING` it is the usual program, so that is the floor of `mark`.
+
+`VACUUM` and `CHECKPOINT` come before each turn, then the rows in one commit. Clocks run from the
+start command to the commit that has deleted the last row.
+
+"Until purged" and "until logged" use {RATE} commits a second of one row each. The clock runs
+from the return of the application's commit to the commit of the row's purge, or to the moment
+when the row is durable in the log. (From the commit to a Kafka consumer: see `latency`.) The
+bare statements wait for the same notification. Their rows are "at hand" when the driver has
 them.
 
-"A batch of a backlog" is the time of {BATCH} rows claimed, logged and purged, the median of a turn
-of ten at the beginning of a table with very many rows, against one which holds no more than a turn
-takes. "The slowest" of a turn is mostly its first, with a sweep from the table's beginning; sweeps
-take a twentieth of the time at most. `VACUUM` and `CHECKPOINT` come behind the filling on both
-sides. "An old snapshot": the same while a `REPEATABLE READ` transaction, which has read the table
-before the first of these turns, stays open, so that no vacuum removes what was purged since, right
+"A batch of a backlog" is the time of {BATCH} rows claimed, logged and purged: the median of a
+turn of ten at the beginning of a table with very many rows. The rival is a table which holds no
+more than a turn takes. "The slowest" of a turn is mostly its first, with a sweep from the
+table's beginning. Sweeps take a twentieth of the time at most. `VACUUM` and `CHECKPOINT` come
+after the filling on both sides.
+
+"An old snapshot" is the same while a `REPEATABLE READ` transaction stays open. It has read the
+table before the first of these turns, so no vacuum removes the rows purged since, directly
 before the rows that are still to be taken."""  # noqa: S608 - no statement
 LIMITS: Final = """\
-Our side makes an Arrow batch of the rows, compresses it and syncs it, one thread after the server's
-work and before its next; its statements read the term, add up sizes and look for gaps. A batch of
-a large backlog comes from pages that are not in the server's buffers."""
+Our side makes an Arrow batch of the rows, compresses it and syncs it, one thread after the
+server's work and before its next. Its statements read the term, add up sizes and look for gaps.
+A batch of a large backlog comes from pages that are not in the server's buffers."""
 
 
 def measure(setting: Setting) -> Section:

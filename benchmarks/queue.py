@@ -33,23 +33,28 @@ _SETTLING: Final = 2.0
 """Seconds behind a first message, which does not count: connections are made and paths found."""
 
 METHOD: Final = """\
-A backlog of documents of about 200 bytes in a queue topic of 4 partitions, received with
-`receive_many(1000)` by one or four consumers, each a process of its own, and acked one by one;
-`in_flight` is 5000, the rest are the defaults. A tracker runs beside them, and has seen every Start
-and End by the end. "Transactional" is the setting of that name: Start and commit in one
-transaction, so that a consumer that is killed repeats nothing. "A bare consumer" reads the same
-topic in the same batches and commits each: it can ack nothing by itself, and nothing comes again.
-"A marker for each message" writes and awaits a Start, commits, and writes an End for each message,
-as kafka-mq-go does. Clocks start when all have their partitions and what waited in the clients is
-gone. The aims are what kmq did on a machine like this, without a tracker that keeps messages alive
-or carries what they hold. "Too late" is by how much a message that was never acked came again, to
-its consumer's program, behind `redeliver_after`, at 200 messages a second; "a hop" is the way of a
-message through Kafka, from send to receive."""
+A backlog of documents of about 200 bytes in a queue topic of 4 partitions. One or four consumers,
+each its own process, receive it with `receive_many(1000)` and ack message by message. `in_flight`
+is 5000, and the rest are the defaults. A tracker runs beside them, and has seen every Start and End
+by the end.
+
+- "Transactional" is the setting of that name: Start and commit in one transaction, so that a
+  consumer that is killed repeats nothing.
+- "A bare consumer" reads the same topic in the same batches and commits each. It cannot ack single
+  messages, and nothing comes again.
+- "A marker for each message" writes and awaits a Start, commits, and writes an End for each
+  message, as kafka-mq-go does.
+- "Too late" is the time behind `redeliver_after` after which a message that was never acked reached
+  its consumer's program again, at 200 messages a second.
+- "A hop" is the way of a message through Kafka, from send to receive.
+
+Clocks start when all have their partitions and the clients' waiting messages are gone. The aims are
+kmq's results on a machine like this, without a tracker that keeps messages alive or carries their
+content."""
 LIMITS: Final = """\
-Every message goes through Kafka twice, once as itself and once in its Start, and
-Python is used on both ways. A redelivery waits for the end of the markers topic to be read and
-takes a transaction: half a dozen round trips, each of which waits for its turn on a busy
-machine."""
+Every message goes through Kafka twice, once as itself and once in its Start, and Python is used on
+both ways. A redelivery waits for the end of the markers topic to be read and takes a transaction:
+half a dozen round trips, each of which waits for its turn on a busy machine."""
 
 
 def measure(setting: Setting) -> Section:

@@ -16,8 +16,8 @@ _HEAD: Final = """\
 
 Written by `make bench`; do not edit. Every line compares two things that were measured in turns
 (A B A B …) in the same run, after one turn to warm up. A figure is the median of its turns, with
-the least and the greatest in brackets. The ratio is ours over theirs, pair by pair: of rates more
-is better, of times and sizes less.
+the least and the greatest in brackets. The ratio is ours over theirs, pair by pair. For rates more
+is better, for times and sizes less.
 """
 _TABLE: Final = """\
 | what | ours | theirs | ratio | aim | |

@@ -34,13 +34,13 @@ _ECHO: Final = "from benchmarks.slice_overhead import echo; echo()"
 
 METHOD: Final = """\
 Slices go to a null writer in a worker that the real carrier started in a real Spark. A round trip
-is all that the route waits for: the request, the worker's read of the log (frame found, checksum
-verified, Arrow decoded), the namespace filter, the call of the writer, the outcome. The floor is a
-process that sends every request back over `multiprocessing.connection`.
+is everything that the route waits for: the request, the worker's read of the log (frame found,
+checksum verified, Arrow decoded), the namespace filter, the call of the writer, the outcome. The
+floor is a process that sends every request back over `multiprocessing.connection`.
 One slice is one frame, of one message or of 1000."""
 LIMITS: Final = """\
-The worker's own work on a frame; the transport takes what the echo takes, and
-some µs for messages that are checked."""
+The worker's own work on a frame. The transport takes as long as the echo, and some µs for checked
+messages."""
 
 
 def measure(setting: Setting) -> Section:

@@ -35,17 +35,18 @@ _AIM: Final = Aim(1.0, at_least=True)
 
 METHOD: Final = f"""\
 Slices of {_ROWS} messages of about 200 bytes of JSON through `deliver`, the function that workers
-run, with one step and a writer that takes everything. The floor is what one would write by hand:
-for each message `json.loads`, the change, `json.dumps`; where a step looks at no document, the
+run, with one step and a writer that takes everything. The floor is hand-written code:
+for each message `json.loads`, the change, `json.dumps`. If a step looks at no document, the
 loop does not either. Fan-out sends each slice through {_ROUTES} routes, each with a step that
-changes it, one after another in one process; its floor parses each message once, and copies and
+changes it, one after another in one process. Its floor parses each message once, and copies and
 changes the document for each route. One thread each."""
 LIMITS: Final = """\
 Steps that look into documents match each with one regular expression, half of their time, and
-copy what they change. Of `python`'s time half is the function's own; the rest makes messages of
-rows and rows of messages. `starlark` spends half of its time in the binding, which has no `json`
-module: each message is parsed as Starlark source. Handing it over as values costs nearly as much,
-and freezes what the script is to change. The rest is JSON, read and written twice."""
+copy the parts that they change. Half of `python`'s time is the function's own. The rest makes
+messages of rows and rows of messages. `starlark` spends half of its time in the binding, which has
+no `json` module: each message is parsed as Starlark source. Handing it over as values costs nearly
+as much, and freezes the values that the script is to change. The rest is JSON, read and written
+twice."""
 
 
 def measure(setting: Setting) -> Section:
