@@ -24,12 +24,9 @@ unit: $(VENV)/dev  ## Unit tests that start no Spark and no service (T=tests/uni
 soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour (PART=1/2: half)
 	@PYTHONPATH=tests/support $(BIN)/python -m services.kafka --fetch
 	@PYTHONPATH=tests/support $(BIN)/python -m services.postgres --fetch
-	$(BIN)/pytest -n 2 --dist loadfile tests/soak tests/property/test_hostile_configuration.py \
-		tests/integration/test_outbox_crashes.py tests/integration/test_outbox_restarts.py \
-		tests/acceptance/test_nameless_user.py tests/acceptance/test_processes.py \
-		tests/acceptance/test_neighbours.py \
-		tests/acceptance/test_dataframe_threads.py \
-		tests/acceptance/test_sql_trials.py --exhaustive $(if $(PART),--part $(PART))
+	$(BIN)/pytest -n 2 --dist loadfile tests -m exhaustive --exhaustive \
+		--ignore tests/crash --ignore tests/power --ignore tests/storm \
+		$(if $(PART),--part $(PART))
 
 crash: $(VENV)/dev  ## Every crash, damage and failing call, real power cuts (as root); PART=1/2: half
 	$(BIN)/pytest -n 2 --dist loadfile tests/crash tests/power --exhaustive \

@@ -30,11 +30,17 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave all of ``tests/soak`` to ``make soak``."""
+    if "soak" in item.path.parts:
+        item.add_marker("exhaustive")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the long tests first, so that all workers finish together.
 
-    Cases with the ``exhaustive`` marker are left to ``make soak``, which runs every case.
+    Cases with the ``exhaustive`` marker are left to ``make soak``.
     """
     items.sort(key=lambda item: "unit" in item.path.parts)
     if not config.getoption("--exhaustive"):

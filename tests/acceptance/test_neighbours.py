@@ -130,6 +130,7 @@ def sockets(processes: list[psutil.Process]) -> list[Path]:
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_group_member_reaches_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sockets of Spark and its workers, and files of an open log directory, stay closed to it.
 

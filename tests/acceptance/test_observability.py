@@ -126,6 +126,7 @@ def test_a_port_that_is_taken(pipeline: Path) -> None:
     assert not (pipeline.parent / "log2").exists()
 
 
+@pytest.mark.exhaustive
 def test_inside_another_service(pipeline: Path) -> None:
     """A program with its own SIGTERM handler and logging runs the engine, and ends on its own."""
     service = pipeline.parent / "service.py"

@@ -200,6 +200,7 @@ def test_a_corrupt_segment_is_verified_repaired_and_acked(tmp_path: Path) -> Non
     assert offsets(tmp_path / "out.jsonl") == [each for each in range(200) if each not in lost]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.spark
 def test_an_operator_on_a_real_run_with_spark(tmp_path: Path) -> None:
     """Alert, pause, step, reload by SIGHUP, retry and replay work on ``run`` and Spark."""
@@ -446,6 +447,7 @@ def test_every_command_has_an_example_and_speaks_json(words: str) -> None:
     assert "--json" in shown
 
 
+@pytest.mark.exhaustive
 def test_operators_at_once_and_kills_leave_what_a_model_says(tmp_path: Path) -> None:
     """Four operators act on an engine that is killed meanwhile, and no action is lost or undone."""
     hammer(tmp_path, seed=7, rounds=4, kills=2)

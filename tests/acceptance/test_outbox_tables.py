@@ -70,6 +70,7 @@ def terms(database: Database) -> list[int]:
     return [found[table] for table in TABLES]
 
 
+@pytest.mark.exhaustive
 def test_tables_do_not_disturb_one_another(postgres: Database, tmp_path: Path) -> None:
     """Of three tables, two in one schema, each row arrives once, in order, across a kill.
 

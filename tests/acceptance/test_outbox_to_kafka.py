@@ -47,6 +47,7 @@ routes:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.kafka
 @pytest.mark.postgres
 @pytest.mark.spark

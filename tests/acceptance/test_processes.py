@@ -69,6 +69,7 @@ def test_what_hangs_is_ended_by_a_clean_stop(pipeline: Path, hanging: str) -> No
         assert gone(left) == []
 
 
+@pytest.mark.exhaustive
 def test_spark_s_log_is_kept_short_while_it_runs(pipeline: Path) -> None:
     """The log is cut within seconds, and its end is kept beside it."""
     with running(pipeline) as engine:
@@ -81,6 +82,7 @@ def test_spark_s_log_is_kept_short_while_it_runs(pipeline: Path) -> None:
         assert engine.stop() == 0
 
 
+@pytest.mark.exhaustive
 def test_a_jvm_that_dies_is_replaced_and_the_cause_is_reported(pipeline: Path) -> None:
     """The event names the cause of the host's end, and the next worker continues."""
     with running(pipeline) as engine:

@@ -76,6 +76,7 @@ def trapped(folder: Path) -> Path:
     return place
 
 
+@pytest.mark.exhaustive
 def test_a_refused_entry_stops_its_route_until_an_operator_acks_it(tmp_path: Path) -> None:
     """The route stops before the bad entry with exit code 1, and an ack and a replay work."""
     (tmp_path / "in.jsonl").write_bytes(b'{"n": 1}\n{"n": 2}\n{"n": "bad"}\n{"n": 4}\n')

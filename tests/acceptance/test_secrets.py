@@ -191,6 +191,7 @@ def test_a_start_that_fails_shows_no_secret(folder: Path) -> None:
         clean(name, data)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.spark
 def test_a_run_that_goes_wrong_everywhere_shows_no_secret(folder: Path) -> None:
     """With any errors of adaptors, no secret is in events, pages, files or command lines."""

@@ -152,6 +152,7 @@ def environment(temporary: Path) -> dict[str, str]:
     return {**os.environ, **known, "TZ": "Asia/Tokyo"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.spark
 def test_cases_run_on_one_spark_until_ctrl_c(place: Path, temporary: Path) -> None:
     """Verdicts come one by one, and an interrupt, or two, leaves no process and no file behind."""

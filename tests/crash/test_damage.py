@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SEED: Final = 5
-SAMPLE: Final = 5_000
+SAMPLE: Final = 2_000
 """Damages of last segments in a sample."""
 WHOLE: Final = Kind("whole", frames=10, size=40, fill=16 << 10)
 """The log whose last segment, of 16 KiB, is damaged in every place by ``--exhaustive``."""

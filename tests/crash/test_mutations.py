@@ -43,7 +43,7 @@ EXHAUSTIVELY_SURVEYED = 400
 """Lives that reveal the existing syncs."""
 BUDGET = 12
 """Most lives checked until one must fail."""
-SAMPLE = 3
+SAMPLE = 2
 """Call sites, and rules, that an ordinary run takes."""
 
 

@@ -14,7 +14,7 @@ from crash_hunt import Plan, hunt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STATES = 6_000
+STATES = 2_000
 EXHAUSTIVE_STATES = 500_000
 STATES_OF_A_LIFE = 200
 """Fewer crash states than any life has, so this many lives are enough."""

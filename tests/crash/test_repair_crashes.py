@@ -141,6 +141,7 @@ def test_a_repair_that_was_cut_short_is_finished_by_the_next(
     assert count >= (15 if exhaustive else 5)
 
 
+@pytest.mark.exhaustive
 def test_every_sync_of_a_repair_is_needed() -> None:
     """Without any one of the syncs that a repair makes, some power cut shows it."""
     sites: set[str] = set()

@@ -86,6 +86,7 @@ def test_what_spark_takes_is_not_refused(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.spark
 def test_settings_of_the_pipeline_decide(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

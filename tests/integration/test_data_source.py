@@ -195,6 +195,7 @@ CONDITIONS = (
 )
 
 
+@pytest.mark.exhaustive
 def test_push_down_changes_no_result(spark: SparkSession, log: Path) -> None:
     """Filters give the same rows here as in Spark, and times and offsets prune partitions."""
     whole = table(spark, log, columns="offset, logged_at, namespace, op, key, data, timestamp")
@@ -234,6 +235,7 @@ def test_a_table_without_push_down_may_be_read_again(spark: SparkSession, log: P
         spark.conf.unset(PUSH_DOWN)
 
 
+@pytest.mark.exhaustive
 def test_damage_is_named(spark: SparkSession, tmp_path: Path) -> None:
     """A damaged frame fails the query with file, byte and offset, and the rest is readable."""
     directory = tmp_path / "log"

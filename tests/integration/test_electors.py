@@ -177,6 +177,7 @@ def test_a_cut_connection_revokes_and_is_made_again(postgres: Database) -> None:
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.postgres
 def test_a_restart_of_the_server_is_survived(tmp_path: Path) -> None:
     """Electors report the problem, and one leads soon after the server is back."""

@@ -82,6 +82,7 @@ def test_every_slice_is_a_slice_of_its_own(opened: Callable[..., Delivering], fo
     assert {row["orders"] for row in _rows(folder / "daily")} == {2}
 
 
+@pytest.mark.exhaustive
 def test_every_slice_of_rows_too(opened: Callable[..., Delivering], folder: Path) -> None:
     """A Python writer gets each slice once, in log order, even if Spark shuffles."""
     rows = opened([{"sql": "SELECT * FROM entries"}], "file", {"path": "rows.jsonl"})
@@ -268,6 +269,7 @@ def test_what_is_stored_is_adopted(opened: Callable[..., Delivering], folder: Pa
         assert (again.stored.offset, again.stored.route, again.stored.epoch) == (3, "daily", 1)
 
 
+@pytest.mark.exhaustive
 def test_a_dead_task_is_halved_down(opened: Callable[..., Delivering], folder: Path) -> None:
     """A step that ends its process, or hangs, costs only its own entry."""
     (folder / "deadly_step.py").write_text(

@@ -565,6 +565,7 @@ def test_a_broker_that_does_not_answer_is_an_outage(
         kafka_broker.resume()
 
 
+@pytest.mark.exhaustive
 def test_a_reader_outlives_a_short_absence_of_the_broker(
     bench: Bench, kafka_broker: Broker
 ) -> None:

@@ -51,6 +51,7 @@ def led_behind(nodes: list[Node], number: int) -> bool:
     return found is not None and (found.term or 0) > number
 
 
+@pytest.mark.exhaustive
 def test_leaders_come_and_go(fleet: list[Node], postgres: Database, tmp_path: Path) -> None:
     """A leader stops, is killed, is paused beyond its term and resumes: six takeovers.
 

@@ -46,6 +46,7 @@ def engine(tmp_path: Path, outbox: Database) -> Iterator[Callable[..., Node]]:
         node.stop(signal.SIGKILL)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "elector", ["alone", pytest.param("elected", marks=pytest.mark.exhaustive)]
 )
@@ -157,6 +158,7 @@ def test_a_row_that_cannot_be_logged_is_told_of_once(
     assert (logged(node), remaining(outbox)) == (2, [2])
 
 
+@pytest.mark.exhaustive
 def test_a_key_keeps_its_order_over_restarts(engine: Callable[..., Node], outbox: Database) -> None:
     """Invariant 9 with ``max_in_flight_per_key``: a key's next entry waits for the route away."""
     node = engine(ELECTORS["elected"], batch_rows=1)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.exhaustive
 def test_only_what_was_counted_is_committed(tmp_path: Path) -> None:
     """A late count is waited for, and a wrong one stops the route."""
     folder = tmp_path / "daily"

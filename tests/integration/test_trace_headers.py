@@ -113,6 +113,7 @@ def received(queue: QueueSettings, name: str, count: int) -> list[Any]:
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_a_trace_survives_from_every_source_to_every_sink(
     tmp_path: Path, kafka_broker: Broker, kafka_topic: str, outbox: Database

@@ -34,14 +34,13 @@ _PLACE = re.compile(r"(?P<file>[^\n]*p\.yaml):(?P<line>\d+): \S")
 _WHOLE = re.compile(r"[^\n]*p\.yaml: is larger than")
 
 
+@pytest.mark.parametrize("files", [SOME, pytest.param(EVERY, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.timeout(600)
-def test_any_file_loads_or_is_refused_with_its_line(
-    tmp_path: Path, shard: int, exhaustive: bool
-) -> None:
+def test_any_file_loads_or_is_refused_with_its_line(tmp_path: Path, shard: int, files: int) -> None:
     """Each of thousands loads, or is refused with file and line in a second and 256 MiB."""
     file = tmp_path / "p.yaml"
-    loaded, files = 0, EVERY if exhaustive else SOME
+    loaded = 0
     for seed in range(shard, files, SHARDS):
         file.write_bytes(hostile_pipelines.hostile(seed))
         # Of this thread alone, and again where other processes slowed it down.
@@ -56,6 +55,7 @@ def test_any_file_loads_or_is_refused_with_its_line(
     assert files / SHARDS / 50 < loaded < files / SHARDS / 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", hostile_pipelines._LARGE, ids=lambda kind: kind.__name__)
 def test_large_files_take_little_memory(tmp_path: Path, kind: hostile_pipelines._Kind) -> None:
     """The memory allocated for the largest files stays far below the bound."""
@@ -92,13 +92,13 @@ def confined() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize the command's test with few files, or with all of them."""
-    if "seed" in metafunc.fixturenames:
-        exhaustive = metafunc.config.getoption("--exhaustive")
-        metafunc.parametrize("seed", range(0, SAMPLE * 331, 331 if exhaustive else 6 * 331))
-
-
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(331 * at, marks=pytest.mark.exhaustive if at % 6 else ())
+        for at in range(SAMPLE)
+    ],
+)
 def test_the_command_refuses_it_too(tmp_path: Path, seed: int) -> None:
     """``check`` in little memory ends with 0 or 2, with file and line, and no traceback."""
     file = tmp_path / "p.yaml"

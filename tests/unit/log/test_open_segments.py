@@ -61,6 +61,7 @@ def descriptors(directory: Path, *, removed: bool = False) -> int:
     return found
 
 
+@pytest.mark.exhaustive
 def test_many_readers_share_few_descriptors(log_of_many: Path) -> None:
     """Sixty-four routes on one log of many segments need no more descriptors than one."""
     with ExitStack() as stack:
