@@ -185,7 +185,7 @@ ACTS = st.lists(
 
 
 @given(ACTS, st.sampled_from([1, 2000, 1 << 20]))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_a_log_holds_what_was_appended(acts: list[tuple[str, Any]], segment_bytes: int) -> None:
     """No acked entry is lost, altered or given an offset twice (Invariants 1, 2, 4 and 18).
 
