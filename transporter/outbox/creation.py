@@ -28,7 +28,9 @@ class Created(NamedTuple):
     created: bool
 
 
-def create(connection: Connection, table: str, channel: str, columns: Columns = USUAL) -> Created:
+def create_table(
+    connection: Connection, table: str, channel: str, columns: Columns = USUAL
+) -> Created:
     """Create the outbox *table* with *columns* and its trigger on *channel*, in one transaction.
 
     An existing table keeps its columns and settings, and gets the trigger.

@@ -42,7 +42,7 @@ class Record:
     headers: Headers = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "headers", _pairs(self.headers))
+        object.__setattr__(self, "headers", _header_pairs(self.headers))
         size = _check_text("topic", self.topic)
         size += _check_text("key", self.key)
         if self.value is not None:
@@ -74,7 +74,7 @@ class Record:
         return cast("tuple[tuple[str, str], ...]", self.headers)
 
 
-def _pairs(headers: object) -> tuple[tuple[str, str], ...]:
+def _header_pairs(headers: object) -> tuple[tuple[str, str], ...]:
     found = headers.items() if isinstance(headers, Mapping) else headers
     wrong = "headers must be pairs of str, as in [('trace', '7')], or a mapping"
     if isinstance(found, str | bytes) or not isinstance(found, Iterable):

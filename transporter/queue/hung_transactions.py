@@ -57,9 +57,9 @@ class HungTransactions:
             {each.partition: each.offset for each in places},
         )
         hung = [each for each in places if before.get(each.partition) == each.offset]
-        return sorted({name for each in hung if (name := self._writer(each))})
+        return sorted({name for each in hung if (name := self._find_writer(each))})
 
-    def _writer(self, place: TopicPartition) -> str | None:
+    def _find_writer(self, place: TopicPartition) -> str | None:
         """Return the writer of the record at *place*, the first one of the transaction."""
         record = record_at(self._settings, place)
         name = None if record is None else _writer_name(record)

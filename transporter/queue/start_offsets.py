@@ -24,9 +24,9 @@ _Answer = TypeVar("_Answer")
 class StartOffsets:
     """Lookup of committed offsets that retries until the brokers answer. Not thread-safe."""
 
-    def __init__(self, stopping: threading.Event, meanwhile: Callable[[], None]) -> None:
-        """Stop retrying when *stopping* is set; call *meanwhile*, which may help, between tries."""
-        self._stopping, self._meanwhile = stopping, meanwhile
+    def __init__(self, stopping: threading.Event, between_tries: Callable[[], None]) -> None:
+        """Stop retrying when *stopping* is set; call *between_tries*, which may help, meanwhile."""
+        self._stopping, self._between_tries = stopping, between_tries
         self.lost = 0
         """Number of offsets that retention deleted before they were read."""
 
@@ -70,4 +70,4 @@ class StartOffsets:
                 if is_fault(error.args[0]) or self._stopping.wait(_PAUSE):
                     raise
                 _LOGGER.warning("tracker: where to begin is not known yet: %s", error.args[0].str())
-                self._meanwhile()
+                self._between_tries()

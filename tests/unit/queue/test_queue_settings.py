@@ -6,7 +6,7 @@ import pytest
 
 from transporter.errors import ConfigError
 from transporter.queue import settings_of
-from transporter.queue.settings import queue_name
+from transporter.queue.settings import check_queue_name
 
 SERVERS = {"bootstrap_servers": "127.0.0.1:9092"}
 
@@ -56,4 +56,4 @@ def test_no_queue_has_the_trackers_group() -> None:
     assert settings.consumer_group("b") == "a/b"
     assert settings.tracker_group == "b//tracker"
     with pytest.raises(ConfigError, match="not a queue name"):
-        queue_name("/tracker")
+        check_queue_name("/tracker")
