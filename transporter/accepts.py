@@ -52,7 +52,7 @@ class _CheckedWriter:
             raise
         except Exception as error:  # noqa: BLE001 - as for write()
             return error
-        return Rejected(f"{type(self._writer).__name__} does not accept it")
+        return Rejected(f"{type(self._writer).__name__} does not accept this message")
 
     def _write_accepted(self, before: Entries, ack: Ack) -> bool:
         """Deliver the entries *before* a refused one, and return whether none of them failed."""

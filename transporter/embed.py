@@ -162,7 +162,7 @@ def _fallback_directory() -> Path:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise EnvironmentFault(
-            f"{path}: is not a folder that only this user writes to; set XDG_CACHE_HOME to one"
+            f"{path} is not a folder that only this user can write to; set XDG_CACHE_HOME to one"
         )
     return path
 
@@ -254,13 +254,13 @@ class Pipeline:
         """Start everything, and return once the log is open and readers and routes run.
 
         Raises:
-            RuntimeError: it was started before.
+            RuntimeError: it was already started.
             TransporterError: it could not start.
 
         """
         with self._lock:
             if self._supervisor.ident is not None:
-                raise RuntimeError(f"pipeline {self.name} was started before; make another one")
+                raise RuntimeError(f"pipeline {self.name} was already started; create a new one")
             self._notifier.start()
             self._supervisor.start()
         self._booted.wait()

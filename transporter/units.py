@@ -111,9 +111,9 @@ def resolve_path(value: Path, info: ValidationInfo) -> Path:
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError as error:
-        raise ValueError("is not a path: it holds half a character") from error
+        raise ValueError("is not a path: it contains half of a surrogate pair") from error
     if b"\0" in encoded:
-        raise ValueError("is not a path: it holds a NUL character")
+        raise ValueError("is not a path: it contains a NUL character")
     return Path(path)
 
 

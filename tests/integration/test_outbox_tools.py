@@ -240,7 +240,7 @@ def test_init_touches_no_other_table(
     postgres.execute("CREATE TABLE orders (id int)")
     assert app.execute(["outbox", "init", "--run", "--table", "orders"]) == 3
     told = capsys.readouterr().err
-    assert "there is a table public.orders, but it is not an outbox" in told
+    assert "the table public.orders is not an outbox" in told
     assert 'column "create_time" does not exist' in told
     assert postgres.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
 
@@ -544,7 +544,7 @@ def test_drop_refuses_rows_that_are_not_delivered(
     for words in (["drop"], ["drop", "--yes"]):
         assert app.execute(["outbox", *words]) == 1
         told = capsys.readouterr().err
-        assert "public.outbox holds 3 rows that are not delivered yet" in told
+        assert "public.outbox contains 3 undelivered rows" in told
         assert "--force" in told
     assert outbox.execute(THERE) == ALL
     assert remaining(outbox) == [1, 2, 3]

@@ -108,13 +108,14 @@ class KafkaElection(_Election):
         )
         if unsafe:
             raise ValueError(
-                f"client may not hold {', '.join(unsafe)}: the election relies on them; allowed "
-                "are security.*, sasl.*, ssl.*, socket.* but its time-out, client.*, broker.*, "
-                "reconnect.*, retry.* and metadata.*"
+                f"client may not contain {', '.join(unsafe)}: the election sets these itself; "
+                "allowed are security.*, sasl.*, ssl.*, socket.* (except socket.timeout.ms), "
+                "client.*, broker.*, reconnect.*, retry.* and metadata.*"
             )
         if self.heartbeat_interval > self.term / 2:
             raise ValueError(
-                "heartbeat may be at most half of term, or one lost heartbeat would fence"
+                "heartbeat may be at most half of term, because one lost heartbeat must not "
+                "fence the leader"
             )
         return self
 

@@ -48,8 +48,8 @@ def _check_topic(election: KafkaElection) -> str:
     except KafkaException as error:
         raise EnvironmentFault(f"{place}: {election.redact_values(error.args[0].str())}") from None
     if found.error is not None:
-        raise EnvironmentFault(f"{place}: {found.error.str()}: create it, or correct `topic`")
-    return f"{place} is there"
+        raise EnvironmentFault(f"{place}: {found.error.str()}; create it, or correct `topic`")
+    return f"{place} exists"
 
 
 def _check_database(dsn: str) -> str:

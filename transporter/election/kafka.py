@@ -175,8 +175,8 @@ class KafkaElector:
             self._foreign_record_at = self._now
         elif beat.election != self._name:
             self._fault = EnvironmentFault(
-                f"{self._place}: is used for the election of {beat.election}, too; "
-                "give each election a topic and a group of its own"
+                f"{self._place}: the election of {beat.election} also uses it; "
+                "give each election its own topic and group"
             )
         else:
             self._problem = ""
@@ -198,11 +198,11 @@ class KafkaElector:
         """Return the observation of our standing in the partition and the group."""
         if not self._assigned:
             return _negative_observation(
-                now, f"{self._place}: the group has not given us partition 0"
+                now, f"{self._place}: the group has not assigned partition 0 to us"
             )
         if not self._lease.is_ours:
             return _negative_observation(
-                now, f"{self._place}: another has claimed the lease, or none has"
+                now, f"{self._place}: another candidate has claimed the lease, or none has"
             )
         proof = self._lease.proof_time(now)
         if proof is None:
@@ -221,7 +221,7 @@ class KafkaElector:
     def _on_revoke(self, member: Any, partitions: list[Partition]) -> None:  # noqa: ANN401
         if any(each.partition == 0 for each in partitions):
             self._assigned = False
-            why = f"{self._place}: the group has taken partition 0 away"
+            why = f"{self._place}: the group has revoked partition 0"
             # Before the resignation is written, so that two never lead at the same moment.
             self._transitions += self._machine.pulse(
                 self._now, _negative_observation(self._now, why)
@@ -237,7 +237,7 @@ class KafkaElector:
     def _current_problem(self, now: float) -> str:
         """Return the problem. Foreign records in the topic count as one for a term."""
         if not self._problem and now < self._foreign_record_at + self._config.term:
-            return f"{self._place}: contains a record that no elector wrote; it was skipped"
+            return f"{self._place}: skipped a record that no elector wrote"
         return self._problem
 
     def _note_error(self, error: KafkaError) -> None:

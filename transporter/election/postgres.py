@@ -147,8 +147,8 @@ class PostgresElector:
         self._due_at = now + min(wait, _LONGEST_BACKOFF) * (0.5 + self._jitter() / 2)
         if lost.sqlstate == _UNKNOWN_SETTING:
             self._fault = EnvironmentFault(
-                f"{self._place}: the server has no idle_session_timeout, which frees the lock of "
-                "a leader that is gone; use PostgreSQL 14 or newer, or another elector"
+                f"{self._place}: the server does not support idle_session_timeout, which frees "
+                "the lock of a dead leader; use PostgreSQL 14 or newer, or another elector"
             )
 
     def _advance(self, now: float, until: float) -> Observation | None:

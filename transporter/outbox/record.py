@@ -105,9 +105,9 @@ def _check_text(what: str, text: object) -> int:
 
 def _suggestion(what: str, value: object) -> str:
     if what == "key" and value is None:
-        return "; order is kept by key, so name what changed, such as the order's id"
+        return "; order is kept per key, so use the id of the changed object"
     if what == "value":
         return "; Record.json(topic, key, document) writes a document as JSON"
     if value is None:
         return ""
-    return "; decode it" if isinstance(value, bytes) else "; write str(...) around it"
+    return "; decode it" if isinstance(value, bytes) else "; convert it with str(...)"

@@ -49,7 +49,7 @@ def find_removable(connection: Connection, table: str, columns: Columns | None) 
             ``None`` any table is accepted.
     """
     there = require_table(connection, table)
-    with translate_errors(f"cannot look at {there.name}"):
+    with translate_errors(f"cannot read {there.name}"):
         if columns is not None:
             check_columns(connection, table, columns, there.name)
         row = connection.execute(_TRIGGER, [there.oid]).fetchone()
@@ -87,8 +87,8 @@ def refuse_rows(name: str, rows: int, *, force: bool) -> None:
     """Raise ``ActionRefused`` if the table holds *rows*, unless *force* is set."""
     if rows and not force:
         raise ActionRefused(
-            f"{name} holds {rows:,} rows that are not delivered yet, and nothing was dropped: run "
-            "the engine until they are, or lose them with --force"
+            f"{name} contains {rows:,} undelivered rows; nothing was dropped; run the engine until "
+            "they are delivered, or drop them with --force"
         )
 
 

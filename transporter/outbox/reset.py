@@ -89,7 +89,7 @@ class Marks:
 def read_marks(connection: Connection, table: str, columns: Columns = USUAL) -> Marks:
     """Return the marks of *table* with *columns*. It reads all rows and changes nothing."""
     there = require_table(connection, table)
-    with translate_errors(f"cannot look at the marks of {there.name}"):
+    with translate_errors(f"cannot read the marks of {there.name}"):
         rows = connection.execute(_fill_statement(_MARKS, there, columns), []).fetchall()
         # In this order, so the leader of a term that begins in between has no mark among these.
         last = _read_last_term(connection, there)
@@ -118,8 +118,8 @@ def end_term(connection: Connection, marks: Marks) -> None:
         ended = connection.execute(statement, parameters).rowcount
     if not ended:
         raise ActionRefused(
-            f"another term of {marks.table.name} has begun in the meantime: an engine has just "
-            "started on it; nothing was reset, check again"
+            f"another term of {marks.table.name} has begun meanwhile, because an engine has "
+            "started on it; nothing was reset; run the command again"
         )
 
 
@@ -134,7 +134,7 @@ def clear_marks(
     statement, after, done = _fill_statement(_RESET, table, columns), -(2**63), 0
     while True:
         parameters = {"after": after, "leaders": leaders, "rows": _BATCH}
-        with translate_errors(f"cannot reset rows of {table.name} ({done} were)"):
+        with translate_errors(f"cannot reset rows of {table.name} ({done} rows were reset)"):
             row = connection.execute(statement, parameters).fetchone()
         last, count = row or (None, 0)
         if last is None:

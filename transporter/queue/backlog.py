@@ -118,7 +118,8 @@ class BacklogEstimator:
             while open_ := [each for each, search in searches.items() if not search.done]:
                 if time.monotonic() >= deadline:
                     raise QueueUnavailable(
-                        f"{self._settings.place}: no answer from partitions {open_} in time"
+                        f"{self._settings.place}: no answer from partitions {open_} in time;"
+                        " check whether the brokers are up"
                     )
                 for record in client.consume(_MOST_SKIPPED, min(_POLL, _time_left(deadline))):
                     self._handle_record(client, searches, record)

@@ -111,7 +111,7 @@ class QueueConsumer:
         A dead letter carries *reason* in its headers.
         """
         if delay < 0:
-            raise ConfigError(f"nack: a delay of {delay:g} s; it must be 0 or more")
+            raise ConfigError(f"nack: the delay is {delay:g} s; use 0 s or more")
         nack = Nack(0, (), math.ceil(delay * 1000), reason or "its consumer nacked it")
         self._state.nack(_ids(messages), nack)
 

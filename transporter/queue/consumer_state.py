@@ -72,7 +72,7 @@ class ConsumerState:
     def _take(self, most: int, deadline: float, most_bytes: int | None) -> list[QueueMessage]:
         while True:
             if self._closing:
-                raise QueueClosed("this consumer is closed; make a new one")
+                raise QueueClosed("this consumer is closed; create a new one")
             if taken := self._in_flight.take(most, most_bytes):
                 self._count(
                     received=len(taken), redelivered=sum(each.redeliveries > 0 for each in taken)
@@ -283,7 +283,7 @@ class ConsumerState:
 
     def _raise_if_unusable(self) -> None:
         if self._draining:
-            raise QueueClosed("this consumer is closed; what was unsettled is being redelivered")
+            raise QueueClosed("this consumer is closed; its unsettled messages are redelivered")
         if self._write_error:
             raise self._write_error
 

@@ -162,7 +162,7 @@ class Fetcher:
                 self._state.count_lost(end - at)
                 _LOGGER.error(
                     "queue %s: topic %s, partition %d: offsets %d to %d were deleted before they"
-                    " were read, and messages may be lost: the topic's retention is too short",
+                    " were read, and messages may be lost; raise the topic's retention",
                     self._queue,
                     self._settings.queue_topic,
                     partition,
@@ -353,7 +353,7 @@ class Fetcher:
 
     def _leave_group(self) -> None:
         """Leave the partitions to other consumers until the program receives again."""
-        self._state.release("its consumer's program was busy elsewhere")
+        self._state.release("its consumer's program received nothing for too long")
         self._commit_foreign()
         self._consumer.unsubscribe()
         _LOGGER.info("queue %s: left the group until the program receives again", self._queue)

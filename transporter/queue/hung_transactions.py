@@ -46,7 +46,9 @@ class HungTransactions:
         try:
             for name in self._hung_writers():
                 end_transaction(self._settings, name)
-                _LOGGER.warning("%s is gone; ended its last transaction, which was blocked", name)
+                _LOGGER.warning(
+                    "%s is dead; ended its last transaction, which blocked markers", name
+                )
         except TransporterError as error:
             _LOGGER.warning("cannot end the transactions that block markers: %s", error)
 

@@ -129,7 +129,10 @@ class Sending:
             return QueueUnavailable(
                 f"{self._place}: {self._fatal_error.str()} ({self._fatal_error.name()})"
             )
-        return QueueTimeout(f"{self._place}: not everything was confirmed in time")
+        return QueueTimeout(
+            f"{self._place}: some messages were not confirmed in time;"
+            " check whether the brokers are up"
+        )
 
     def _produce(self, message: Outgoing, headers: list[Header] | None, report: Any) -> None:  # noqa: ANN401 - a callback of the client's
         while True:

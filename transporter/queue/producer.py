@@ -183,7 +183,7 @@ class QueueProducer:
 
     def _raise_if_closed(self) -> None:
         if self._closed:
-            raise QueueClosed("this producer is closed; make a new one")
+            raise QueueClosed("this producer is closed; create a new one")
 
     def _flush_client(self) -> int:
         try:
@@ -204,13 +204,13 @@ class QueueProducer:
             )
         if long := [name for name, _ in headers if len(name.encode()) > LONGEST_NAME]:
             raise MessageRefused(
-                f"header {long[0][:40]}…: a name of more than {LONGEST_NAME} bytes; make it shorter"
+                f"header {long[0][:40]}…: the name is longer than {LONGEST_NAME} bytes; shorten it"
             )
         size = len(value or b"") + len(pack_headers(given))
         if size > self._settings.max_message_bytes:
             raise MessageRefused(
                 f"a message of {size} bytes for queue {queue}: the limit is"
-                f" {self._settings.max_message_bytes}; make it smaller, or raise"
+                f" {self._settings.max_message_bytes} bytes; make it smaller, or raise"
                 " max_message_bytes and the topics' max.message.bytes"
             )
         return given or None

@@ -139,7 +139,7 @@ def check_client_settings(client: dict[str, Value]) -> dict[str, Value]:
     """Return *client*, or raise :class:`ValueError` if a guarantee needs one of its settings."""
     if unsafe := sorted(name for name in client if not _CLIENT.fullmatch(name)):
         raise ValueError(
-            f"may not hold {', '.join(unsafe)}: allowed are security.*, sasl.*, ssl.*, https.*,"
+            f"may not contain {', '.join(unsafe)}: allowed are security.*, sasl.*, ssl.*, https.*,"
             " socket.*, client.*, broker.*, reconnect.*, retry.*, metadata.* and compression.*"
         )
     return client

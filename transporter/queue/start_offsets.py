@@ -51,8 +51,8 @@ class StartOffsets:
         low = bounds[0]
         if 0 <= place.offset < low:
             _LOGGER.error(
-                "%s, partition %d: offsets %d to %d are gone, and with them perhaps messages in"
-                " progress: the topic's retention is shorter than trackers were away",
+                "%s, partition %d: offsets %d to %d were deleted before a tracker read them, and"
+                " messages in progress may be lost; raise the topic's retention",
                 place.topic,
                 place.partition,
                 place.offset,
@@ -69,5 +69,7 @@ class StartOffsets:
             except KafkaException as error:
                 if is_fault(error.args[0]) or self._stopping.wait(_PAUSE):
                     raise
-                _LOGGER.warning("tracker: where to begin is not known yet: %s", error.args[0].str())
+                _LOGGER.warning(
+                    "tracker: the start offset is not available yet: %s", error.args[0].str()
+                )
                 self._between_tries()

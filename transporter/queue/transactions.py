@@ -252,7 +252,7 @@ class Transactions:
             if self._settings.instance:
                 raise QueueFault(
                     f"another process of the instance {self._settings.instance!r} has taken over;"
-                    " give each its own"
+                    " give each process its own instance"
                 )
             raise QueueUnavailable(f"{self._name} was fenced as dead, and starts again")
         if error.fatal() or error.retriable():

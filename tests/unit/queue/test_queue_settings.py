@@ -19,9 +19,12 @@ SERVERS = {"bootstrap_servers": "127.0.0.1:9092"}
         ({**SERVERS, "redeliver": 1}, "redeliver: Extra inputs"),
         ({**SERVERS, "queue_topic": "a/b"}, "queue_topic"),
         ({**SERVERS, "markers_topic": "queue"}, "must differ"),
-        ({**SERVERS, "client": {"group.id": "x"}}, "may not hold group.id"),
-        ({**SERVERS, "client": {"transactional.id": "x"}}, "may not hold transactional.id"),
-        ({**SERVERS, "client": {"enable.idempotence": False}}, "may not hold enable.idempotence"),
+        ({**SERVERS, "client": {"group.id": "x"}}, "may not contain group.id"),
+        ({**SERVERS, "client": {"transactional.id": "x"}}, "may not contain transactional.id"),
+        (
+            {**SERVERS, "client": {"enable.idempotence": False}},
+            "may not contain enable.idempotence",
+        ),
         ({**SERVERS, "in_flight": 0}, "in_flight"),
     ],
 )
