@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from transporter.queue import QueueConsumer, QueueSettings, Tracker
-from transporter.queue.markers import End, Start, encode
+from transporter.queue.markers import End, Start, encode_marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,11 +70,13 @@ def each(settings: QueueSettings) -> dict[str, float]:
             for record in records:
                 partition, offset = record.partition(), record.offset()
                 start = Start(QUEUE, partition, (offset,), 30_000, (record.value(),), (b"",))
-                producer.produce(topic, encode(start), partition=partition)
+                producer.produce(topic, encode_marker(start), partition=partition)
                 producer.flush()
                 place = TopicPartition(settings.queue_topic, partition, offset + 1)
                 consumer.commit(offsets=[place], asynchronous=False)
-                producer.produce(topic, encode(End(partition, (offset,))), partition=partition)
+                producer.produce(
+                    topic, encode_marker(End(partition, (offset,))), partition=partition
+                )
             yield len(records)
 
     found = _measured(batches())

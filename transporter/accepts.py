@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def apply_accepts(writer: Any) -> Any:  # noqa: ANN401 - a Writer or a DataFrameWriter
     """Return *writer* limited to entries that it accepts, or itself if it has no such hook."""
-    return _Accepting(writer) if isinstance(writer, AcceptingWriter) else writer
+    return _CheckedWriter(writer) if isinstance(writer, AcceptingWriter) else writer
 
 
-class _Accepting:
+class _CheckedWriter:
     """A wrapper that passes on the entries before the first refused one, and fails that one."""
 
     def __init__(self, writer: AcceptingWriter) -> None:
@@ -35,7 +35,7 @@ class _Accepting:
             refusal = self._refusal(entry.message)
             if refusal is not None:
                 before = replace(batch, batch=batch.batch.slice(0, batch.whole(row)))
-                if self._write(before, ack):
+                if self._write_accepted(before, ack):
                     ack.fail(refusal, entry.offset)
                 return
         self._writer.write(batch, ack)
@@ -52,9 +52,9 @@ class _Accepting:
             raise
         except Exception as error:  # noqa: BLE001 - as for write()
             return error
-        return Rejected(f"{type(self._writer).__name__} does not accept it")
+        return Rejected(f"{type(self._writer).__name__} does not accept this message")
 
-    def _write(self, before: Entries, ack: Ack) -> bool:
+    def _write_accepted(self, before: Entries, ack: Ack) -> bool:
         """Deliver the entries *before* a refused one, and return whether none of them failed."""
         if not len(before):
             return True

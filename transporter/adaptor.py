@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 
 from pydantic import BaseModel, ConfigDict
 
-from transporter.defaults import settle_defaults
+from transporter.defaults import validate_defaults
 from transporter.message import Entries, Message
 from transporter.units import Duration, LocalPath, Size
 
@@ -69,7 +69,7 @@ class AdaptorConfig(BaseModel):
     @classmethod
     def __pydantic_on_complete__(cls) -> None:
         """Validate the defaults, which pydantic does not."""
-        settle_defaults(cls)
+        validate_defaults(cls)
 
     @property
     def upserts(self) -> bool:

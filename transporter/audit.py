@@ -52,9 +52,9 @@ class Operator:
     loginuid: int | None = None
 
     @classmethod
-    def of(cls, pid: int, uid: int, proc: Path = _PROC) -> Self:
+    def of_process(cls, pid: int, uid: int, proc: Path = _PROC) -> Self:
         """Return the operator behind the process *pid*, which runs as *uid*."""
-        login = _login_of(pid, proc)
+        login = _login_uid(pid, proc)
         return cls(user_name(uid if login is None else login), uid, pid, login)
 
     def fields(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Operator:
 
 def this_operator() -> Operator:
     """Return the operator behind this process."""
-    return Operator.of(os.getpid(), os.getuid())
+    return Operator.of_process(os.getpid(), os.getuid())
 
 
 def user_name(uid: int) -> str:
@@ -77,7 +77,7 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def _login_of(pid: int, proc: Path) -> int | None:
+def _login_uid(pid: int, proc: Path) -> int | None:
     try:
         found = int((proc / str(pid) / "loginuid").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -135,11 +135,11 @@ class AuditFile:
         try:
             yield results
         except BaseException as error:
-            self._conclude(made, {"outcome": f"failed: {type(error).__name__}"})
+            self._record_outcome(made, {"outcome": f"failed: {type(error).__name__}"})
             raise
-        self._conclude(made, {"outcome": DONE, **results})
+        self._record_outcome(made, {"outcome": DONE, **results})
 
-    def _conclude(self, made: str, outcome: dict[str, Any]) -> None:
+    def _record_outcome(self, made: str, outcome: dict[str, Any]) -> None:
         # The action is complete, even if the disk has no room to record it.
         with suppress(TransporterError):
             self._append({"of": made, **outcome}, durably=False)
@@ -160,27 +160,27 @@ class AuditFile:
                 sync_directory(self._files, self._path.parent)
 
 
-def read_audit(lines: Iterable[bytes], most: int = 0) -> Iterator[dict[str, Any]]:
+def read_audit(lines: Iterable[bytes], limit: int = 0) -> Iterator[dict[str, Any]]:
     """Yield the changes in *lines*, the oldest first, each with its ``outcome`` (or ``None``).
 
-    With *most* only the newest that many, which also limits the memory. Anything that is not a
+    With *limit* only the newest that many, which also limits the memory. Anything that is not a
     line of an audit file, such as a line torn by a crash, is skipped.
     """
     changes: OrderedDict[str, dict[str, Any]] = OrderedDict()
     for line in lines:
-        content = _object(line)
+        content = _parse_line(line)
         if "action" in content:
             # Lines of the engine's own actions have no outcome and appear as they are.
             name = str(content.get("id", len(changes)))
             changes[name] = content | {"outcome": None}
-            if most and len(changes) > most:
+            if limit and len(changes) > limit:
                 changes.popitem(last=False)
         elif (change := changes.get(str(content.get("of")))) is not None:
             change |= {key: content[key] for key in content if key not in {"of", "at"}}
     yield from changes.values()
 
 
-def _object(line: bytes) -> dict[str, Any]:
+def _parse_line(line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 
-def settle_defaults(model: type[BaseModel]) -> None:
+def validate_defaults(model: type[BaseModel]) -> None:
     """Replace each default of *model* by its validated value.
 
     A default of ``None`` stays as it is, and so does a default from a factory.
@@ -26,25 +26,25 @@ def settle_defaults(model: type[BaseModel]) -> None:
     """
     changed = False
     for name, field in model.__pydantic_fields__.items():
-        changed |= _settle(f"{model.__qualname__}.{name}", field)
+        changed |= _validate_default(f"{model.__qualname__}.{name}", field)
     if changed:
         model.model_rebuild(force=True)
 
 
-def annotation_of(field: FieldInfo) -> Any:  # noqa: ANN401 - any type that a model declares
+def field_annotation(field: FieldInfo) -> Any:  # noqa: ANN401 - any type that a model declares
     """Return the type of *field* with its metadata."""
     metadata = field.metadata
     return Annotated[(field.annotation, *metadata)] if metadata else field.annotation
 
 
-def _settle(name: str, field: FieldInfo) -> bool:
+def _validate_default(name: str, field: FieldInfo) -> bool:
     """Validate the default of the *field* called *name*, and return whether that changed it."""
     default = field.default
     plain = field.annotation is type(default) and not field.metadata
     if plain or default is None or default is PydanticUndefined:
         return False
     try:
-        value = TypeAdapter(annotation_of(field)).validate_python(default)
+        value = TypeAdapter(field_annotation(field)).validate_python(default)
     except ValidationError as error:
         reason = error.errors(include_input=False, include_url=False)[0]["msg"]
         reason = reason.removeprefix("Value error, ").replace("Input should", "should", 1)

@@ -90,7 +90,7 @@ Event = Booted | MeterRead | RouteChanged | Problem | Exited
 
 
 @contextmanager
-def assembled(
+def assemble_engine(
     settings: Settings,
     observe: Observer,
     environ: Mapping[str, str] | None = None,
@@ -151,10 +151,10 @@ def cache_directory() -> Path:
         return Path.home() / ".cache" / "transporter"
     except RuntimeError:
         # No HOME, and no passwd entry.
-        return _homeless_directory()
+        return _fallback_directory()
 
 
-def _homeless_directory() -> Path:
+def _fallback_directory() -> Path:
     """Return a private folder for the generated files of a user without a home."""
     path = Path(tempfile.gettempdir()) / f"transporter-{os.getuid()}"
     with suppress(FileExistsError):
@@ -162,7 +162,7 @@ def _homeless_directory() -> Path:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise EnvironmentFault(
-            f"{path}: is not a folder that only this user writes to; set XDG_CACHE_HOME to one"
+            f"{path} is not a folder that only this user can write to; set XDG_CACHE_HOME to one"
         )
     return path
 
@@ -199,14 +199,14 @@ class Pipeline:
         self._states: dict[str, tuple[str, str]] = {}
         self._logger = logging.getLogger(_LOGGER)
         self._callbacks: list[Callable[[Event], object]] = []
-        self._waiting: queue.Queue[Event | None] = queue.Queue(BACKLOG)
+        self._event_queue: queue.Queue[Event | None] = queue.Queue(BACKLOG)
         self._engine: Engine | None = None
         self._error: BaseException | None = None
         self._timeout: float | None = None
         self._booted, self._stopping, self._ended = (threading.Event() for _ in range(3))
         self._lock = threading.Lock()
         self._supervisor = threading.Thread(target=self._run, name=f"pipeline-{self.name}")
-        self._teller = threading.Thread(target=self._tell, name=f"events-{self.name}")
+        self._notifier = threading.Thread(target=self._notify_callbacks, name=f"events-{self.name}")
 
     @classmethod
     def from_file(
@@ -254,14 +254,14 @@ class Pipeline:
         """Start everything, and return once the log is open and readers and routes run.
 
         Raises:
-            RuntimeError: it was started before.
+            RuntimeError: it was already started.
             TransporterError: it could not start.
 
         """
         with self._lock:
             if self._supervisor.ident is not None:
-                raise RuntimeError(f"pipeline {self.name} was started before; make another one")
-            self._teller.start()
+                raise RuntimeError(f"pipeline {self.name} was already started; create a new one")
+            self._notifier.start()
             self._supervisor.start()
         self._booted.wait()
         if self._engine is None and self._error is not None:
@@ -293,7 +293,7 @@ class Pipeline:
         self._stopping.set()
         if self._engine is not None:
             self._engine.request_stop()
-        if threading.current_thread() in (self._teller, self._supervisor):
+        if threading.current_thread() in (self._notifier, self._supervisor):
             return
         self._join()
         if self._error is not None:
@@ -329,13 +329,13 @@ class Pipeline:
 
     def _join(self) -> None:
         self._supervisor.join()
-        self._teller.join()
+        self._notifier.join()
 
     def _run(self) -> None:
         """Own the engine from its first moment to its last."""
         halted: tuple[str, ...] = ()
         try:
-            with assembled(self._settings, self._hear, self._environ) as engine:
+            with assemble_engine(self._settings, self._observe, self._environ) as engine:
                 try:
                     engine.start()
                     self._engine = engine
@@ -344,39 +344,39 @@ class Pipeline:
                 finally:
                     engine.stop(self._timeout)
                     halted = tuple(engine.halted)
-                    self._read(engine)
+                    self._report_status(engine)
         except BaseException as error:  # noqa: BLE001 - it is raised to the caller of start() or stop()
             self._error = error
         finally:
             self._ended.set()
             self._booted.set()
             # Callbacks are always notified of the end, even slow ones.
-            self._waiting.put(Exited(halted, self._error))
-            self._waiting.put(None)
+            self._event_queue.put(Exited(halted, self._error))
+            self._event_queue.put(None)
 
     def _watch(self, engine: Engine) -> None:
         due = time.monotonic() + self._meter
         main = threading.main_thread()
         while not engine.wait(TICK) and main.is_alive() and not self._stopping.is_set():
             status = engine.status()
-            self._compare(status)
+            self._report_changes(status)
             if time.monotonic() >= due:
                 due += self._meter
-                self._put(MeterRead(status))
+                self._enqueue(MeterRead(status))
 
-    def _read(self, engine: Engine) -> None:
+    def _report_status(self, engine: Engine) -> None:
         status = engine.status()
-        self._compare(status)
-        self._put(MeterRead(status))
+        self._report_changes(status)
+        self._enqueue(MeterRead(status))
 
-    def _compare(self, status: EngineStatus) -> None:
+    def _report_changes(self, status: EngineStatus) -> None:
         for route in status.routes:
             now = (route.state.value, route.problem)
             if self._states.get(route.name) != now:
                 self._states[route.name] = now
-                self._put(RouteChanged(route.name, *now))
+                self._enqueue(RouteChanged(route.name, *now))
 
-    def _hear(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
+    def _observe(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
         """Observe the engine: log the event, and queue it for the callbacks."""
         level = level_of(event)
         shown = " ".join(f"{name}={value!r}" for name, value in details.items())
@@ -390,26 +390,26 @@ class Pipeline:
         if event == "endpoint-opened":
             self._url = details["url"]
         elif event == "engine-started":
-            self._put(Booted(details["log_id"], details["epoch"], details["last_offset"]))
+            self._enqueue(Booted(details["log_id"], details["epoch"], details["last_offset"]))
         elif level != "info":
-            self._put(Problem(event, details))
+            self._enqueue(Problem(event, details))
 
-    def _put(self, event: Event) -> None:
+    def _enqueue(self, event: Event) -> None:
         try:
-            self._waiting.put_nowait(event)
+            self._event_queue.put_nowait(event)
         except queue.Full:
             # The engine must not wait for a callback that does not return.
             self._logger.warning("an event was dropped: the callbacks are too slow")
 
-    def _tell(self) -> None:
-        while (event := self._waiting.get()) is not None:
+    def _notify_callbacks(self) -> None:
+        while (event := self._event_queue.get()) is not None:
             for callback in tuple(self._callbacks):
                 try:
                     callback(event)
                 except Exception as error:  # noqa: BLE001 - the host's own code
-                    self._failed(event, error)
+                    self._log_failure(event, error)
 
-    def _failed(self, event: Event, error: Exception) -> None:
+    def _log_failure(self, event: Event, error: Exception) -> None:
         about = type(event).__name__
         self._logger.error(
             "callback-failed about=%r problem=%r",

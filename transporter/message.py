@@ -94,24 +94,24 @@ def messages_to_batch(messages: Sequence[Message]) -> pa.RecordBatch:
         [message.content_type for message in messages],
         [message.headers for message in messages],
     )
-    columns = list(map(_column, cells, MESSAGE_SCHEMA.types))
+    columns = list(map(_to_array, cells, MESSAGE_SCHEMA.types))
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
 
-def _column(cells: list[Any], kind: pa.DataType) -> pa.Array:
+def _to_array(cells: list[Any], kind: pa.DataType) -> pa.Array:
     if kind == HEADERS_TYPE:
-        return _headers(cells)
+        return _headers_array(cells)
     if len(cells) > 1 and cells.count(cells[0]) == len(cells):
         # Most columns repeat one value: Arrow need not look at each cell.
-        return _repeated(cells[0], len(cells), kind)
+        return _repeat_value(cells[0], len(cells), kind)
     return pa.array(cells, type=kind)
 
 
-def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
+def _repeat_value(value: object, count: int, kind: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(value, type=kind), count)
 
 
-def _headers(cells: list[Headers]) -> pa.Array:
+def _headers_array(cells: list[Headers]) -> pa.Array:
     """Return a headers column from its parts. A dictionary per header costs ten times as much."""
     pairs = list(chain.from_iterable(cells))
     names = pa.array([name for name, _ in pairs], type=pa.string())
@@ -120,7 +120,7 @@ def _headers(cells: list[Headers]) -> pa.Array:
     ends = (
         pa.array(list(accumulate(map(len, cells), initial=0)), type=pa.int32())
         if pairs
-        else _repeated(0, len(cells) + 1, pa.int32())
+        else _repeat_value(0, len(cells) + 1, pa.int32())
     )
     return pa.ListArray.from_arrays(ends, items, type=HEADERS_TYPE)
 
@@ -133,7 +133,7 @@ def with_offsets(messages: pa.RecordBatch, first: int, logged_at: int) -> pa.Rec
     return pa.RecordBatch.from_arrays([offsets, times, *messages.columns], schema=ENTRY_SCHEMA)
 
 
-def size_of(batch: pa.RecordBatch) -> int:
+def batch_bytes(batch: pa.RecordBatch) -> int:
     """Return the size of *batch* in bytes with its description, ten times faster than nbytes.
 
     Of a slice only the visible rows count.

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 _PORTS: Final = re.compile(r"[0-9]*(,[0-9]*)*")
 
 
-def parts_of(dsn: str) -> dict[str, Any]:
+def parse_dsn(dsn: str) -> dict[str, Any]:
     """Return the parts of *dsn* by name.
 
     Raises:

@@ -43,7 +43,7 @@ def _data_bytes() -> int:
 
 
 @contextmanager
-def limited(seconds: float, memory: int | None) -> Iterator[None]:
+def limit_process(seconds: float, memory: int | None) -> Iterator[None]:
     """End this process when the block takes longer than *seconds*, for any reason."""
     limit_memory(memory)
     faulthandler.dump_traceback_later(seconds, exit=True)

@@ -34,7 +34,7 @@ _SIZE: Final = re.compile(r"([0-9]{1,19}) ?([KMGT]i?B|B|)")
 _LARGEST: Final = 2**63 - 1
 
 
-def duration(value: object) -> float:
+def parse_duration(value: object) -> float:
     """Return a text such as ``200ms``, ``1.5s`` or ``7d`` in seconds.
 
     Raise :class:`ValueError` for anything else.
@@ -45,7 +45,7 @@ def duration(value: object) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
-def size(value: object) -> int:
+def parse_size(value: object) -> int:
     """Return a size such as ``64MiB``, ``10MB``, ``512`` or a whole number in bytes.
 
     Raise :class:`ValueError` for anything else.
@@ -60,7 +60,7 @@ def size(value: object) -> int:
     return count
 
 
-def rate(value: object) -> float:
+def parse_rate(value: object) -> float:
     """Return a text such as ``500/s``, ``30/m`` or ``0.5/s`` as a number per second.
 
     Raise :class:`ValueError` for anything else, and for a rate of 0.
@@ -71,7 +71,7 @@ def rate(value: object) -> float:
     return float(found[1]) / _SECONDS[found[2]]
 
 
-def duration_text(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write *seconds*, to the microsecond, in the notation of a pipeline file."""
     microseconds = round(seconds * 1e6)
     for unit in ("d", "h", "m", "s", "ms", "us"):
@@ -81,7 +81,7 @@ def duration_text(seconds: float) -> str:
     return "0s"
 
 
-def size_text(count: int) -> str:
+def format_size(count: int) -> str:
     """Write *count* bytes in the notation of a pipeline file, in the largest whole unit."""
     for unit, width in sorted(_BYTES.items(), key=lambda item: -item[1]):
         if unit not in ("", "B") and count and count % width == 0:
@@ -89,15 +89,15 @@ def size_text(count: int) -> str:
     return str(count)
 
 
-def _duration_setting(value: object, info: ValidationInfo) -> float:
+def _validate_duration(value: object, info: ValidationInfo) -> float:
     """Accept seconds as a number from code, but only with a unit from a pipeline file."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and info.context is None and value >= 0:  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]
-    return duration(value)
+    return parse_duration(value)
 
 
-def beside_the_pipeline(value: Path, info: ValidationInfo) -> Path:
+def resolve_path(value: Path, info: ValidationInfo) -> Path:
     """Return *value* as an absolute path, relative to the pipeline's folder in *info*.
 
     Raise :class:`ValueError` for a path that no file system can hold.
@@ -111,30 +111,30 @@ def beside_the_pipeline(value: Path, info: ValidationInfo) -> Path:
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError as error:
-        raise ValueError("is not a path: it holds half a character") from error
+        raise ValueError("is not a path: it contains half of a surrogate pair") from error
     if b"\0" in encoded:
-        raise ValueError("is not a path: it holds a NUL character")
+        raise ValueError("is not a path: it contains a NUL character")
     return Path(path)
 
 
-def _schema(title: str, *types: str) -> WithJsonSchema:
+def _json_schema(title: str, *types: str) -> WithJsonSchema:
     schema: dict[str, Any] = {"title": title, "type": list(types)}
     return WithJsonSchema(schema)
 
 
-Duration = Annotated[float, BeforeValidator(_duration_setting), _schema(DURATION, "string")]
+Duration = Annotated[float, BeforeValidator(_validate_duration), _json_schema(DURATION, "string")]
 """Seconds, written as ``200ms``, ``5s``, ``1m``, ``24h`` or ``7d`` in a pipeline file.
 
 A bare number is refused there, because its unit is unclear. Code may pass seconds.
 """
 
-Size = Annotated[int, BeforeValidator(size), _schema(SIZE, "string", "integer")]
+Size = Annotated[int, BeforeValidator(parse_size), _json_schema(SIZE, "string", "integer")]
 """Bytes, written as ``512``, ``64KiB``, ``10MB`` or ``1GiB`` in a pipeline file."""
 
-Rate = Annotated[float, BeforeValidator(rate), _schema("rate", "string")]
+Rate = Annotated[float, BeforeValidator(parse_rate), _json_schema("rate", "string")]
 """A number per second, written as ``500/s``, ``30/m`` or ``10/h`` in a pipeline file."""
 
-LocalPath = Annotated[Path, AfterValidator(beside_the_pipeline), _schema("path", "string")]
+LocalPath = Annotated[Path, AfterValidator(resolve_path), _json_schema("path", "string")]
 """An absolute path. A relative one is taken from the pipeline file's folder.
 
 So a pipeline means the same files from any working directory. Symbolic links

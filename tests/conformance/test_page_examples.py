@@ -118,7 +118,7 @@ class TestChoosyWriter(Refusing):
         ack = RecordingAck(batch)
         writer.write(batch, ack)
         assert [(str(error), offset) for error, offset in ack.failures] == [
-            ("ChoosyWriter does not accept it", 1)
+            ("ChoosyWriter does not accept this message", 1)
         ]
 
 

@@ -712,7 +712,7 @@ MENDS = (
     Mend(
         "a client that can never send again is told",
         "queue/ordered_sender.py",
-        "            self._fatal = found\n",
+        "            self._fatal_error = found\n",
         "            pass\n",
         "queue/test_ordered_sender.py",
         ("test_a_client_that_can_never_send_again_is_told",),

@@ -240,7 +240,7 @@ def test_init_touches_no_other_table(
     postgres.execute("CREATE TABLE orders (id int)")
     assert app.execute(["outbox", "init", "--run", "--table", "orders"]) == 3
     told = capsys.readouterr().err
-    assert "there is a table public.orders, but it is not an outbox" in told
+    assert "the table public.orders is not an outbox" in told
     assert 'column "create_time" does not exist' in told
     assert postgres.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
 
@@ -427,13 +427,13 @@ def test_a_term_that_begins_in_the_meantime_is_left_alone(
     opened()
     mark(outbox, GHOST, 1, 2)
     with connect(outbox.dsn) as connection:
-        found = resetting.marks(connection, "outbox")
+        found = resetting.read_marks(connection, "outbox")
         assert (found.rows_of_ended_leaders, found.kept_rows) == ({GHOST: 2}, 0)
         reader = opened()
         assert ids(reader.poll(5)) == [1, 2]
         with pytest.raises(ActionRefused, match=r"another term of public\.outbox has begun"):
             resetting.end_term(connection, found)
-        assert resetting.reset(connection, found.table, [*found.rows_of_ended_leaders]) == 0
+        assert resetting.clear_marks(connection, found.table, [*found.rows_of_ended_leaders]) == 0
     assert None not in leaders(outbox)
 
 
@@ -467,10 +467,10 @@ def test_a_look_beside_a_start_takes_no_living_leader_for_a_dead_one(
         assert ids(started[0].poll(5)) == [1, 2]
 
     with connect(outbox.dsn) as connection:
-        found = resetting.marks(
+        found = resetting.read_marks(
             cast("Connection", Interrupted(connection, number, start)), "outbox"
         )
-        resetting.reset(connection, found.table, [*found.rows_of_ended_leaders])
+        resetting.clear_marks(connection, found.table, [*found.rows_of_ended_leaders])
     assert len(started) == 1
     assert None not in leaders(outbox)
 
@@ -499,12 +499,12 @@ def test_reset_waits_for_a_row_and_looks_again(outbox: Database) -> None:
     insert(outbox)
     mark(outbox, GHOST, 1)
     with connect(outbox.dsn) as connection, psycopg.connect(outbox.dsn) as rival:
-        found = resetting.marks(connection, "outbox")
+        found = resetting.read_marks(connection, "outbox")
         other = UUID(int=8)
         rival.execute("UPDATE outbox SET leader_id = %s", [other])
         done: list[int] = []
         thread = Thread(
-            target=lambda: done.append(resetting.reset(connection, found.table, [GHOST]))
+            target=lambda: done.append(resetting.clear_marks(connection, found.table, [GHOST]))
         )
         thread.start()
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
@@ -544,7 +544,7 @@ def test_drop_refuses_rows_that_are_not_delivered(
     for words in (["drop"], ["drop", "--yes"]):
         assert app.execute(["outbox", *words]) == 1
         told = capsys.readouterr().err
-        assert "public.outbox holds 3 rows that are not delivered yet" in told
+        assert "public.outbox contains 3 undelivered rows" in told
         assert "--force" in told
     assert outbox.execute(THERE) == ALL
     assert remaining(outbox) == [1, 2, 3]
@@ -631,7 +631,7 @@ def test_rows_that_come_while_drop_asks_are_not_lost(outbox: Database) -> None:
 
         def drop() -> None:
             try:
-                removal.drop(connection, found, table=True, force=False)
+                removal.drop_objects(connection, found, table=True, force=False)
             except ActionRefused as error:
                 done.append(error)
 

@@ -12,7 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 from queue_tools import PATIENCE, Seen, dead_letters, fresh, receive_until, until
 
 from transporter.queue import QueueConsumer, QueueMessage, QueueProducer, Tracker
-from transporter.queue.markers import Start, encode
+from transporter.queue.markers import Start, encode_marker
 from transporter.queue.message import ORIGIN_OFFSET, ORIGIN_TOPIC, REASON, REDELIVERIES, TIME
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def test_a_new_tracker_comes_to_the_same_state(kafka_broker: Broker) -> None:
 def contents(tracker: Tracker) -> list[tuple[Any, bytes | None, int]]:
     """Return the messages that *tracker* has in progress: id, value and place of the Start."""
     return sorted(
-        (each.id, each.held.value, each.held.start)
+        (each.id, each.message.value, each.message.start)
         for assigned in tracker._assigned.values()
         for each in assigned.progress
     )
@@ -284,7 +284,7 @@ def test_clocks_an_hour_apart_change_nothing(kafka_broker: Broker, hours: int) -
     with Tracker(settings) as tracker, QueueConsumer(settings, "q") as consumer:
         until(lambda: tracker.metrics().partitions == 2, "assigned")
         raw.produce(settings.queue_topic, b"sent", "q", timestamp=now)
-        raw.produce(settings.markers_topic, encode(begun), partition=0, timestamp=now)
+        raw.produce(settings.markers_topic, encode_marker(begun), partition=0, timestamp=now)
         raw.flush()
         began, late = time.monotonic(), {}
 

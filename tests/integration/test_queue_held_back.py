@@ -15,7 +15,7 @@ from queue_tools import PATIENCE, fresh, until
 
 from transporter.queue import QueueConsumer, QueueProducer, Tracker
 from transporter.queue.inspection import stats
-from transporter.queue.markers import End, Start, encode
+from transporter.queue.markers import End, Start, encode_marker
 from transporter.queue.transactions import WRITER, end_transaction
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transporter.queue import QueueSettings
 
 pytestmark = pytest.mark.kafka
-BEGUN = encode(Start("q", 0, (7,), 60_000, (b"late",), (b"",)))
+BEGUN = encode_marker(Start("q", 0, (7,), 60_000, (b"late",), (b"",)))
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def stuck(settings: QueueSettings, topic: str, name: str, says: str = "") -> Ite
     producer.init_transactions(PATIENCE)
     producer.begin_transaction()
     headers = [(WRITER, says.encode())] if says else None
-    producer.produce(topic, encode(End(0, ())), partition=0, headers=headers)
+    producer.produce(topic, encode_marker(End(0, ())), partition=0, headers=headers)
     producer.flush()
     try:
         yield producer

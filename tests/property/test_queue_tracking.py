@@ -111,7 +111,7 @@ class Tracker(RuleBasedStateMachine):
                 self.model[each] = replace(self.model[each], deadline=self.now + 1)
             return
         without = {each: known for each, known in self.model.items() if each not in ids}
-        assert self.real.low_without(ids) == self.low(without)
+        assert self.real.low_offset_without(ids) == self.low(without)
         self.real.drop(ids)
         self.model = without
         for partition, offset in ids:
@@ -137,7 +137,7 @@ class Tracker(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """Compare with another tracker that reads the topic from the committed offset."""
-        low = self.real.low
+        low = self.real.low_offset
         fresh = InProgress(low, slack=self.slack)
         for offset, marker in enumerate(self.topic[low:], start=low):
             fresh.apply(offset, marker, self.now)
@@ -146,7 +146,7 @@ class Tracker(RuleBasedStateMachine):
         self.real = fresh
         # Deadlines start again: adopt those of the new tracker for the model.
         self.model = {
-            each.id: replace(self.model[each.id], deadline=each.held.deadline) for each in fresh
+            each.id: replace(self.model[each.id], deadline=each.message.deadline) for each in fresh
         }
         assert all(known.deadline >= self.now for known in self.model.values())
 
@@ -155,11 +155,11 @@ class Tracker(RuleBasedStateMachine):
         """Return the messages that *progress* would redeliver, with their reasons."""
         return {
             each.id: (
-                each.held.queue,
-                each.held.value,
-                each.held.headers,
-                each.held.start,
-                each.held.nack and (each.held.nack.reason, each.held.nack.released),
+                each.message.queue,
+                each.message.value,
+                each.message.headers,
+                each.message.start,
+                each.message.nack and (each.message.nack.reason, each.message.nack.released),
             )
             for each in progress
         }
@@ -176,11 +176,11 @@ class Tracker(RuleBasedStateMachine):
         assert {each.id for each in self.real} == set(self.model)
         for each in self.real:
             known = self.model[each.id]
-            held = each.held
+            held = each.message
             assert (held.start, held.deadline) == (known.start, known.deadline)
             assert (held.queue, held.value, held.headers) == known.content
             assert (held.nack is None) == (known.nack is None)
-        assert self.real.low == self.low(self.model)
+        assert self.real.low_offset == self.low(self.model)
         due = any(known.deadline <= self.now for known in self.model.values())
         assert self.real.has_due(self.now) == due
         if self.model:

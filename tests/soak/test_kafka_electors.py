@@ -141,7 +141,7 @@ def test_a_topic_that_two_elections_share_is_refused(kafka_election: dict[str, A
         watch.leader()
         other = watch.add(elector(name="payments", **kafka_election))
         until(lambda: other.error, "the other one refuses")
-        assert "used for the election of orders" in str(other.error)
+        assert "the election of orders also uses it" in str(other.error)
         assert first.leads
 
 

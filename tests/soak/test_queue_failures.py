@@ -18,7 +18,7 @@ from transporter.queue.failures import (
     TopicsMissing,
     UnknownMarker,
 )
-from transporter.queue.markers import End, Start, encode
+from transporter.queue.markers import End, Start, encode_marker
 
 if TYPE_CHECKING:
     from services.kafka import Broker
@@ -176,9 +176,9 @@ def test_markers_that_retention_took_unread_are_told(
     """A tracker that was away for too long reports and counts the lost markers."""
     settings = fresh(kafka_broker, partitions=1, redeliver_after=60.0)
     with Tracker(settings) as first:
-        write(settings, encode(start(1)))
+        write(settings, encode_marker(start(1)))
         until(lambda: first.metrics().in_progress == 1, "begun")
-    write(settings, *[encode(End(0, (9,)))] * 5)
+    write(settings, *[encode_marker(End(0, (9,)))] * 5)
     cut(kafka_broker, settings.markers_topic, 4)
     with Tracker(settings) as second:
         until(lambda: second.metrics().lost == 4, "told")
@@ -204,9 +204,9 @@ def test_what_is_no_marker_is_told_and_passed(
 ) -> None:
     """A bad record is reported and skipped, and stops no tracker."""
     settings = fresh(kafka_broker, partitions=1)
-    damaged = bytearray(encode(start(1)))
+    damaged = bytearray(encode_marker(start(1)))
     damaged[-1] ^= 1
-    write(settings, b"hello", b"", bytes(damaged), encode(start(2)))
+    write(settings, b"hello", b"", bytes(damaged), encode_marker(start(2)))
     with Tracker(settings) as tracker:
         until(lambda: tracker.metrics().in_progress == 1, "the good one is seen")
         assert tracker.metrics().refused == 3
@@ -216,7 +216,7 @@ def test_what_is_no_marker_is_told_and_passed(
 def test_a_marker_of_a_newer_version_stops_a_tracker(kafka_broker: Broker) -> None:
     """The error has the marker's place and the remedy, because a skip could lose a message."""
     settings = fresh(kafka_broker, partitions=1)
-    newer = bytearray(encode(start(1)))
+    newer = bytearray(encode_marker(start(1)))
     newer[3] = 2
     write(settings, bytes(newer))
     tracker = Tracker(settings)
@@ -243,7 +243,7 @@ def test_a_message_too_large_for_its_topic_holds_up_no_other(kafka_broker: Broke
     raw = Producer(
         {"bootstrap.servers": settings.bootstrap_servers, "message.max.bytes": 2_000_000}
     )
-    raw.produce(settings.markers_topic, encode(large), partition=0)
+    raw.produce(settings.markers_topic, encode_marker(large), partition=0)
     raw.flush()
     raw.close()
     with Tracker(settings) as tracker, QueueConsumer(settings, "q") as consumer:

@@ -12,7 +12,7 @@ from queue_tools import PATIENCE, Seen, fresh, receive_until, until
 
 from transporter.queue import QueueConsumer, QueueMessage, QueueProducer, Tracker
 from transporter.queue.failures import QueueError, QueueFault
-from transporter.queue.markers import End, Start, encode
+from transporter.queue.markers import End, Start, encode_marker
 from transporter.queue.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -104,13 +104,13 @@ def test_an_ack_behind_an_open_transaction_counts(kafka_broker: Broker) -> None:
     begun = Start("q", 0, (1, 2), 1000, (b"acked", b"dropped"), (b"", b""))
     with Tracker(settings) as tracker:
         until(lambda: tracker.metrics().partitions == 1, "assigned")
-        plain.produce(settings.markers_topic, encode(begun), partition=0)
+        plain.produce(settings.markers_topic, encode_marker(begun), partition=0)
         plain.flush()
         until(lambda: tracker.metrics().in_progress == 2, "seen")
         stuck.begin_transaction()
-        stuck.produce(settings.markers_topic, encode(End(0, (9,))), partition=0)
+        stuck.produce(settings.markers_topic, encode_marker(End(0, (9,))), partition=0)
         stuck.flush()
-        plain.produce(settings.markers_topic, encode(End(0, (1,))), partition=0)
+        plain.produce(settings.markers_topic, encode_marker(End(0, (1,))), partition=0)
         plain.flush()
         time.sleep(2.0)
         assert tracker.metrics().redelivered == 0

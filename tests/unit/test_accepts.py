@@ -67,7 +67,7 @@ def test_what_is_accepted_is_written_as_one_batch() -> None:
 @pytest.mark.parametrize(
     ("data", "kind", "text"),
     [
-        ("no", Rejected, "Choosy does not accept it"),
+        ("no", Rejected, "Choosy does not accept this message"),
         ("why", Rejected, "it has no customer"),
         ("odd", ValueError, "what is this?"),
     ],
@@ -145,4 +145,7 @@ def test_a_route_parks_what_its_writer_does_not_accept(tmp_path: Path) -> None:
     assert offsets(tmp_path / "out.jsonl") == [0, 2, 4]
     folder = route_folder(tmp_path / "log", "out")
     reasons = {offset: ParkedStore.read_entry(folder, offset).reason.error for offset in (1, 3)}
-    assert reasons == {1: "ChoosyWriter does not accept it", 3: "this one has no customer"}
+    assert reasons == {
+        1: "ChoosyWriter does not accept this message",
+        3: "this one has no customer",
+    }

@@ -268,7 +268,7 @@ def test_the_login_user_counts_where_it_is_set(
     (tmp_path / "42").mkdir()
     if content is not None:
         (tmp_path / "42" / "loginuid").write_text(content)
-    found = Operator.of(42, 0, tmp_path)
+    found = Operator.of_process(42, 0, tmp_path)
     assert found.loginuid == login
     assert found.fields()["known_by"] == ("uid" if login is None else "loginuid")
     assert found.uid == 0

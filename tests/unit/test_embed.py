@@ -245,7 +245,7 @@ def test_it_is_used_once(tmp_path: Path) -> None:
     with pipeline:
         pipeline.wait(PATIENCE)
     pipeline.stop()
-    with pytest.raises(RuntimeError, match="was started before"):
+    with pytest.raises(RuntimeError, match="was already started"):
         pipeline.start()
 
 

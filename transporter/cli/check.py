@@ -150,10 +150,10 @@ def _summary(pipeline: Pipeline) -> dict[str, Any]:
 
 def _write_summary(pipeline: Pipeline) -> None:
     from transporter.pipeline.retention_config import history_text  # noqa: PLC0415 - imports pydantic
-    from transporter.units import size_text  # noqa: PLC0415 - the same
+    from transporter.units import format_size  # noqa: PLC0415 - the same
 
     log = pipeline.log
-    cut = f"(segments of {size_text(log.segment_bytes)}, {log.compression})"
+    cut = f"(segments of {format_size(log.segment_bytes)}, {log.compression})"
     write(printable(f"{pipeline.name} is valid: {pipeline.file}"))
     rows = [
         *(["reader", each.name, each.adaptor] for each in pipeline.readers),

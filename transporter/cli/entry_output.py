@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.bytes_as_json import text_of
+from transporter.bytes_as_json import text_or_base64
 from transporter.cli.output import printable, write, write_table
 from transporter.errors import TransporterError
 
@@ -46,12 +46,12 @@ def message_json(message: Message) -> dict[str, Any]:
         "namespace": message.namespace,
         "op": message.op,
         "phase": message.phase,
-        "key": text_of(message.key),
+        "key": text_or_base64(message.key),
         "timestamp": time_text(message.timestamp),
         "source_id": message.source_id,
         "content_type": message.content_type,
-        "headers": [[name, text_of(value)] for name, value in message.headers],
-        "data": text_of(message.data),
+        "headers": [[name, text_or_base64(value)] for name, value in message.headers],
+        "data": text_or_base64(message.data),
     }
 
 
@@ -159,7 +159,7 @@ def note_dropped(count: int, first: int, last: int) -> None:
 
 def display_text(data: bytes | None) -> str:
     """Return *data* as text for people, truncated if it is long."""
-    text = text_of(data)
+    text = text_or_base64(data)
     return _truncate(
         "null" if text is None else text if isinstance(text, str) else json.dumps(text)
     )

@@ -95,14 +95,14 @@ def init(  # noqa: PLR0913 - one argument an option
 
 
 def _create(place: OutboxLocation, *, as_json: bool) -> None:
-    from transporter.outbox.creation import create, create_trigger  # noqa: PLC0415 - imports psycopg
+    from transporter.outbox.creation import create_table, create_trigger  # noqa: PLC0415 - imports psycopg
     from transporter.outbox.database import connect  # noqa: PLC0415
 
     with connect(place.dsn) as connection:
         if place.routed:
             name, created = create_trigger(connection, place.table, place.channel), False
         else:
-            name, created = create(connection, place.table, place.channel, place.columns)
+            name, created = create_table(connection, place.table, place.channel, place.columns)
     if as_json:
         write_json({"table": name, "created": created, "channel": place.channel})
         return
@@ -250,7 +250,7 @@ def reset(  # noqa: PLR0913 - one argument an option
 
     place = resolve_outbox(pipeline, reader, dsn, table, column)
     with connect(place.dsn) as connection:
-        found = resetting.marks(connection, place.table, place.columns)
+        found = resetting.read_marks(connection, place.table, place.columns)
         rows = sum(found.rows_of_ended_leaders.values()) + (found.kept_rows if end_term else 0)
         ending = end_term and found.last is not None
         if (rows or ending) and not yes:
@@ -259,7 +259,9 @@ def reset(  # noqa: PLR0913 - one argument an option
         if ending and found.last is not None:
             resetting.end_term(connection, found)
             leaders.append(found.last.leader)
-        done = resetting.reset(connection, found.table, leaders, place.columns) if leaders else 0
+        done = (
+            resetting.clear_marks(connection, found.table, leaders, place.columns) if leaders else 0
+        )
     _report_reset(found, done, ended=ending, as_json=as_json)
 
 
@@ -341,7 +343,7 @@ def drop(  # noqa: PLR0913 - one argument an option
             lost = f", and lose its {found.rows:,} rows" if whole and found.rows else ""
             question = f"Drop {_join_parts(parts)} of {found.table.name}{lost}?"
             confirm(question)
-        rows = removal.drop(connection, found, table=whole, force=force) if parts else 0
+        rows = removal.drop_objects(connection, found, table=whole, force=force) if parts else 0
     if as_json:
         write_json({"table": found.table.name, "dropped": parts, "rows": rows})
         return

@@ -363,19 +363,21 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def _as_json(message: QueueMessage, ours: Headers) -> dict[str, Any]:
-    from transporter.bytes_as_json import text_of  # noqa: PLC0415 - only here
+    from transporter.bytes_as_json import text_or_base64  # noqa: PLC0415 - only here
 
     found = {
         "partition": message.id[0],
         "offset": message.id[1],
-        "key": text_of(message.key),
-        "value": text_of(message.value),
-        "headers": [[name, text_of(value)] for name, value in message.headers],
+        "key": text_or_base64(message.key),
+        "value": text_or_base64(message.value),
+        "headers": [[name, text_or_base64(value)] for name, value in message.headers],
         "redeliveries": message.redeliveries,
         "sent": message.sent,
     }
     return (
-        {**found, "provenance": {name: text_of(value) for name, value in ours}} if ours else found
+        {**found, "provenance": {name: text_or_base64(value) for name, value in ours}}
+        if ours
+        else found
     )
 
 

@@ -108,7 +108,7 @@ def run_pipeline(
         printable_output,
         unfailing_stderr,
     )
-    from transporter.embed import assembled  # noqa: PLC0415 - imports the engine
+    from transporter.embed import assemble_engine  # noqa: PLC0415 - imports the engine
     from transporter.process_limits import raise_descriptor_limit  # noqa: PLC0415
 
     raise_descriptor_limit()
@@ -120,7 +120,7 @@ def run_pipeline(
                 log_format, live=live, hints=_hint_text(pipeline.log.dir), level=log_level
             ) as report,
             printable_output(),
-            assembled(pipeline, report, environ, fail_fast=fail_fast) as engine,
+            assemble_engine(pipeline, report, environ, fail_fast=fail_fast) as engine,
         ):
             gc.freeze()  # Imported modules stay, so exclude them from every collection.
             _until_stopped(engine, report, signals)

@@ -268,7 +268,7 @@ def _held(path: Path) -> Iterator[str]:
 def _operator(peer: socket.socket) -> Operator:
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
-    return Operator.of(pid, uid)
+    return Operator.of_process(pid, uid)
 
 
 def attach_control(engine: Engine, environ: Mapping[str, str], observe: Observer) -> None:

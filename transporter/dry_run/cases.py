@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from transporter.bytes_as_json import text_of
+from transporter.bytes_as_json import text_or_base64
 from transporter.dry_run.outcome import OutputRow
 from transporter.dry_run.routes import select_route, trial_routes
 from transporter.errors import EnvironmentFault
@@ -127,12 +127,12 @@ def _plain(message: Message) -> dict[str, Any]:
         "namespace": message.namespace,
         "op": message.op,
         "phase": message.phase,
-        "key": text_of(message.key),
+        "key": text_or_base64(message.key),
         "source_id": message.source_id,
         "timestamp": message.timestamp,
         "content_type": message.content_type,
-        "headers": {name: text_of(value) for name, value in message.headers},
-        "data": text_of(message.data),
+        "headers": {name: text_or_base64(value) for name, value in message.headers},
+        "data": text_or_base64(message.data),
         "base64": None if message.data is None else base64.b64encode(message.data).decode(),
     }
 
@@ -142,7 +142,7 @@ def _document(data: bytes | None) -> object:
     try:
         return json.loads(data or b"null")
     except (ValueError, RecursionError):
-        return text_of(data)
+        return text_or_base64(data)
 
 
 def _as_list(value: object) -> object:

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from transporter.log import format as layout
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.segment import write_segment
-from transporter.message import microseconds, size_of
+from transporter.message import batch_bytes, microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def _frames(entries: pa.RecordBatch, first: int, byte: int) -> Iterator[bytes]:
 
 
 def _parts(entries: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if entries.num_rows == 1 or size_of(entries) <= _FRAME_BYTES:
+    if entries.num_rows == 1 or batch_bytes(entries) <= _FRAME_BYTES:
         yield entries
         return
     half = entries.num_rows // 2

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.log.search import EntryFilter, matching
-from transporter.message import concat, size_of
+from transporter.message import batch_bytes, concat
 from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import parked_offsets
 
@@ -75,7 +75,7 @@ def _group_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     rows = size = 0
     for each in batches:
         held.append(each)
-        rows, size = rows + each.num_rows, size + size_of(each)
+        rows, size = rows + each.num_rows, size + batch_bytes(each)
         if rows >= _ROWS or size >= _BYTES:
             yield concat(held)
             held, rows, size = [], 0, 0

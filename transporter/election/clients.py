@@ -32,16 +32,16 @@ class Clients:
 
     def __init__(self, config: KafkaElection, on_error: Callable[[KafkaError], None]) -> None:
         self._topic = config.topic
-        common = _common(config) | {"error_cb": on_error}
+        common = _common_settings(config) | {"error_cb": on_error}
         reading = common | {
             "allow.auto.create.topics": False,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "group.id": config.group or config.topic,
         }
-        self.member = _create_client(config, Consumer, reading | _member(config))
+        self.member = _create_client(config, Consumer, reading | _member_settings(config))
         self.observer = _create_client(config, Consumer, reading | _OBSERVER)
-        self.producer = _create_client(config, Producer, common | _producer(config))
+        self.producer = _create_client(config, Producer, common | _producer_settings(config))
 
     def join(self, on_assign: Callable[..., None], on_revoke: Callable[..., None]) -> None:
         """Join the group. The callbacks run in ``member.poll``."""
@@ -74,17 +74,17 @@ class Clients:
     def abandon(self) -> list[threading.Thread]:
         """Start to close all clients without waiting, and return the closing threads."""
         self.producer.purge()
-        acts = {"member": self.member.close, "observer": self.observer.close}
+        closers = {"member": self.member.close, "observer": self.observer.close}
         threads = [
-            threading.Thread(target=act, name=f"elector-{name}", daemon=True)
-            for name, act in acts.items()
+            threading.Thread(target=closer, name=f"elector-{name}", daemon=True)
+            for name, closer in closers.items()
         ]
         for thread in threads:
             thread.start()
         return threads
 
 
-def _common(config: KafkaElection) -> dict[str, Any]:
+def _common_settings(config: KafkaElection) -> dict[str, Any]:
     return {
         "topic.metadata.refresh.interval.ms": 30_000,
         "reconnect.backoff.max.ms": 1000,
@@ -93,23 +93,23 @@ def _common(config: KafkaElection) -> dict[str, Any]:
         **config.client,
         "bootstrap.servers": config.bootstrap_servers,
         "socket.timeout.ms": _milliseconds(config.term, 2.0, 60.0),
-        "logger": ClientLog(__name__, config.without_secrets),
+        "logger": ClientLog(__name__, config.redact_secrets),
     }
 
 
-def _member(config: KafkaElection) -> dict[str, Any]:
-    session = _milliseconds(config.session, 1.0, 3600.0)
+def _member_settings(config: KafkaElection) -> dict[str, Any]:
+    session_ms = _milliseconds(config.session_seconds, 1.0, 3600.0)
     return {
         # A new candidate must not depose the leader.
         "partition.assignment.strategy": "cooperative-sticky",
-        "session.timeout.ms": session,
-        "heartbeat.interval.ms": min(3000, session // 10),
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": min(3000, session_ms // 10),
         # A candidate without pulses counts as gone, even while the client sends heartbeats.
-        "max.poll.interval.ms": session,
+        "max.poll.interval.ms": session_ms,
     }
 
 
-def _producer(config: KafkaElection) -> dict[str, Any]:
+def _producer_settings(config: KafkaElection) -> dict[str, Any]:
     return {
         "acks": "all",
         "enable.idempotence": True,
@@ -123,7 +123,7 @@ def _create_client(config: KafkaElection, kind: Callable[..., Any], values: dict
     try:
         return kind(values)
     except KafkaException as error:
-        text = config.without_values(error.args[0].str())
+        text = config.redact_values(error.args[0].str())
         place = f"the elector's topic {config.topic} at {config.bootstrap_servers}"
         raise EnvironmentFault(f"{place}: {text}; check the client settings") from None
 

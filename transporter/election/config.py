@@ -17,8 +17,7 @@ from pydantic import (
 )
 
 from transporter.election.elector import SoleElector
-from transporter.kafka.clients import Value, without_secrets
-from transporter.kafka.clients import without_values as redact_values
+from transporter.kafka.clients import Value, redact_secrets, redact_values
 from transporter.units import Duration
 
 if TYPE_CHECKING:
@@ -38,15 +37,15 @@ _BEATS: Final = 5
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 
 
-def _conninfo(dsn: SecretStr) -> SecretStr:
+def _validate_dsn(dsn: SecretStr) -> SecretStr:
     # Elections without PostgreSQL save the 20 ms of this import.
-    from transporter.postgres_dsn import parts_of  # noqa: PLC0415
+    from transporter.postgres_dsn import parse_dsn  # noqa: PLC0415
 
-    parts_of(dsn.get_secret_value())
+    parse_dsn(dsn.get_secret_value())
     return dsn
 
 
-Dsn = Annotated[SecretStr, AfterValidator(_conninfo)]
+Dsn = Annotated[SecretStr, AfterValidator(_validate_dsn)]
 """A PostgreSQL connection string, refused where libpq would misread it, and never quoted."""
 
 
@@ -103,19 +102,20 @@ class KafkaElection(_Election):
     """Further librdkafka settings: ``security.*``, ``sasl.*``, ``ssl.*`` …"""
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_settings(self) -> Self:
         unsafe = sorted(
             name for name in self.client if not _CLIENT.fullmatch(name) or name in _OWNED
         )
         if unsafe:
             raise ValueError(
-                f"client may not hold {', '.join(unsafe)}: the election relies on them; allowed "
-                "are security.*, sasl.*, ssl.*, socket.* but its time-out, client.*, broker.*, "
-                "reconnect.*, retry.* and metadata.*"
+                f"client may not contain {', '.join(unsafe)}: the election sets these itself; "
+                "allowed are security.*, sasl.*, ssl.*, socket.* (except socket.timeout.ms), "
+                "client.*, broker.*, reconnect.*, retry.* and metadata.*"
             )
         if self.heartbeat_interval > self.term / 2:
             raise ValueError(
-                "heartbeat may be at most half of term, or one lost heartbeat would fence"
+                "heartbeat may be at most half of term, because one lost heartbeat must not "
+                "fence the leader"
             )
         return self
 
@@ -125,22 +125,22 @@ class KafkaElection(_Election):
         return self.term / _BEATS if self.heartbeat is None else self.heartbeat
 
     @property
-    def session(self) -> float:
+    def session_seconds(self) -> float:
         """Seconds without a sign of life after which the group removes a member."""
         if self.session_timeout is not None:
             return self.session_timeout
         return min(max(self.term, _SHORTEST_SESSION), _LONGEST_SESSION)
 
-    def without_values(self, text: str) -> str:
+    def redact_values(self, text: str) -> str:
         """Redact the values of settings in *text*, because the client quotes refused values."""
         return redact_values(self.client, text)
 
-    def without_secrets(self, text: str) -> str:
+    def redact_secrets(self, text: str) -> str:
         """Redact the values of secret settings in *text*."""
-        return without_secrets(self.client, text)
+        return redact_secrets(self.client, text)
 
 
-def _kind(value: object) -> str | None:
+def _election_kind(value: object) -> str | None:
     if isinstance(value, dict):
         return value.get("kind")
     return "none" if value == "none" else getattr(value, "kind", None)
@@ -151,7 +151,7 @@ Election = Annotated[
     | Annotated[PostgresElection, Tag("postgres")]
     | Annotated[KafkaElection, Tag("kafka")],
     Discriminator(
-        _kind,
+        _election_kind,
         custom_error_type="election",
         custom_error_message="use none, or a mapping whose kind is postgres or kafka, "
         "such as {kind: postgres, term: 5s}",

@@ -75,6 +75,6 @@ class SoleElector:
         self._standing = Standing.CANDIDATE
 
 
-def patience(term: float) -> float:
+def answer_timeout(term: float) -> float:
     """Return the seconds that a pulse may wait for answers."""
     return min(0.2, term / 10)

@@ -24,13 +24,13 @@ def check_reachable(election: Election) -> str | None:
         EnvironmentFault: If the election is not possible with these settings, or not now.
     """
     if isinstance(election, KafkaElection):
-        return _topic(election)
+        return _check_topic(election)
     if isinstance(election, PostgresElection) and election.dsn is not None:
-        return _database(election.dsn.get_secret_value())
+        return _check_database(election.dsn.get_secret_value())
     return None
 
 
-def _topic(election: KafkaElection) -> str:
+def _check_topic(election: KafkaElection) -> str:
     from confluent_kafka import KafkaException  # noqa: PLC0415 - only where it is needed
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 
@@ -41,18 +41,18 @@ def _topic(election: KafkaElection) -> str:
         **election.client,
         "bootstrap.servers": election.bootstrap_servers,
         "allow.auto.create.topics": False,
-        "logger": ClientLog(__name__, election.without_secrets),
+        "logger": ClientLog(__name__, election.redact_secrets),
     }
     try:
         found = AdminClient(settings).list_topics(election.topic, _SECONDS).topics[election.topic]
     except KafkaException as error:
-        raise EnvironmentFault(f"{place}: {election.without_values(error.args[0].str())}") from None
+        raise EnvironmentFault(f"{place}: {election.redact_values(error.args[0].str())}") from None
     if found.error is not None:
-        raise EnvironmentFault(f"{place}: {found.error.str()}: create it, or correct `topic`")
-    return f"{place} is there"
+        raise EnvironmentFault(f"{place}: {found.error.str()}; create it, or correct `topic`")
+    return f"{place} exists"
 
 
-def _database(dsn: str) -> str:
+def _check_database(dsn: str) -> str:
     import psycopg  # noqa: PLC0415 - only where it is needed
 
     try:

@@ -24,12 +24,12 @@ from confluent_kafka import OFFSET_END, KafkaError
 from confluent_kafka import TopicPartition as Partition
 
 from transporter.election.clients import Clients
-from transporter.election.elector import Pulse, patience
-from transporter.election.lease import Lease, RecordKind, decode
+from transporter.election.elector import Pulse, answer_timeout
+from transporter.election.lease import Lease, RecordKind, decode_beat
 from transporter.election.state_machine import ElectionState, Observation, Standing, Transition
 from transporter.errors import EnvironmentFault
-from transporter.kafka.clients import may_pass
-from transporter.units import duration_text
+from transporter.kafka.clients import is_transient_auth_error
+from transporter.units import format_duration
 
 if TYPE_CHECKING:
     from transporter.election.config import KafkaElection
@@ -81,12 +81,12 @@ class KafkaElector:
         self._lease = Lease(name, self._candidate, config.term)
         self._clients: Clients | None = None
         self._assigned = self._listening = self._broken = self._closed = False
-        self._now = self._beat_at = -1.0
+        self._now = self._next_beat_at = -1.0
         self._foreign_record_at = -math.inf
         """Time of the last read of a record that was not written by an elector."""
-        self._awaited: int | None = None
+        self._awaited_number: int | None = None
         """Number of our last record that was not read back yet."""
-        self._changes: list[Transition] = []
+        self._transitions: list[Transition] = []
         self._problem = ""
         self._fault: EnvironmentFault | None = None
 
@@ -96,13 +96,13 @@ class KafkaElector:
             raise self._fault
         began = time.monotonic()
         self._now = now
-        self._changes = list(self._machine.pulse(now))
+        self._transitions = list(self._machine.pulse(now))
         if not self._closed:
-            self._take_part(self._open_clients(), now, began)
+            self._exchange_records(self._open_clients(), now, began)
         later = now + time.monotonic() - began
-        self._changes += self._machine.pulse(later, self._observation(later))
+        self._transitions += self._machine.pulse(later, self._observation(later))
         return Pulse(
-            self._machine.standing(later), tuple(self._changes), self._current_problem(later)
+            self._machine.standing(later), tuple(self._transitions), self._current_problem(later)
         )
 
     def standing(self, now: float) -> Standing:
@@ -130,20 +130,20 @@ class KafkaElector:
             self._clients.read_from_end()
         return self._clients
 
-    def _take_part(self, clients: Clients, now: float, began: float) -> None:
+    def _exchange_records(self, clients: Clients, now: float, began: float) -> None:
         clients.producer.poll(0)
         while (event := clients.member.poll(0)) is not None:  # Callbacks run in here.
             if (error := event.error()) is not None:
                 self._note_error(error)
         self._read_records(clients, now, began, 0)
         if self._write_record(clients, now):
-            self._read_records(clients, now, began, patience(self._config.term))
+            self._read_records(clients, now, began, answer_timeout(self._config.term))
 
     def _read_records(self, clients: Clients, now: float, began: float, seconds: float) -> None:
         """Read the available records, waiting for our own last one for *seconds* at most."""
         until = began + seconds
         for _ in range(_MOST):
-            left = until - time.monotonic() if self._awaited is not None else 0
+            left = until - time.monotonic() if self._awaited_number is not None else 0
             record = clients.observer.poll(max(0.0, left))
             if record is None:
                 return
@@ -159,51 +159,55 @@ class KafkaElector:
         elif error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
             self._note_error(error)
         else:
-            self._note_sign_of_life()
+            self._start_listening()
             if error is None:
                 self._apply_record(record.value(), record.offset())
 
-    def _note_sign_of_life(self) -> None:
+    def _start_listening(self) -> None:
         """Record the first sign of life. Records written before it may have been missed."""
         if not self._listening:
-            self._listening, self._awaited, self._problem = True, None, ""
+            self._listening, self._awaited_number, self._problem = True, None, ""
             self._lease.start_listening(self._now)
 
     def _apply_record(self, value: bytes | None, offset: int) -> None:
-        beat = decode(value)
+        beat = decode_beat(value)
         if beat is None:
             self._foreign_record_at = self._now
         elif beat.election != self._name:
             self._fault = EnvironmentFault(
-                f"{self._place}: is used for the election of {beat.election}, too; "
-                "give each election a topic and a group of its own"
+                f"{self._place}: the election of {beat.election} also uses it; "
+                "give each election its own topic and group"
             )
         else:
             self._problem = ""
             self._lease.apply(beat, offset, self._now)
-            if (beat.candidate, beat.number) == (self._candidate, self._awaited):
-                self._awaited = None
+            if (beat.candidate, beat.number) == (self._candidate, self._awaited_number):
+                self._awaited_number = None
 
     def _write_record(self, clients: Clients, now: float) -> bool:
         """Write a claim or a due heartbeat, and return whether a record is in flight."""
         kind = self._lease.next_kind(now) if self._assigned and self._listening else None
-        if kind is RecordKind.CLAIM or (kind is RecordKind.BEAT and now >= self._beat_at):
-            self._beat_at = now + self._config.heartbeat_interval
+        if kind is RecordKind.CLAIM or (kind is RecordKind.BEAT and now >= self._next_beat_at):
+            self._next_beat_at = now + self._config.heartbeat_interval
             beat = self._lease.next_record(kind, now)
             if clients.produce(beat.encode()):
-                self._awaited = beat.number
-        return self._awaited is not None
+                self._awaited_number = beat.number
+        return self._awaited_number is not None
 
     def _observation(self, now: float) -> Observation | None:
         """Return the observation of our standing in the partition and the group."""
         if not self._assigned:
-            return _not_holding(now, f"{self._place}: the group has not given us partition 0")
+            return _negative_observation(
+                now, f"{self._place}: the group has not assigned partition 0 to us"
+            )
         if not self._lease.is_ours:
-            return _not_holding(now, f"{self._place}: another has claimed the lease, or none has")
+            return _negative_observation(
+                now, f"{self._place}: another candidate has claimed the lease, or none has"
+            )
         proof = self._lease.proof_time(now)
         if proof is None:
             return None
-        return Observation(holding=True, asked=proof, why=f"{self._place}: the lease is ours")
+        return Observation(holding=True, asked_at=proof, why=f"{self._place}: the lease is ours")
 
     def _on_assign(self, member: Any, partitions: list[Partition]) -> None:  # noqa: ANN401
         for each in partitions:
@@ -217,9 +221,11 @@ class KafkaElector:
     def _on_revoke(self, member: Any, partitions: list[Partition]) -> None:  # noqa: ANN401
         if any(each.partition == 0 for each in partitions):
             self._assigned = False
-            why = f"{self._place}: the group has taken partition 0 away"
+            why = f"{self._place}: the group has revoked partition 0"
             # Before the resignation is written, so that two never lead at the same moment.
-            self._changes += self._machine.pulse(self._now, _not_holding(self._now, why))
+            self._transitions += self._machine.pulse(
+                self._now, _negative_observation(self._now, why)
+            )
             if self._clients is not None:
                 self._resign(self._clients, self._now)
         member.incremental_unassign(partitions)
@@ -231,22 +237,22 @@ class KafkaElector:
     def _current_problem(self, now: float) -> str:
         """Return the problem. Foreign records in the topic count as one for a term."""
         if not self._problem and now < self._foreign_record_at + self._config.term:
-            return f"{self._place}: contains a record that no elector wrote; it was skipped"
+            return f"{self._place}: skipped a record that no elector wrote"
         return self._problem
 
     def _note_error(self, error: KafkaError) -> None:
-        text = f"{self._place}: {self._config.without_values(error.str())} ({error.name()})"
+        text = f"{self._place}: {self._config.redact_values(error.str())} ({error.name()})"
         if error.code() in _MISSING:
             text += "; create the topic with one partition"
         if error.code() == KafkaError.INVALID_SESSION_TIMEOUT:
-            session = duration_text(self._config.session)
+            session = format_duration(self._config.session_seconds)
             text += (
                 f"; the brokers do not allow a session_timeout of {session}: see their "
                 "group.min.session.timeout.ms and group.max.session.timeout.ms"
             )
         self._problem = text
         self._broken |= error.fatal()
-        if error.code() in _FAULTS and not may_pass(error):
+        if error.code() in _FAULTS and not is_transient_auth_error(error):
             self._fault = EnvironmentFault(f"{text}; check rights and settings")
 
     @property
@@ -254,5 +260,5 @@ class KafkaElector:
         return f"the elector's topic {self._config.topic} at {self._config.bootstrap_servers}"
 
 
-def _not_holding(now: float, why: str) -> Observation:
-    return Observation(holding=False, asked=now, why=why)
+def _negative_observation(now: float, why: str) -> Observation:
+    return Observation(holding=False, asked_at=now, why=why)

@@ -60,7 +60,7 @@ class Beat:
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
 
 
-def decode(value: bytes | None) -> Beat | None:
+def decode_beat(value: bytes | None) -> Beat | None:
     """Return the beat in *value*, or ``None`` if it was not written by an elector."""
     try:
         found = json.loads(value) if value and len(value) <= _LONGEST else None
@@ -85,8 +85,8 @@ class Lease:
         """Take part in *election* as *candidate*, a name that is never used again."""
         self._election, self._candidate, self._term = election, candidate, term
         self._number = 0
-        self._sent: OrderedDict[int, float] = OrderedDict()
-        self._proved = self._former_until = -math.inf
+        self._send_times: OrderedDict[int, float] = OrderedDict()
+        self._proved_at = self._former_until = -math.inf
         self._reset(math.inf)
 
     def start_listening(self, now: float) -> None:
@@ -95,81 +95,83 @@ class Lease:
 
     def _reset(self, since: float) -> None:
         self._listening_since = since
-        self._holder = _NO_CLAIM
+        self._last_claim = _NO_CLAIM
         """Offset of the last claim."""
-        self._holder_until = -math.inf
+        self._last_claim_until = -math.inf
         """Time until which the last claim's author may consider itself the leader."""
-        self._pending: int | None = None
+        self._pending_claim: int | None = None
         """Number of our claim that was not read back yet."""
-        self._mine: int | None = None
-        self._eager = True
+        self._own_claim: int | None = None
+        self._may_claim_at_once = True
 
     def apply(self, beat: Beat, offset: int, now: float) -> None:
         """Apply the record at *offset*, which was read at *now*."""
         claim = offset if beat.kind is RecordKind.CLAIM else beat.claim
-        if claim < self._holder:
+        if claim < self._last_claim:
             return  # Void: its author had not yet read the claim that supersedes its own.
-        if claim > self._holder:
+        if claim > self._last_claim:
             self._start_claim(claim, beat)
         resigned = beat.kind is RecordKind.RESIGN
-        self._holder_until = -math.inf if resigned else now + self._term
-        if claim == self._mine:
-            self._proved = max(self._proved, self._sent.pop(beat.number, -math.inf))
+        self._last_claim_until = -math.inf if resigned else now + self._term
+        if claim == self._own_claim:
+            self._proved_at = max(self._proved_at, self._send_times.pop(beat.number, -math.inf))
 
     def _start_claim(self, claim: int, beat: Beat) -> None:
-        self._former_until = max(self._former_until, self._holder_until)
-        self._holder, self._mine = claim, None
-        if (beat.candidate, beat.number) == (self._candidate, self._pending):
-            self._mine, self._pending = claim, None
+        self._former_until = max(self._former_until, self._last_claim_until)
+        self._last_claim, self._own_claim = claim, None
+        if (beat.candidate, beat.number) == (self._candidate, self._pending_claim):
+            self._own_claim, self._pending_claim = claim, None
 
     def note_assignment(self) -> None:
         """Record that the group has just assigned us the partition, so that we claim at once."""
-        self._eager = True
+        self._may_claim_at_once = True
 
     def next_kind(self, now: float) -> RecordKind | None:
         """Return the kind of record that an assigned candidate writes next; ``None``: none yet.
 
         A claim that does not come back within a term is repeated.
         """
-        if self._mine is not None:
+        if self._own_claim is not None:
             return RecordKind.BEAT
-        if self._pending is not None:
-            waits = now < self._sent.get(self._pending, -math.inf) + self._term
+        if self._pending_claim is not None:
+            waits = now < self._send_times.get(self._pending_claim, -math.inf) + self._term
             return None if waits else RecordKind.CLAIM
-        silent = now >= max(self._free_at, self._holder_until)
+        silent = now >= max(self._free_at, self._last_claim_until)
         listening = now >= self._listening_since
-        return RecordKind.CLAIM if listening and (self._eager or silent) else None
+        return RecordKind.CLAIM if listening and (self._may_claim_at_once or silent) else None
 
     def next_record(self, kind: RecordKind, now: float) -> Beat:
         """Return the record to write. *now* must lie before it is handed to a client."""
         self._number += 1
         if kind is RecordKind.CLAIM:
-            self._pending, self._eager = self._number, False
-        self._sent[self._number] = now
+            self._pending_claim, self._may_claim_at_once = self._number, False
+        self._send_times[self._number] = now
         # A record that comes back later than that proves nothing (Invariant 17).
-        while self._sent and next(iter(self._sent.values())) <= now - self._term:
-            self._sent.popitem(last=False)
-        claim = _NO_CLAIM if kind is RecordKind.CLAIM or self._mine is None else self._mine
+        while self._send_times and next(iter(self._send_times.values())) <= now - self._term:
+            self._send_times.popitem(last=False)
+        claim = _NO_CLAIM
+        if kind is not RecordKind.CLAIM and self._own_claim is not None:
+            claim = self._own_claim
         return Beat(self._election, self._candidate, claim, self._number, kind)
 
     def resign(self, now: float) -> Beat | None:
         """Drop our claim and return the resignation to write, if we had a claim."""
-        beat = None if self._mine is None else self.next_record(RecordKind.RESIGN, now)
-        self._mine = self._pending = None
-        self._proved = -math.inf
+        beat = None if self._own_claim is None else self.next_record(RecordKind.RESIGN, now)
+        self._own_claim = self._pending_claim = None
+        self._proved_at = -math.inf
         return beat
 
     @property
     def is_ours(self) -> bool:
         """Whether the last claim in the partition is ours."""
-        return self._mine is not None
+        return self._own_claim is not None
 
     def proof_time(self, now: float) -> float | None:
         """Return the time from which the lease is proved ours, or ``None`` if it is not yet.
 
         The lease lasts for a term from that time, and no longer.
         """
-        return self._proved if self._mine is not None and now >= self._free_at else None
+        return self._proved_at if self._own_claim is not None and now >= self._free_at else None
 
     @property
     def _free_at(self) -> float:

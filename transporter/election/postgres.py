@@ -27,11 +27,11 @@ from uuid import uuid4
 from psycopg import OperationalError
 from psycopg.conninfo import conninfo_attempts, conninfo_to_dict, make_conninfo
 
-from transporter.election.elector import Pulse, patience
+from transporter.election.elector import Pulse, answer_timeout
 from transporter.election.session import Session, SessionLost
 from transporter.election.state_machine import ElectionState, Observation, Standing, StandingChange
 from transporter.errors import EnvironmentFault
-from transporter.units import duration_text
+from transporter.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,15 +93,15 @@ class PostgresElector:
         """Keep the settings without connecting. *term* is in seconds."""
         self._name, self._term, self._jitter = name, term, jitter
         self._key = str(lock_key(name))
-        self._mark = uuid4().hex
+        self._session_mark = uuid4().hex
         self._machine = ElectionState(term)
         self._dsn = dsn
         self._session: Session | None = None
         self._pid = ""
         """Process id of the server's backend, once the session is prepared."""
-        self._asked: float | None = None
+        self._asked_at: float | None = None
         """Time of the query that is not answered yet."""
-        self._opened = self._due = -1.0
+        self._opened_at = self._due_at = -1.0
         self._failures = 0
         self._problem = ""
         self._fault: EnvironmentFault | None = None
@@ -115,7 +115,7 @@ class PostgresElector:
         changed = self._machine.pulse(now)
         if changed:
             self._drop_session()  # Fenced: free our lock for the next candidate.
-        observation = self._observe(now, began + patience(self._term))
+        observation = self._observe(now, began + answer_timeout(self._term))
         later = now + time.monotonic() - began
         behind = self._machine.pulse(later, observation)
         if behind and behind[-1].change is StandingChange.FENCED:
@@ -138,77 +138,77 @@ class PostgresElector:
         except SessionLost as lost:
             self._drop_session()
             self._note_failure(lost, now)
-            return Observation(holding=False, asked=now, why=self._problem)
+            return Observation(holding=False, asked_at=now, why=self._problem)
 
     def _note_failure(self, lost: SessionLost, now: float) -> None:
         self._problem = f"{self._place}: {lost.problem}"
         self._failures += 1
         wait = min(self._term / _TRIES * 2 ** min(self._failures - 1, 8), self._term)
-        self._due = now + min(wait, _LONGEST_BACKOFF) * (0.5 + self._jitter() / 2)
+        self._due_at = now + min(wait, _LONGEST_BACKOFF) * (0.5 + self._jitter() / 2)
         if lost.sqlstate == _UNKNOWN_SETTING:
             self._fault = EnvironmentFault(
-                f"{self._place}: the server has no idle_session_timeout, which frees the lock of "
-                "a leader that is gone; use PostgreSQL 14 or newer, or another elector"
+                f"{self._place}: the server does not support idle_session_timeout, which frees "
+                "the lock of a dead leader; use PostgreSQL 14 or newer, or another elector"
             )
 
     def _advance(self, now: float, until: float) -> Observation | None:
         session = self._session
         if session is None:
-            if now < self._due or self._closed:
+            if now < self._due_at or self._closed:
                 return None
-            session = self._open(now)
-        if not session.wait_connected(until):
-            self._raise_if_overdue(now, self._opened, "no connection was established")
+            session = self._open_session(now)
+        if not session.wait_until_connected(until):
+            self._raise_if_overdue(now, self._opened_at, "no connection was established")
             return None
-        if self._asked is None:
-            session.check()
+        if self._asked_at is None:
+            session.check_connection()
         observation = None
-        while self._asked is not None or self._send_question(session, now):
+        while self._asked_at is not None or self._send_next_query(session, now):
             row = session.receive_row(until)
             if row is None:
-                self._raise_if_overdue(now, self._asked or now, "a query was not answered")
+                self._raise_if_overdue(now, self._asked_at or now, "a query was not answered")
                 break
             observation = self._interpret_answer(row, now)
         return observation
 
-    def _open(self, now: float) -> Session:
-        self._opened = self._due = now
-        attempts = _attempts(self._dsn.get_secret_value(), self._term)
+    def _open_session(self, now: float) -> Session:
+        self._opened_at = self._due_at = now
+        attempts = _conninfo_per_address(self._dsn.get_secret_value(), self._term)
         self._session = Session(attempts[self._failures % len(attempts)])
         return self._session
 
-    def _send_question(self, session: Session, now: float) -> bool:
+    def _send_next_query(self, session: Session, now: float) -> bool:
         """Send the next query, if it is due."""
         if not self._pid:
-            session.send_query(_PREPARE, [self._mark, str(round(self._term * 1000))])
-        elif now < self._due:
+            session.send_query(_PREPARE, [self._session_mark, str(round(self._term * 1000))])
+        elif now < self._due_at:
             return False
         elif self._machine.standing(now) is Standing.LEADER:
             session.send_query(_ASK, [self._key])
         else:
-            session.send_query(_TRY, [self._key, self._mark, self._pid])
-        self._asked = now
+            session.send_query(_TRY, [self._key, self._session_mark, self._pid])
+        self._asked_at = now
         return True
 
     def _interpret_answer(self, row: Row, now: float) -> Observation | None:
         """Return the observation in the answer *row*, if it contains one."""
-        asked, self._asked = self._asked or now, None
+        asked_at, self._asked_at = self._asked_at or now, None
         if not self._pid:
             self._finish_preparation(row)
             return None
         pid, mark, holds = row
-        if pid != self._pid or mark != self._mark:
+        if pid != self._pid or mark != self._session_mark:
             self._refuse_shared_session()
         self._failures, self._problem = 0, ""
         holding = holds == "t"
         spread = 1.0 if holding else 0.75 + self._jitter() / 2
-        self._due = now + spread * self._term / (_QUESTIONS if holding else _TRIES)
+        self._due_at = now + spread * self._term / (_QUESTIONS if holding else _TRIES)
         why = "the lock is ours" if holding else "another session holds the lock"
-        return Observation(holding=holding, asked=asked, why=f"{self._place}: {why}")
+        return Observation(holding=holding, asked_at=asked_at, why=f"{self._place}: {why}")
 
     def _finish_preparation(self, row: Row) -> None:
         pid, standby, _, mark = row
-        if mark != self._mark:
+        if mark != self._session_mark:
             self._refuse_shared_session()
         if standby == "t":
             raise SessionLost("this server is a standby, whose locks other servers do not share")
@@ -224,11 +224,11 @@ class PostgresElector:
 
     def _raise_if_overdue(self, now: float, since: float, what: str) -> None:
         if now - since >= self._term:
-            raise SessionLost(f"{what} within {duration_text(self._term)}")
+            raise SessionLost(f"{what} within {format_duration(self._term)}")
 
     def _drop_session(self) -> None:
         session, self._session = self._session, None
-        self._pid, self._asked = "", None
+        self._pid, self._asked_at = "", None
         if session is not None:
             session.close()
 
@@ -243,7 +243,7 @@ def lock_key(name: str) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-def _attempts(dsn: str, term: float) -> list[str]:
+def _conninfo_per_address(dsn: str, term: float) -> list[str]:
     """Return a connection string for each address of *dsn*.
 
     With a single one, libpq would spend the whole wait on the first address.

@@ -43,25 +43,25 @@ class Session:
         self._connection = pq.PGconn.connect_start(conninfo.encode())
         if self._connection.status == pq.ConnStatus.BAD:
             raise SessionLost(self._error_text())
-        self._awaited = selectors.EVENT_WRITE
+        self._awaited_events = selectors.EVENT_WRITE
         self._row: Row = ()
 
-    def wait_connected(self, until: float) -> bool:
+    def wait_until_connected(self, until: float) -> bool:
         """Return whether the session is connected, waiting *until* then at most."""
         connection = self._connection
         # If polled before the socket is ready, libpq reports a connection in progress as done.
-        while self._awaited and self._wait(self._awaited, until):
+        while self._awaited_events and self._wait_for(self._awaited_events, until):
             status = connection.connect_poll()
             if status not in _POLLS or connection.status == pq.ConnStatus.BAD:
                 raise SessionLost(self._error_text())
-            self._awaited = _POLLS[status]
-            connection.nonblocking = not self._awaited
-        return not self._awaited
+            self._awaited_events = _POLLS[status]
+            connection.nonblocking = not self._awaited_events
+        return not self._awaited_events
 
-    def check(self) -> None:
+    def check_connection(self) -> None:
         """Raise if the connection has ended, as far as can be detected without a query."""
         try:
-            if self._wait(selectors.EVENT_READ, 0):
+            if self._wait_for(selectors.EVENT_READ, 0):
                 self._connection.consume_input()
         except Error as error:
             raise SessionLost(self._error_text()) from error
@@ -88,7 +88,7 @@ class Session:
     def _receive_row(self, until: float) -> Row | None:
         connection = self._connection
         while connection.flush():
-            if not self._wait(selectors.EVENT_READ | selectors.EVENT_WRITE, until):
+            if not self._wait_for(selectors.EVENT_READ | selectors.EVENT_WRITE, until):
                 return None
             connection.consume_input()
         while True:
@@ -97,11 +97,11 @@ class Session:
                 result = connection.get_result()
                 if result is None:
                     return self._row
-                self._take(result)
-            if not self._wait(selectors.EVENT_READ, until):
+                self._read_result(result)
+            if not self._wait_for(selectors.EVENT_READ, until):
                 return None
 
-    def _take(self, result: pq.abc.PGresult) -> None:
+    def _read_result(self, result: pq.abc.PGresult) -> None:
         if result.status != pq.ExecStatus.TUPLES_OK:
             text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
             state = result.error_field(pq.DiagnosticField.SQLSTATE)
@@ -112,7 +112,7 @@ class Session:
         values = (result.get_value(0, column) for column in range(result.nfields))
         self._row = tuple(None if value is None else value.decode() for value in values)
 
-    def _wait(self, events: int, until: float) -> bool:
+    def _wait_for(self, events: int, until: float) -> bool:
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection.socket, events)
             return bool(selector.select(max(0.0, until - time.monotonic())))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from transporter.units import duration_text
+from transporter.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,14 +52,14 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Answer of the election: whether we hold it, and the time *asked* of the question.
+    """Answer of the election: whether we hold it, and the time *asked_at* of the question.
 
-    *asked* is a monotonic time in seconds. An answer is proof only for the moment
+    *asked_at* is a monotonic time in seconds. An answer is proof only for the moment
     of the question, because it may have been delayed for long.
     """
 
     holding: bool
-    asked: float
+    asked_at: float
     why: str
 
 
@@ -67,7 +67,7 @@ class ElectionState:
     """State machine from observations to a standing.
 
     At most one candidate leads if the election keeps this promise: a candidate
-    that holds the election at *asked* keeps it until ``asked + term``, by its own
+    that holds the election at *asked_at* keeps it until ``asked_at + term``, by its own
     clock. A leader therefore counts as leading until then and no longer, however
     late the standing is queried.
 
@@ -99,8 +99,8 @@ class ElectionState:
         standing, proved = self._state
         if standing is not self.standing(now):
             self._state = (Standing.FENCED, proved)
-            silence = duration_text(round(now - proved, 3))
-            term = duration_text(self._term)
+            silence = format_duration(round(now - proved, 3))
+            term = format_duration(self._term)
             why = f"there was no answer from the election for {silence}; the term is {term}"
             yield Transition(StandingChange.FENCED, why)
 
@@ -114,8 +114,8 @@ class ElectionState:
             self._state = (Standing.CANDIDATE, -math.inf)
             if standing is Standing.LEADER:
                 yield Transition(StandingChange.REVOKED, observation.why)
-        elif now < observation.asked + self._term:
-            self._state = (Standing.LEADER, max(proved, observation.asked))
+        elif now < observation.asked_at + self._term:
+            self._state = (Standing.LEADER, max(proved, observation.asked_at))
             if standing is not Standing.LEADER:
                 again = standing is Standing.FENCED
                 yield Transition(StandingChange.ACQUIRED, observation.why, again)

@@ -30,7 +30,7 @@ _PASSING: Final = (
 """Texts of authentication errors that another token, or another connection, may resolve."""
 
 
-def may_pass(error: KafkaError) -> bool:
+def is_transient_auth_error(error: KafkaError) -> bool:
     """Return whether an authentication error may go away without an operator.
 
     While a token provider is away the client has no token, or an expired one. It requests
@@ -56,7 +56,7 @@ def trust_defaults(settings: Mapping[str, Value]) -> dict[str, Value]:
     return {"https.ca.location": found} if found else {}
 
 
-def without_values(settings: Mapping[str, Value], text: str) -> str:
+def redact_values(settings: Mapping[str, Value], text: str) -> str:
     """Redact the values of *settings* in *text*, because the client quotes refused values."""
     # Invariant 20
     for value in settings.values():
@@ -65,7 +65,7 @@ def without_values(settings: Mapping[str, Value], text: str) -> str:
     return text
 
 
-def without_secrets(settings: Mapping[str, Value], text: str) -> str:
+def redact_secrets(settings: Mapping[str, Value], text: str) -> str:
     """Redact the values of secret *settings* in *text*."""
     # Invariant 20
     for name, value in settings.items():

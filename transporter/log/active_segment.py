@@ -18,7 +18,7 @@ from transporter.log.filesystem import NO_SPACE, SyncFailed, sync
 from transporter.log.index import IndexWriter
 from transporter.log.recovery import walk_tail
 from transporter.log.segment import Segment
-from transporter.message import size_of, with_offsets
+from transporter.message import batch_bytes, with_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,7 +157,7 @@ class ActiveSegment:
         header = layout.FrameHeader(
             extension_length=len(extension),
             payload_length=len(payload),
-            entries_bytes=size_of(entries),
+            entries_bytes=batch_bytes(entries),
             segment_id=self.header.segment_id,
             byte=self.byte,
             first=self.next,

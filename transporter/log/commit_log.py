@@ -37,7 +37,7 @@ from transporter.log.reserve import Reserve
 from transporter.log.retention_gate import RetentionGate
 from transporter.log.sealed_segments import newest_time
 from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
-from transporter.message import MESSAGE_SCHEMA, size_of
+from transporter.message import MESSAGE_SCHEMA, batch_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -552,4 +552,4 @@ def appendable(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _size(messages: pa.RecordBatch) -> int:
     """Return the bytes that *messages* take as entries."""
-    return size_of(messages) + _ADDED * int(messages.num_rows)
+    return batch_bytes(messages) + _ADDED * int(messages.num_rows)

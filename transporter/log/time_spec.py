@@ -37,10 +37,10 @@ def microseconds(time: datetime) -> int:
 
 def _age(text: str) -> int:
     """Parse an age such as ``10m`` or ``10m ago`` into microseconds."""
-    from transporter.units import duration  # noqa: PLC0415 - imports pydantic
+    from transporter.units import parse_duration  # noqa: PLC0415 - imports pydantic
 
     try:
-        return round(duration(text.removesuffix("ago").strip()) * 1e6)
+        return round(parse_duration(text.removesuffix("ago").strip()) * 1e6)
     except ValueError as error:
         raise ValueError(
             "is neither an offset nor a time; use 1200, 10m, "

@@ -25,7 +25,7 @@ from transporter.log.filesystem import (
     replace_all_durably,
     sync_directory,
 )
-from transporter.message import size_of
+from transporter.message import batch_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -119,7 +119,7 @@ class ParkedEntry:
         header = layout.FrameHeader(
             extension_length=len(extension),
             payload_length=len(payload),
-            entries_bytes=size_of(self.entries),
+            entries_bytes=batch_bytes(self.entries),
             segment_id=0,
             byte=0,
             first=self.offset,

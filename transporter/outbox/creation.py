@@ -28,7 +28,9 @@ class Created(NamedTuple):
     created: bool
 
 
-def create(connection: Connection, table: str, channel: str, columns: Columns = USUAL) -> Created:
+def create_table(
+    connection: Connection, table: str, channel: str, columns: Columns = USUAL
+) -> Created:
     """Create the outbox *table* with *columns* and its trigger on *channel*, in one transaction.
 
     An existing table keeps its columns and settings, and gets the trigger.
@@ -58,7 +60,9 @@ def create_trigger(connection: Connection, table: str, channel: str) -> str:
         there = find_table(connection, table)
         if there is None:
             database = connection.info.dbname
-            raise EnvironmentFault(f"there is no table {table} in database {database}")
+            raise EnvironmentFault(
+                f"there is no table {table} in database {database}; check its name"
+            )
         connection.execute(trigger_sql(table, channel).encode())
     return there.name
 
@@ -69,13 +73,13 @@ def _check_server(connection: Connection) -> None:
         raise EnvironmentFault(f"the server runs PostgreSQL {version}; an outbox needs 14 or newer")
 
 
-def check_columns(connection: Connection, table: str, columns: Columns, full: str) -> None:
-    """Raise ``EnvironmentFault`` if *table*, called *full*, lacks one of *columns*."""
+def check_columns(connection: Connection, table: str, columns: Columns, full_name: str) -> None:
+    """Raise ``EnvironmentFault`` if *table*, called *full_name*, lacks one of *columns*."""
     names = ", ".join(columns.quoted_names().values())
     try:
         connection.execute(_LOOK.format(names, quote_table(table)).encode())
     except pg.UndefinedColumn as error:
         raise EnvironmentFault(
-            f"there is a table {full}, but it is not an outbox: {error.diag.message_primary}; "
-            "name another one with --table, or its columns with --column"
+            f"the table {full_name} is not an outbox: {error.diag.message_primary}; name another "
+            "table with --table, or the columns of this one with --column"
         ) from error

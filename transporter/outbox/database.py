@@ -17,7 +17,7 @@ from transporter.errors import (
     TransporterError,
 )
 from transporter.outbox.table import quote_table
-from transporter.postgres_dsn import parts_of
+from transporter.postgres_dsn import parse_dsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def connect(dsn: str) -> Iterator[Connection]:
         SourceUnavailable: If the connection fails. Neither error quotes *dsn*
             (Invariant 20).
     """
-    conninfo = make_conninfo(**{**_OPTIONS, **_parts(dsn), "client_encoding": "UTF8"})
+    conninfo = make_conninfo(**{**_OPTIONS, **_parse_dsn(dsn), "client_encoding": "UTF8"})
     with translate_errors("cannot connect to the outbox's database"):
         connection: Connection = psycopg.connect(conninfo, autocommit=True)
     with connection:
@@ -66,30 +66,30 @@ def connect(dsn: str) -> Iterator[Connection]:
         yield connection
 
 
-def _parts(dsn: str) -> dict[str, Any]:
+def _parse_dsn(dsn: str) -> dict[str, Any]:
     try:
-        return parts_of(dsn)
+        return parse_dsn(dsn)
     except ValueError as error:
         raise ConfigError(f"this {error}") from None
 
 
 @contextmanager
-def translate_errors(doing: str) -> Iterator[None]:
-    """Translate the driver's errors inside the block. *doing* is the start of their message."""
+def translate_errors(action: str) -> Iterator[None]:
+    """Translate the driver's errors inside the block. *action* is the start of their message."""
     try:
         yield
     except psycopg.Error as error:
-        raise _translate_error(error, doing) from error
+        raise _translate_error(error, action) from error
 
 
-def _translate_error(error: psycopg.Error, doing: str) -> TransporterError:
+def _translate_error(error: psycopg.Error, action: str) -> TransporterError:
     # Only the server's primary message, because details may contain row contents.
     text = (error.diag.message_primary or str(error)).strip()
     if isinstance(error, _SETUP):
-        return EnvironmentFault(f"{doing}: {text}")
+        return EnvironmentFault(f"{action}: {text}")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return SourceUnavailable(f"{doing}: {text}; a retry may help")
-    return SourceError(f"{doing}: {text}")
+        return SourceUnavailable(f"{action}: {text}; a retry may help")
+    return SourceError(f"{action}: {text}")
 
 
 def find_table(connection: Connection, table: str) -> OutboxTable | None:

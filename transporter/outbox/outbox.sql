@@ -26,4 +26,4 @@ CREATE TABLE IF NOT EXISTS {table} (
 
 -- Rights, if the roles are not the table's owner. The application: INSERT on the table and USAGE
 -- on its sequence. The engine: SELECT, UPDATE, DELETE on the table; and a table transporter_term
--- beside it, which its first start creates, or says what it lacks.
+-- beside it. Its first start creates that table, or reports the missing right.

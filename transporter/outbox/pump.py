@@ -44,8 +44,8 @@ class Load:
     value_bytes: int = 200
     topic: str = "pump"
 
-    def transactions(self, chance: random.Random) -> Iterator[list[Record]]:
-        """Yield the records of one transaction after the other. *chance* chooses the keys.
+    def transactions(self, rng: random.Random) -> Iterator[list[Record]]:
+        """Yield the records of one transaction after the other. *rng* chooses the keys.
 
         The header ``seq`` counts the records of a key from 1, within the run in the
         header ``run``. A consumer that sees it fall has found a break of order, and
@@ -53,14 +53,16 @@ class Load:
         """
         counts = [0] * self.keys
         for first in range(0, self.records, self.rows):
-            yield [self._next(counts, chance) for _ in range(min(self.rows, self.records - first))]
+            yield [
+                self._next_record(counts, rng) for _ in range(min(self.rows, self.records - first))
+            ]
 
-    def _next(self, counts: list[int], chance: random.Random) -> Record:
-        key = chance.randrange(self.keys)
+    def _next_record(self, counts: list[int], rng: random.Random) -> Record:
+        key = rng.randrange(self.keys)
         counts[key] += 1
-        return self._record(f"key-{key:x}", counts[key])
+        return self._make_record(f"key-{key:x}", counts[key])
 
-    def _record(self, key: str, sequence: int) -> Record:
+    def _make_record(self, key: str, sequence: int) -> Record:
         start = f'{{"key":"{key}","seq":{sequence},"pad":"'
         value = f'{start}{"x" * (self.value_bytes - len(start) - 2)}"}}'
         return Record(self.topic, key, value, (("seq", str(sequence)), ("run", self.run)))
@@ -81,19 +83,19 @@ class LoadMeter:
 
     def __init__(self, now: float, interval: float = METER) -> None:
         """Start at the time *now*, in seconds of a monotonic clock."""
-        self._began = self._last = now
+        self._started_at = self._last_reading_at = now
         self._interval = interval
-        self._rows = 0
+        self._last_rows = 0
 
     def seconds_left(self, now: float) -> float:
         """Return the seconds until the next reading."""
-        return self._last + self._interval - now
+        return self._last_reading_at + self._interval - now
 
     def take_reading(self, rows: int, now: float) -> Reading:
         """Record that there are *rows* at the time *now*, and return the reading."""
-        rate = (rows - self._rows) / max(now - self._last, 1e-9)
-        self._last, self._rows = now, rows
-        seconds = now - self._began
+        rate = (rows - self._last_rows) / max(now - self._last_reading_at, 1e-9)
+        self._last_reading_at, self._last_rows = now, rows
+        seconds = now - self._started_at
         return Reading(rows, seconds, rate, rows / max(seconds, 1e-9))
 
 
@@ -115,7 +117,7 @@ class Pump:
     rows: int = 0
     columns: Columns = USUAL
 
-    def run(self, load: Load, chance: random.Random) -> Reading:
+    def run(self, load: Load, rng: random.Random) -> Reading:
         """Insert all of *load*, and return the reading over all of it.
 
         Raises:
@@ -125,7 +127,7 @@ class Pump:
         require_table(self.connection, self.table)
         meter = LoadMeter(self.clock())
         began = self.clock()
-        for records in load.transactions(chance):
+        for records in load.transactions(rng):
             if load.rate:
                 self._wait_until(began + self.rows / load.rate, meter)
             self._insert(records)
@@ -140,9 +142,11 @@ class Pump:
                 self.on_reading(meter.take_reading(self.rows, self.clock()))
 
     def _insert(self, records: list[Record]) -> None:
-        doing = f"cannot insert into the outbox table {self.table} ({self.rows} rows are committed)"
+        action = (
+            f"cannot insert into the outbox table {self.table} ({self.rows} rows are committed)"
+        )
         with (
-            translate_errors(doing),
+            translate_errors(action),
             self.connection.transaction(),
             self.connection.cursor() as cursor,
         ):

@@ -42,7 +42,7 @@ class Record:
     headers: Headers = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "headers", _pairs(self.headers))
+        object.__setattr__(self, "headers", _header_pairs(self.headers))
         size = _check_text("topic", self.topic)
         size += _check_text("key", self.key)
         if self.value is not None:
@@ -74,7 +74,7 @@ class Record:
         return cast("tuple[tuple[str, str], ...]", self.headers)
 
 
-def _pairs(headers: object) -> tuple[tuple[str, str], ...]:
+def _header_pairs(headers: object) -> tuple[tuple[str, str], ...]:
     found = headers.items() if isinstance(headers, Mapping) else headers
     wrong = "headers must be pairs of str, as in [('trace', '7')], or a mapping"
     if isinstance(found, str | bytes) or not isinstance(found, Iterable):
@@ -105,9 +105,9 @@ def _check_text(what: str, text: object) -> int:
 
 def _suggestion(what: str, value: object) -> str:
     if what == "key" and value is None:
-        return "; order is kept by key, so name what changed, such as the order's id"
+        return "; order is kept per key, so use the id of the changed object"
     if what == "value":
         return "; Record.json(topic, key, document) writes a document as JSON"
     if value is None:
         return ""
-    return "; decode it" if isinstance(value, bytes) else "; write str(...) around it"
+    return "; decode it" if isinstance(value, bytes) else "; convert it with str(...)"

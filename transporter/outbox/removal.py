@@ -49,37 +49,37 @@ def find_removable(connection: Connection, table: str, columns: Columns | None) 
             ``None`` any table is accepted.
     """
     there = require_table(connection, table)
-    with translate_errors(f"cannot look at {there.name}"):
+    with translate_errors(f"cannot read {there.name}"):
         if columns is not None:
             check_columns(connection, table, columns, there.name)
         row = connection.execute(_TRIGGER, [there.oid]).fetchone()
         trigger, function = row or (None, None)
-        return Removable(there, trigger, function, _count(connection, there))
+        return Removable(there, trigger, function, _count_rows(connection, there))
 
 
-def drop(connection: Connection, found: Removable, *, table: bool, force: bool) -> int:
+def drop_objects(connection: Connection, removable: Removable, *, table: bool, force: bool) -> int:
     """Drop trigger and function, and if *table* is set the table, in one transaction.
 
     Returns:
         The number of rows that were dropped with the table.
 
     Raises:
-        ActionRefused: If the table holds rows, including those inserted since *found* was
+        ActionRefused: If the table holds rows, including those inserted since *removable* was
             read, unless *force* is set.
     """
-    name, rows = found.table.name, 0
+    name, rows = removable.table.name, 0
     with translate_errors(f"cannot drop {name}; nothing was dropped"), connection.transaction():
         if table:
             # The lock waits for inserting transactions, so that their rows count.
-            _run(connection, f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
-            rows = _count(connection, found.table)
+            _execute(connection, f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+            rows = _count_rows(connection, removable.table)
             refuse_rows(name, rows, force=force)
-        if found.trigger:
-            _run(connection, f"DROP TRIGGER {found.trigger} ON {name}")
-        if found.function:
-            _run(connection, f"DROP FUNCTION {found.function}")
+        if removable.trigger:
+            _execute(connection, f"DROP TRIGGER {removable.trigger} ON {name}")
+        if removable.function:
+            _execute(connection, f"DROP FUNCTION {removable.function}")
         if table:
-            _run(connection, f"DROP TABLE {name}")
+            _execute(connection, f"DROP TABLE {name}")
     return rows
 
 
@@ -87,16 +87,16 @@ def refuse_rows(name: str, rows: int, *, force: bool) -> None:
     """Raise ``ActionRefused`` if the table holds *rows*, unless *force* is set."""
     if rows and not force:
         raise ActionRefused(
-            f"{name} holds {rows:,} rows that are not delivered yet, and nothing was dropped: run "
-            "the engine until they are, or lose them with --force"
+            f"{name} contains {rows:,} undelivered rows; nothing was dropped; run the engine until "
+            "they are delivered, or drop them with --force"
         )
 
 
-def _count(connection: Connection, table: OutboxTable) -> int:
-    row = _run(connection, f"SELECT count(*) FROM {table.name}").fetchone()  # noqa: S608 - quoted
+def _count_rows(connection: Connection, table: OutboxTable) -> int:
+    row = _execute(connection, f"SELECT count(*) FROM {table.name}").fetchone()  # noqa: S608 - quoted
     return int(row[0]) if row else 0
 
 
-def _run(connection: Connection, statement: str) -> Any:  # noqa: ANN401 - as psycopg's
+def _execute(connection: Connection, statement: str) -> Any:  # noqa: ANN401 - as psycopg's
     # As bytes, because a per cent sign is literal without parameters.
     return connection.execute(statement.encode())

@@ -33,7 +33,7 @@ _MARKS: Final = (
     "SELECT o.{leader}, count(*) FROM {table} AS o WHERE o.{leader} IS NOT NULL GROUP BY o.{leader}"
 )
 _END: Final = (
-    "UPDATE {terms} SET term = term + 1, leader_id = %(nobody)s,"
+    "UPDATE {terms} SET term = term + 1, leader_id = %(leader)s,"
     " acquired_at = clock_timestamp() WHERE outbox = %(outbox)s AND term = %(term)s"
 )
 # A row that is marked or deleted in the meantime no longer has one of these leaders, and stays
@@ -86,44 +86,44 @@ class Marks:
         return self.last.leader if self.last else None
 
 
-def marks(connection: Connection, table: str, columns: Columns = USUAL) -> Marks:
+def read_marks(connection: Connection, table: str, columns: Columns = USUAL) -> Marks:
     """Return the marks of *table* with *columns*. It reads all rows and changes nothing."""
     there = require_table(connection, table)
-    with translate_errors(f"cannot look at the marks of {there.name}"):
+    with translate_errors(f"cannot read the marks of {there.name}"):
         rows = connection.execute(_fill_statement(_MARKS, there, columns), []).fetchall()
         # In this order, so the leader of a term that begins in between has no mark among these.
-        last = _last_term(connection, there)
+        last = _read_last_term(connection, there)
     return Marks(there, dict(rows), last, columns)
 
 
-def _last_term(connection: Connection, table: OutboxTable) -> LastTerm | None:
-    terms = _terms(table)
+def _read_last_term(connection: Connection, table: OutboxTable) -> LastTerm | None:
+    terms = _terms_table(table)
     if connection.execute(_THERE, [terms]).fetchone() != (True,):
         return None
     row = connection.execute(_TERM.format(terms=_escape_percent(terms)), [table.oid]).fetchone()
     return LastTerm(*row) if row else None
 
 
-def end_term(connection: Connection, found: Marks) -> None:
+def end_term(connection: Connection, marks: Marks) -> None:
     """End the last term. If its engine is alive, its statements lose their effect and it stops.
 
     Raises:
-        ActionRefused: If another term has begun since *found* was read.
+        ActionRefused: If another term has begun since *marks* was read.
     """
-    if found.last is None:
+    if marks.last is None:
         return
-    parameters = {"nobody": uuid4(), "outbox": found.last.outbox, "term": found.last.number}
-    with translate_errors(f"cannot end term {found.last.number} of {found.table.name}"):
-        statement = _END.format(terms=_escape_percent(_terms(found.table)))
+    parameters = {"leader": uuid4(), "outbox": marks.last.outbox, "term": marks.last.number}
+    with translate_errors(f"cannot end term {marks.last.number} of {marks.table.name}"):
+        statement = _END.format(terms=_escape_percent(_terms_table(marks.table)))
         ended = connection.execute(statement, parameters).rowcount
     if not ended:
         raise ActionRefused(
-            f"another term of {found.table.name} has begun in the meantime: an engine has just "
-            "started on it; nothing was reset, check again"
+            f"another term of {marks.table.name} has begun meanwhile, because an engine has "
+            "started on it; nothing was reset; run the command again"
         )
 
 
-def reset(
+def clear_marks(
     connection: Connection, table: OutboxTable, leaders: list[UUID], columns: Columns = USUAL
 ) -> int:
     """Clear the marks of *leaders*, whose terms are over, and return the number of rows.
@@ -134,7 +134,7 @@ def reset(
     statement, after, done = _fill_statement(_RESET, table, columns), -(2**63), 0
     while True:
         parameters = {"after": after, "leaders": leaders, "rows": _BATCH}
-        with translate_errors(f"cannot reset rows of {table.name} ({done} were)"):
+        with translate_errors(f"cannot reset rows of {table.name} ({done} rows were reset)"):
             row = connection.execute(statement, parameters).fetchone()
         last, count = row or (None, 0)
         if last is None:
@@ -148,7 +148,7 @@ def _fill_statement(statement: str, table: OutboxTable, columns: Columns) -> str
     )
 
 
-def _terms(table: OutboxTable) -> str:
+def _terms_table(table: OutboxTable) -> str:
     schema = table.schema.replace('"', '""')
     return quote_table(f'"{schema}".transporter_term')
 

@@ -63,7 +63,7 @@ def stash(
         table: ``name``, ``schema.name``, or quoted as in SQL.
         columns: The names of the table's columns.
     """
-    _refuse_async(cursor.execute(_insert(table, columns), _row(record)), "stash")
+    _refuse_async(cursor.execute(_insert_statement(table, columns), _to_row(record)), "stash")
 
 
 def stash_many(
@@ -74,9 +74,9 @@ def stash_many(
     columns: Columns = USUAL,
 ) -> int:
     """Insert *records* in order, as :func:`stash` does, and return their number."""
-    rows = [_row(record) for record in records]
+    rows = [_to_row(record) for record in records]
     if rows:
-        _refuse_async(cursor.executemany(_insert(table, columns), rows), "stash_many")
+        _refuse_async(cursor.executemany(_insert_statement(table, columns), rows), "stash_many")
     return len(rows)
 
 
@@ -87,7 +87,7 @@ async def stash_async(
 
     It has the same guarantees as :func:`stash`.
     """
-    await cursor.execute(_insert(table, columns), _row(record))
+    await cursor.execute(_insert_statement(table, columns), _to_row(record))
 
 
 async def stash_many_async(
@@ -98,18 +98,18 @@ async def stash_many_async(
     columns: Columns = USUAL,
 ) -> int:
     """Insert *records* in order, as :func:`stash_async` does, and return their number."""
-    rows = [_row(record) for record in records]
+    rows = [_to_row(record) for record in records]
     if rows:
-        await cursor.executemany(_insert(table, columns), rows)
+        await cursor.executemany(_insert_statement(table, columns), rows)
     return len(rows)
 
 
-def _insert(table: str, columns: Columns) -> str:
+def _insert_statement(table: str, columns: Columns) -> str:
     # A per cent sign in a name must not start another parameter.
     return _INSERT.format(table=quote_table(table).replace("%", "%%"), **columns.escaped_names())
 
 
-def _row(record: Record) -> _Row:
+def _to_row(record: Record) -> _Row:
     if not isinstance(record, Record):
         raise TypeError(f"stash takes a transporter.outbox.Record, not {type(record).__name__}")
     names, values = [name for name, _ in record.pairs], [value for _, value in record.pairs]

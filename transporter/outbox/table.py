@@ -36,10 +36,10 @@ def quote_table(name: str) -> str:
     Raises:
         ValueError: If *name* is not a table name, or is longer than PostgreSQL's names.
     """
-    return ".".join(map(_quote_part, _parts(name)))
+    return ".".join(map(_quote_part, _split_name(name)))
 
 
-def _parts(name: str) -> list[str]:
+def _split_name(name: str) -> list[str]:
     found = _NAME.fullmatch(name.strip())
     if found is None:
         raise ValueError(
@@ -98,9 +98,9 @@ class Columns:
         """Return the same for a statement with parameters, which start with a per cent sign."""
         return {role: name.replace("%", "%%") for role, name in self.quoted_names().items()}
 
-    def _quoted_name(self, role: str, usual: str) -> str:
+    def _quoted_name(self, role: str, default: str) -> str:
         name: str = getattr(self, role)
-        return usual if name == usual else quote_column(name)
+        return default if name == default else quote_column(name)
 
 
 USUAL: Final = Columns()
@@ -116,29 +116,29 @@ def outbox_sql(table: str = DEFAULT, channel: str = DEFAULT, columns: Columns = 
     Raises:
         ValueError: If PostgreSQL would not accept a name.
     """
-    return _sql("outbox.sql", table=quote_table(table), **columns.quoted_names()) + (
+    return _fill_template("outbox.sql", table=quote_table(table), **columns.quoted_names()) + (
         "\n" + trigger_sql(table, channel)
     )
 
 
 def trigger_sql(table: str, channel: str) -> str:
     """Return only the SQL of the trigger, for an existing table. See :func:`outbox_sql`."""
-    *schema, name = _parts(table)
-    return _sql(
+    *schema, name = _split_name(table)
+    return _fill_template(
         "trigger.sql",
         table=quote_table(table),
         notify=".".join(map(_quote_part, [*schema, f"{name}_notify"])),
         trigger=_quote_part(f"{name}_notify"),
-        channel=_literal(channel),
+        channel=_quote_literal(channel),
     )
 
 
-def _sql(file: str, **names: str) -> str:
+def _fill_template(file: str, **names: str) -> str:
     template = files("transporter.outbox").joinpath(file).read_text(encoding="utf-8")
     return template.format(**names)
 
 
-def _literal(channel: str) -> str:
+def _quote_literal(channel: str) -> str:
     if not 0 < len(channel.encode()) <= _LONGEST or "\0" in channel:
         raise ValueError(f"{channel!r} is not a channel; use a name of 1 to {_LONGEST} bytes")
     text = channel.replace("'", "''")

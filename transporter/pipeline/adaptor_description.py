@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_arg
 from pydantic import BaseModel, WithJsonSchema
 from pydantic_core import to_jsonable_python
 
-from transporter.defaults import annotation_of
+from transporter.defaults import field_annotation
 from transporter.errors import ConfigError
 from transporter.pipeline.adaptor_registry import READER, WRITER, AdaptorClass, find, known
 from transporter.pipeline.validation_errors import is_secret
-from transporter.units import DURATION, SIZE, duration_text, size_text
+from transporter.units import DURATION, SIZE, format_duration, format_size
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -107,7 +107,7 @@ def settings_of(config: type[BaseModel]) -> tuple[Setting, ...]:
 
 
 def _setting(name: str, info: FieldInfo) -> Setting:
-    annotation = annotation_of(info)
+    annotation = field_annotation(info)
     return Setting(
         name,
         _type_text(annotation),
@@ -159,6 +159,6 @@ def _default_text(info: FieldInfo, annotation: Any) -> str:  # noqa: ANN401 - as
         return "(secret)"
     unit = _type_text(annotation)
     if unit in (DURATION, SIZE):
-        return duration_text(default) if unit == DURATION else size_text(default)
+        return format_duration(default) if unit == DURATION else format_size(default)
     plain = to_jsonable_python(default)
     return (plain or '""') if isinstance(plain, str) else json.dumps(plain)

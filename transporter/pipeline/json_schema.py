@@ -15,7 +15,7 @@ from transporter.errors import ConfigError
 from transporter.pipeline.adaptor_registry import READER, WRITER, find, known
 from transporter.pipeline.config import READER_KEYS, WRITER_KEYS, Keys
 from transporter.pipeline.steps.registry import KINDS
-from transporter.units import DURATION, SIZE, duration_text, size_text
+from transporter.units import DURATION, SIZE, format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ class _Generator(GenerateJsonSchema):
         default = schema.get("default")
         title = next(_titles(inner), None)
         if isinstance(default, int | float) and title in (DURATION, SIZE):
-            text = duration_text(default) if title == DURATION else size_text(int(default))
+            text = format_duration(default) if title == DURATION else format_size(int(default))
             return {**inner, "default": text}
         plain = isinstance(default, bool | int | float | str)
         return {**inner, "default": default} if plain and "$ref" not in inner else inner

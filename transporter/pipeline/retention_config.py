@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from transporter.pipeline.route_options import Model, PositiveDuration
-from transporter.units import Duration, Size, duration_text, size_text
+from transporter.units import Duration, Size, format_duration, format_size
 
 SEGMENTS: Final = 4
 """Segments that a budget must have room for: one is written, one is read, one may go."""
@@ -38,7 +38,7 @@ class CompactionConfig(Model):
     @classmethod
     def _ask_by_keep(cls, values: Any) -> Any:  # noqa: ANN401 - whatever the file holds
         asked = isinstance(values, dict) and "keep" in values and "after" not in values
-        return {**values, "after": duration_text(WEEK)} if asked else values
+        return {**values, "after": format_duration(WEEK)} if asked else values
 
     @property
     def by_hand(self) -> float | None:
@@ -61,17 +61,17 @@ def history_text(
     compaction: CompactionConfig, retention: RetentionConfig, max_bytes: int | None
 ) -> str:
     """Return a text about the time that delivered entries stay, and the effect of compaction."""
-    stay = "for ever" if retention.age is None else duration_text(retention.age)
+    stay = "for ever" if retention.age is None else format_duration(retention.age)
     limits = []
     if retention.bytes is not None:
-        limits.append(f"takes more than {size_text(retention.bytes)}")
+        limits.append(f"takes more than {format_size(retention.bytes)}")
     if max_bytes is not None:
-        limits.append(f"nears max_bytes ({size_text(max_bytes)})")
+        limits.append(f"nears max_bytes ({format_size(max_bytes)})")
     if limits:
         stay += f", less once the log {' or '.join(limits)}"
     dropped = "no compaction"
     if compaction.after is not None:
-        after = duration_text(compaction.after)
+        after = format_duration(compaction.after)
         dropped = f"after {after} compaction keeps the last one of each {compaction.keep} only"
     return f"delivered entries stay {stay}; {dropped}"
 
@@ -79,7 +79,7 @@ def history_text(
 def _four_segments(value: int | None, info: ValidationInfo) -> int | None:
     segment = info.data.get("segment_bytes")
     if value is not None and segment is not None and value < SEGMENTS * segment:
-        least = size_text(SEGMENTS * segment)
+        least = format_size(SEGMENTS * segment)
         raise ValueError(f"must be at least four times segment_bytes, {least}")
     return value
 

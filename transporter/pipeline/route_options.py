@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 
-from transporter.units import Duration, Size, duration
+from transporter.units import Duration, Size, parse_duration
 
 _Items = TypeVar("_Items", bound=Sized)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,7 +61,7 @@ def backoff_range(value: object) -> BackoffRange:
     first, dots, most = value.partition("..") if isinstance(value, str) else ("", "", "")
     if not dots:
         raise ValueError("is not a range of durations; write for example 200ms..30s")
-    found = BackoffRange(duration(first.strip()), duration(most.strip()))
+    found = BackoffRange(parse_duration(first.strip()), parse_duration(most.strip()))
     if not 0 < found.first <= found.most:
         raise ValueError("must begin above 0s and end with the longer delay")
     return found

@@ -12,7 +12,7 @@ from transporter.kafka import groups
 from transporter.queue import clients
 from transporter.queue.failures import QueueUnavailable, is_fault, translate_error
 from transporter.queue.progress import end_offsets
-from transporter.queue.settings import queue_name
+from transporter.queue.settings import check_queue_name
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -54,7 +54,7 @@ class BacklogEstimator:
 
     def __init__(self, settings: QueueSettings, queue: str) -> None:
         """Keep *settings*. :meth:`estimate` connects."""
-        self._settings, self._queue = settings, queue_name(queue)
+        self._settings, self._queue = settings, check_queue_name(queue)
         self._offsets_client: Consumer | None = None
         self._records_client: Consumer | None = None
 
@@ -67,7 +67,7 @@ class BacklogEstimator:
         """
         deadline = time.monotonic() + timeout
         try:
-            begins, ends = self._offsets(deadline)
+            begins, ends = self._read_offsets(deadline)
             behind = {each: begins[each] for each in ends if ends[each] > begins[each]}
             searches = self._search_first(behind, deadline) if behind else {}
         except KafkaException as error:
@@ -83,14 +83,14 @@ class BacklogEstimator:
                 client.close()
         self._offsets_client = self._records_client = None
 
-    def _offsets(self, deadline: float) -> tuple[dict[int, int], dict[int, int]]:
+    def _read_offsets(self, deadline: float) -> tuple[dict[int, int], dict[int, int]]:
         """Return the group's committed offset and the end offset of each partition."""
         if self._offsets_client is None:
             self._offsets_client = self._standalone_consumer(
                 **{"isolation.level": "read_uncommitted"}
             )
         client, topic = self._offsets_client, self._settings.queue_topic
-        count = self._partitions(client, deadline)
+        count = self._count_partitions(client, deadline)
         places = [TopicPartition(topic, each) for each in range(count)]
         # Read before the ends, so that no end lies before a committed offset.
         known = groups.committed_offsets(client, places, deadline)
@@ -98,7 +98,7 @@ class BacklogEstimator:
         found = end_offsets(client, places, _time_left(deadline))
         return begins, {each.partition: each.offset for each in found}
 
-    def _partitions(self, client: Consumer, deadline: float) -> int:
+    def _count_partitions(self, client: Consumer, deadline: float) -> int:
         topic = self._settings.queue_topic
         found = client.list_topics(topic, _time_left(deadline)).topics[topic]
         if found.error is not None:
@@ -118,7 +118,8 @@ class BacklogEstimator:
             while open_ := [each for each, search in searches.items() if not search.done]:
                 if time.monotonic() >= deadline:
                     raise QueueUnavailable(
-                        f"{self._settings.place}: no answer from partitions {open_} in time"
+                        f"{self._settings.place}: no answer from partitions {open_} in time;"
+                        " check whether the brokers are up"
                     )
                 for record in client.consume(_MOST_SKIPPED, min(_POLL, _time_left(deadline))):
                     self._handle_record(client, searches, record)
@@ -142,9 +143,9 @@ class BacklogEstimator:
             place = TopicPartition(self._settings.queue_topic, _partition(record))
             client.incremental_unassign([place])
 
-    def _standalone_consumer(self, **own: object) -> Consumer:
+    def _standalone_consumer(self, **overrides: object) -> Consumer:
         group = self._settings.consumer_group(self._queue)
-        return clients.standalone_consumer(self._settings, **{"group.id": group, **own})
+        return clients.standalone_consumer(self._settings, **{"group.id": group, **overrides})
 
 
 class _Search:

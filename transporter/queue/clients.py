@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from transporter.kafka.clients import ClientLog, trust_defaults, without_secrets, without_values
+from transporter.kafka.clients import ClientLog, redact_secrets, redact_values, trust_defaults
 from transporter.queue.failures import (
     QueueFault,
     TopicsMissing,
@@ -37,12 +37,12 @@ LOGGER: Final = "transporter.queue.client"
 """Logger that receives the log of the Kafka client itself."""
 
 
-def most_marker_bytes(settings: QueueSettings) -> int:
+def max_marker_bytes(settings: QueueSettings) -> int:
     """Return the maximum size of one marker in bytes."""
     return settings.max_message_bytes + _GROWTH // 2
 
 
-def producer(settings: QueueSettings, **own: object) -> Producer:
+def producer(settings: QueueSettings, **overrides: object) -> Producer:
     """Return an idempotent producer that retries without a time limit."""
     values = _common_config(settings) | {
         "acks": "all",
@@ -53,10 +53,10 @@ def producer(settings: QueueSettings, **own: object) -> Producer:
         "message.max.bytes": settings.max_message_bytes + _GROWTH,
         "queue.buffering.max.kbytes": 256 * 1024,
     }
-    return _create_client(Producer, settings, values | own)
+    return _create_client(Producer, settings, values | overrides)
 
 
-def transactional(
+def transactional_producer(
     settings: QueueSettings, name: str, on_error: Callable[[KafkaError], None]
 ) -> Producer:
     """Return a transactional producer, which fences an earlier one of the same *name*.
@@ -94,7 +94,7 @@ def transactional(
     return client
 
 
-def consumer(settings: QueueSettings, group: str, **own: object) -> Consumer:
+def consumer(settings: QueueSettings, group: str, **overrides: object) -> Consumer:
     """Return a member of *group* that reads only committed records and never auto-commits."""
     values = _consumer_config(settings, group) | {
         "session.timeout.ms": int(settings.session_timeout * 1000),
@@ -102,13 +102,13 @@ def consumer(settings: QueueSettings, group: str, **own: object) -> Consumer:
     }
     if settings.instance:
         values["group.instance.id"] = settings.instance
-    return _create_client(Consumer, settings, values | own)
+    return _create_client(Consumer, settings, values | overrides)
 
 
-def standalone_consumer(settings: QueueSettings, **own: object) -> Consumer:
+def standalone_consumer(settings: QueueSettings, **overrides: object) -> Consumer:
     """Return a consumer that joins no group. The caller assigns its partitions."""
     values = _consumer_config(settings, "transporter-onlooker") | {"enable.partition.eof": True}
-    return _create_client(Consumer, settings, values | own)
+    return _create_client(Consumer, settings, values | overrides)
 
 
 def admin(settings: QueueSettings) -> AdminClient:
@@ -116,23 +116,23 @@ def admin(settings: QueueSettings) -> AdminClient:
     return _create_client(AdminClient, settings, _common_config(settings, producing=False))
 
 
-def partitions(
+def count_partitions(
     client: Any,  # noqa: ANN401 - any client
     settings: QueueSettings,
     topics: Iterable[str],
-    patience: float = _NEW,
+    metadata_timeout: float = _NEW,
 ) -> list[int]:
     """Return the number of partitions of each of *topics*.
 
     A broker may not have the metadata of a new topic yet. The function waits for
-    it, *patience* seconds at most.
+    it, *metadata_timeout* seconds at most.
 
     Raises:
         TopicsMissing: If a topic does not exist.
         QueueUnavailable: If no broker answers.
     """
     names = list(topics)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + metadata_timeout
     while True:
         try:
             known = client.list_topics(timeout=settings.timeout).topics
@@ -205,7 +205,7 @@ def _common_config(settings: QueueSettings, *, producing: bool = True) -> dict[s
         **trust_defaults(chosen),
         **chosen,
         "bootstrap.servers": settings.bootstrap_servers,
-        "logger": ClientLog(LOGGER, partial(without_secrets, settings.client)),
+        "logger": ClientLog(LOGGER, partial(redact_secrets, settings.client)),
     }
 
 
@@ -215,7 +215,7 @@ def _create_client(
     try:
         return kind(values)
     except KafkaException as error:
-        text = without_values(settings.client, str(error.args[0].str()))
+        text = redact_values(settings.client, str(error.args[0].str()))
         raise QueueFault(
             f"{settings.bootstrap_servers}: {text}; check the client settings"
         ) from None

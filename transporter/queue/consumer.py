@@ -16,7 +16,7 @@ from transporter.queue.in_flight import InFlight
 from transporter.queue.marker_writer import MarkerWriter
 from transporter.queue.markers import Nack
 from transporter.queue.message import MessageId, QueueMessage
-from transporter.queue.settings import queue_name
+from transporter.queue.settings import check_queue_name
 from transporter.queue.topics import partition_counts, retention_problems
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class QueueConsumer:
 
     def __init__(self, settings: QueueSettings, queue: str) -> None:
         """Connect and start to fetch."""
-        self.queue = queue_name(queue)
+        self.queue = check_queue_name(queue)
         self._settings = settings
-        self._exchange = ConsumerState(
+        self._state = ConsumerState(
             InFlight(settings.in_flight, settings.hold, settings.redeliver_after, settings.ahead)
         )
         topics = [settings.queue_topic, settings.markers_topic]
@@ -64,11 +64,13 @@ class QueueConsumer:
         """Topic settings that delete records which are still needed, as found at the start."""
         for problem in self.problems:
             _LOGGER.warning(problem)
-        self._fetcher = Fetcher(queue, settings, self._exchange, count)
-        self._keeper = MarkerWriter(settings, self._exchange, count)
+        self._fetcher = Fetcher(queue, settings, self._state, count)
+        self._marker_writer = MarkerWriter(settings, self._state, count)
         self._threads = [
             threading.Thread(target=self._fetcher.run, name=f"queue-fetcher-{queue}", daemon=True),
-            threading.Thread(target=self._keeper.run, name=f"queue-keeper-{queue}", daemon=True),
+            threading.Thread(
+                target=self._marker_writer.run, name=f"queue-markers-{queue}", daemon=True
+            ),
         ]
         self._closed = False
         for thread in self._threads:
@@ -82,7 +84,7 @@ class QueueConsumer:
 
     def receive(self, timeout: float = 1.0) -> QueueMessage | None:
         """Return the next message, or ``None`` if none arrives within *timeout* seconds."""
-        found = self._exchange.take(1, timeout)
+        found = self._state.take(1, timeout)
         return found[0] if found else None
 
     def receive_many(
@@ -92,7 +94,7 @@ class QueueConsumer:
 
         With *most_bytes*, their values take no more than that, except for the last message.
         """
-        return self._exchange.take(most, timeout, most_bytes)
+        return self._state.take(most, timeout, most_bytes)
 
     def ack(self, messages: Messages) -> None:
         """Acknowledge *messages*, one or several.
@@ -101,7 +103,7 @@ class QueueConsumer:
         process is killed before an ack is written, its message is redelivered.
         :meth:`flush` waits for the write.
         """
-        self._exchange.ack(_ids(messages))
+        self._state.ack(_ids(messages))
 
     def nack(self, messages: Messages, delay: float = 0.0, reason: str = "") -> None:
         """Request redelivery of *messages* after *delay* seconds; dead-lettered at the limit.
@@ -109,13 +111,13 @@ class QueueConsumer:
         A dead letter carries *reason* in its headers.
         """
         if delay < 0:
-            raise ConfigError(f"nack: a delay of {delay:g} s; it must be 0 or more")
+            raise ConfigError(f"nack: the delay is {delay:g} s; use 0 s or more")
         nack = Nack(0, (), math.ceil(delay * 1000), reason or "its consumer nacked it")
-        self._exchange.nack(_ids(messages), nack)
+        self._state.nack(_ids(messages), nack)
 
     def extend(self, messages: Messages) -> None:
         """Keep *messages* alive now, and restart their ``hold`` time."""
-        self._exchange.extend(_ids(messages))
+        self._state.extend(_ids(messages))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until the brokers have every ack and nack so far.
@@ -124,7 +126,7 @@ class QueueConsumer:
             QueueUnavailable: If they are not written within *timeout* seconds.
         """
         seconds = self._settings.timeout if timeout is None else timeout
-        if not self._exchange.flush(seconds):
+        if not self._state.flush(seconds):
             raise QueueUnavailable(
                 f"{self._settings.place}: acks were not confirmed within {seconds:g} s;"
                 " the acked messages may be redelivered"
@@ -138,7 +140,7 @@ class QueueConsumer:
                 least. Messages in progress here may then have gone to another consumer.
         """
         limit = max(self._settings.redeliver_after, _LEAST_SILENCE)
-        if not self._exchange.check(limit):
+        if not self._state.check(limit):
             raise QueueUnavailable(
                 f"{self._settings.place}: no broker has answered for {limit:g} s; messages in"
                 " progress here may be redelivered: check whether the brokers are up"
@@ -146,14 +148,14 @@ class QueueConsumer:
 
     def metrics(self) -> ConsumerMetrics:
         """Return the counters so far."""
-        return self._exchange.metrics()
+        return self._state.metrics()
 
     def oldest_sent(self) -> float | None:
         """Return the send time of the oldest message that was begun and not yet received.
 
         In seconds since 1970; ``None`` without such a message.
         """
-        sent = self._exchange.oldest_sent()
+        sent = self._state.oldest_sent()
         return None if sent is None else sent / 1000
 
     def close(self, *, counted: bool = True) -> None:
@@ -167,12 +169,12 @@ class QueueConsumer:
         if self._closed:
             return
         self._closed = True
-        fetching, keeping = self._threads
-        self._exchange.close()
+        fetching, writing = self._threads
+        self._state.close()
         fetching.join()
-        self._exchange.give_back(_CLOSED, counted=counted)
-        self._keeper.give_up(self._settings.timeout)
-        keeping.join()
+        self._state.give_back(_CLOSED, counted=counted)
+        self._marker_writer.give_up(self._settings.timeout)
+        writing.join()
         self._fetcher.close()
         self.flush(0)
 

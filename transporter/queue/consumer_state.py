@@ -50,8 +50,8 @@ class ConsumerState:
         self._receivers = 0
         self._last_demand_at = self._answered_at = time.monotonic()
         self._closing = self._draining = False
-        self._fetching_failed: BaseException | None = None
-        self._writing_failed: BaseException | None = None
+        self._fetch_error: BaseException | None = None
+        self._write_error: BaseException | None = None
         self._counts: dict[str, int] = {}
 
     # Calls of the program.
@@ -72,13 +72,13 @@ class ConsumerState:
     def _take(self, most: int, deadline: float, most_bytes: int | None) -> list[QueueMessage]:
         while True:
             if self._closing:
-                raise QueueClosed("this consumer is closed; make a new one")
+                raise QueueClosed("this consumer is closed; create a new one")
             if taken := self._in_flight.take(most, most_bytes):
                 self._count(
                     received=len(taken), redelivered=sum(each.redeliveries > 0 for each in taken)
                 )
                 return taken
-            if failure := self._writing_failed or self._fetching_failed:
+            if failure := self._write_error or self._fetch_error:
                 raise failure
             left = deadline - time.monotonic()
             if left <= 0:
@@ -122,17 +122,17 @@ class ConsumerState:
                 self._work_ready.notify()
             while self._write_at is not None or self._writing:
                 left = deadline - time.monotonic()
-                if self._writing_failed or left <= 0:
+                if self._write_error or left <= 0:
                     break
                 self._written.wait(left)
-            if self._writing_failed:
-                raise self._writing_failed
+            if self._write_error:
+                raise self._write_error
             return self._write_at is None and not self._writing
 
     def check(self, silence: float) -> bool:
         """Raise a dead thread's error, or return whether a broker answered within *silence* s."""
         with self._lock:
-            if failure := self._writing_failed or self._fetching_failed:
+            if failure := self._write_error or self._fetch_error:
                 raise failure
             return time.monotonic() - self._answered_at < silence
 
@@ -151,7 +151,7 @@ class ConsumerState:
     # Calls of the fetcher thread.
 
     @property
-    def closing(self) -> bool:
+    def is_closing(self) -> bool:
         """Whether fetching must stop."""
         return self._closing
 
@@ -199,21 +199,21 @@ class ConsumerState:
         with self._lock:
             self._freed.wait_for(lambda: self._closing, seconds)
 
-    def fetching_failed(self, error: BaseException) -> None:
+    def fail_fetching(self, error: BaseException) -> None:
         """Raise *error* in the program's next receive, because no more messages will come."""
         with self._lock:
-            self._fetching_failed = error
+            self._fetch_error = error
             self._arrived.notify_all()
 
     # Calls of the marker writer thread.
 
-    def next_work(self, until: float, young: float, patience: float = math.inf) -> Work | None:
+    def next_work(self, until: float, min_age: float, timeout: float = math.inf) -> Work | None:
         """Wait for work, or until *until*, when keep-alives are due.
 
-        The work may be empty after *patience* seconds. Returns ``None`` when everything is
+        The work may be empty after *timeout* seconds. Returns ``None`` when everything is
         written and no more work will come.
         """
-        soonest = min(until, time.monotonic() + patience)
+        soonest = min(until, time.monotonic() + timeout)
         with self._lock:
             while not self._draining:
                 at = soonest if self._write_at is None else min(soonest, self._write_at)
@@ -221,12 +221,12 @@ class ConsumerState:
                 if left <= 0:
                     break
                 self._work_ready.wait(left)
-            return self._take_work(time.monotonic(), until, young)
+            return self._take_work(time.monotonic(), until, min_age)
 
-    def _take_work(self, now: float, until: float, young: float) -> Work | None:
+    def _take_work(self, now: float, until: float, min_age: float) -> Work | None:
         alive = self._extended
         if now >= until:
-            alive = alive + self._in_flight.ids_to_keep_alive(now, young)
+            alive = alive + self._in_flight.ids_to_keep_alive(now, min_age)
             if gone := self._in_flight.take_lapsed(now):
                 self._count(lapsed=len(gone))
         work = Work(self._ended, self._nacked, alive)
@@ -254,10 +254,10 @@ class ConsumerState:
         with self._lock:
             self._answered_at = time.monotonic()
 
-    def writing_failed(self, error: BaseException) -> None:
+    def fail_writing(self, error: BaseException) -> None:
         """Raise *error* in the program's next call, because acks can no longer be written."""
         with self._lock:
-            self._writing_failed = error
+            self._write_error = error
             self._arrived.notify_all()
             self._written.notify_all()
 
@@ -283,9 +283,9 @@ class ConsumerState:
 
     def _raise_if_unusable(self) -> None:
         if self._draining:
-            raise QueueClosed("this consumer is closed; what was unsettled is being redelivered")
-        if self._writing_failed:
-            raise self._writing_failed
+            raise QueueClosed("this consumer is closed; its unsettled messages are redelivered")
+        if self._write_error:
+            raise self._write_error
 
     def _schedule_write(self, linger: float) -> None:
         if self._write_at is None or not linger:

@@ -24,7 +24,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 
 from transporter.errors import EnvironmentFault, TransporterError
-from transporter.kafka.clients import may_pass
+from transporter.kafka.clients import is_transient_auth_error
 
 
 class QueueError(TransporterError):
@@ -122,12 +122,15 @@ def kafka_error(failure: BaseException) -> KafkaError | None:
 
 def is_fault(error: KafkaError) -> bool:
     """Return whether only an operator, or a new client, can help."""
-    return error.fatal() or (error.code() in _FAULTS and not may_pass(error))
+    return error.fatal() or (error.code() in _FAULTS and not is_transient_auth_error(error))
 
 
 def is_denied(error: KafkaError) -> bool:
     """Return whether an operator has to change a right or a setting."""
-    return error.code() in _FAULTS - {KafkaError._FATAL, KafkaError._FENCED} and not may_pass(error)
+    return error.code() in _FAULTS - {
+        KafkaError._FATAL,
+        KafkaError._FENCED,
+    } and not is_transient_auth_error(error)
 
 
 def needs_new_client(error: KafkaError) -> bool:

@@ -23,7 +23,7 @@ from transporter.queue.failures import (
     kafka_error,
     translate_error,
 )
-from transporter.queue.markers import encode
+from transporter.queue.markers import encode_marker
 from transporter.queue.start_markers import StartBatch
 from transporter.queue.transactions import Transactions
 
@@ -50,38 +50,38 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """Reader that fills an exchange with messages of one queue, as far as there is room.
+    """Reader that fills a consumer's state with messages of one queue, as far as there is room.
 
-    When the exchange is full, the partitions are paused. The group then sees a
+    When the consumer is full, the partitions are paused. The group then sees a
     live member however long the program processes a message. A program that
     receives nothing for ``leave_after`` seconds loses its partitions.
     """
 
     def __init__(
-        self, queue: str, settings: QueueSettings, exchange: ConsumerState, partitions: int
+        self, queue: str, settings: QueueSettings, state: ConsumerState, partitions: int
     ) -> None:
         """Connect. *partitions* is the partition count of the markers topic."""
-        self._queue, self._settings, self._exchange = queue, settings, exchange
+        self._queue, self._settings, self._state = queue, settings, state
         self._partitions = partitions
         group = settings.consumer_group(queue)
         self._transactions = Transactions(settings, group) if settings.transactional else None
         self._client = self._transactions.open() if self._transactions else self._plain_producer()
         self._consumer: Consumer = clients.consumer(settings, group)
-        self._carried: list[Message] = []
-        self._next: dict[int, int] = {}
-        self._foreign: dict[int, int] = {}
+        self._pending_records: list[Message] = []
+        self._next_offsets: dict[int, int] = {}
+        self._foreign_ends: dict[int, int] = {}
         self._committed_at = time.monotonic()
         self._paused = False
         self._failures: list[KafkaError] = []
 
     def run(self) -> None:
-        """Fetch until the exchange closes and report any failure to it."""
+        """Fetch until the consumer closes and report any failure to its state."""
         try:
             self._subscribe()
-            while not self._exchange.closing:
+            while not self._state.is_closing:
                 self._run_once()
         except BaseException as error:  # noqa: BLE001 - every error goes to the thread's owner
-            self._exchange.fetching_failed(clients.translate_exception(self._settings, error))
+            self._state.fail_fetching(clients.translate_exception(self._settings, error))
 
     def close(self) -> None:
         """Leave the group and disconnect. Call this after the thread has ended."""
@@ -100,10 +100,10 @@ class Fetcher:
 
     def _run_once(self) -> None:
         if self._transactions and not self._can_transact(self._transactions):
-            self._exchange.pause(_BACKOFF)
-        elif not self._exchange.has_demand(self._settings.leave_after):
+            self._state.pause(_BACKOFF)
+        elif not self._state.has_demand(self._settings.leave_after):
             self._leave_group()
-        elif room := self._exchange.await_room(_FULL):
+        elif room := self._state.await_room(_FULL):
             self._resume()
             self._fetch(min(room, _BATCH))
         else:
@@ -128,9 +128,9 @@ class Fetcher:
             self._start_batch(batch)
 
     def _read_records(self, most: int) -> list[Message]:
-        carried, self._carried = self._carried[:most], self._carried[most:]
-        if carried:
-            return carried
+        pending, self._pending_records = self._pending_records[:most], self._pending_records[most:]
+        if pending:
+            return pending
         records = self._consumer.consume(1, _WAIT)
         if records and most > 1:
             records += self._consumer.consume(most - 1, 0)
@@ -154,22 +154,22 @@ class Fetcher:
         """Count offsets that were deleted between the previous read and *records*."""
         for record in records:
             partition, offset = record.partition(), record.offset()
-            if partition not in self._next:
-                self._next[partition] = self._committed_offset(partition, offset)
-            at = self._next[partition]
+            if partition not in self._next_offsets:
+                self._next_offsets[partition] = self._committed_offset(partition, offset)
+            at = self._next_offsets[partition]
             # Ends of transactions leave gaps. Only a gap below the first offset is a loss.
             if offset > at and (end := min(offset, self._first_offset(partition))) > at:
-                self._exchange.count_lost(end - at)
+                self._state.count_lost(end - at)
                 _LOGGER.error(
                     "queue %s: topic %s, partition %d: offsets %d to %d were deleted before they"
-                    " were read, and messages may be lost: the topic's retention is too short",
+                    " were read, and messages may be lost; raise the topic's retention",
                     self._queue,
                     self._settings.queue_topic,
                     partition,
                     at,
                     end - 1,
                 )
-            self._next[partition] = offset + 1
+            self._next_offsets[partition] = offset + 1
 
     def _committed_offset(self, partition: int, otherwise: int) -> int:
         """Return the committed offset of *partition*, or *otherwise* without one."""
@@ -189,27 +189,27 @@ class Fetcher:
 
     def _retry_until_answered(self, request: Callable[[], Any]) -> Any:  # noqa: ANN401 - the answer, whatever it is
         """Return the brokers' answer, or ``None`` if the consumer closes before it."""
-        while not self._exchange.closing:
+        while not self._state.is_closing:
             try:
                 return request()
             except KafkaException as error:
                 if is_fault(error.args[0]):
                     raise
-                self._exchange.pause(_BACKOFF)
+                self._state.pause(_BACKOFF)
         return None
 
     def _start_batch(self, batch: StartBatch) -> None:
         """Write Starts, commit, hand over. A kill in between repeats messages but loses none."""
         now = time.monotonic()
         for topic, value, key, partition, _ in self._start_records(batch):
-            self._client.produce(topic, value, key, partition, self._report)
+            self._client.produce(topic, value, key, partition, self._on_delivery)
         while self._client.flush(_WAIT):
-            if self._exchange.closing and self._client.flush(_LAST):
+            if self._state.is_closing and self._client.flush(_LAST):
                 return
         self._raise_failure()
-        if self._commit({**self._foreign, **batch.ends}):
-            self._foreign.clear()
-            self._exchange.add(batch.messages, now)
+        if self._commit({**self._foreign_ends, **batch.ends}):
+            self._foreign_ends.clear()
+            self._state.add(batch.messages, now)
 
     def _start_in_transaction(self, batch: StartBatch, transactions: Transactions) -> None:
         """Write Starts and commit in one transaction."""
@@ -218,7 +218,7 @@ class Fetcher:
             transactions.run(
                 self._start_records(batch),
                 self._consumer,
-                self._places({**self._foreign, **batch.ends}),
+                self._places({**self._foreign_ends, **batch.ends}),
             )
         except MessageRefused as error:
             raise self._marker_too_large(error) from error
@@ -227,18 +227,18 @@ class Fetcher:
             if not error.retriable and not (cause and is_stale(cause)):
                 raise
             _LOGGER.warning("queue %s: %s", self._queue, error)
-            self._start_over(transactions)
+            self._rejoin_group(transactions)
         else:
-            self._foreign.clear()
-            self._exchange.add(batch.messages, now)
+            self._foreign_ends.clear()
+            self._state.add(batch.messages, now)
 
     def _start_records(self, batch: StartBatch) -> Iterator[Record]:
         after = math.ceil(self._settings.redeliver_after * 1000)
-        for start in batch.starts(after, clients.most_marker_bytes(self._settings)):
+        for start in batch.start_markers(after, clients.max_marker_bytes(self._settings)):
             partition = start.partition % self._partitions
-            yield self._settings.markers_topic, encode(start), None, partition, ()
+            yield self._settings.markers_topic, encode_marker(start), None, partition, ()
 
-    def _report(self, error: KafkaError | None, _: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
             self._failures.append(error)
 
@@ -256,16 +256,16 @@ class Fetcher:
             f" be 64 KiB larger than that of {self._settings.queue_topic}"
         )
 
-    def _start_over(self, transactions: Transactions) -> None:
+    def _rejoin_group(self, transactions: Transactions) -> None:
         """Rejoin the group and read from the committed offsets, so no position is beyond them."""
-        self._exchange.pause(_BACKOFF)
+        self._state.pause(_BACKOFF)
         self._consumer.unsubscribe()
         self._consumer.poll(0)
-        while self._consumer.assignment() and not self._exchange.closing:
+        while self._consumer.assignment() and not self._state.is_closing:
             self._consumer.poll(_WAIT)
-        self._carried, self._foreign = [], {}
-        while not self._exchange.closing and not self._can_transact(transactions):
-            self._exchange.pause(_BACKOFF)
+        self._pending_records, self._foreign_ends = [], {}
+        while not self._state.is_closing and not self._can_transact(transactions):
+            self._state.pause(_BACKOFF)
         self._subscribe()
 
     def _can_transact(self, transactions: Transactions) -> bool:
@@ -292,20 +292,20 @@ class Fetcher:
                     return False
                 if is_fault(found):
                     raise
-                if self._exchange.closing:
+                if self._state.is_closing:
                     return False
-                self._exchange.pause(_BACKOFF)
+                self._state.pause(_BACKOFF)
             else:
                 self._committed_at = time.monotonic()
                 return True
 
     def _skip_foreign(self, ends: dict[int, int]) -> None:
-        self._foreign.update(ends)
+        self._foreign_ends.update(ends)
         if time.monotonic() - self._committed_at > _FOREIGN_COMMIT:
             self._commit_foreign()
 
     def _commit_foreign(self) -> None:
-        foreign, self._foreign = self._foreign, {}
+        foreign, self._foreign_ends = self._foreign_ends, {}
         if foreign:
             self._committed_at = time.monotonic()
             self._consumer.commit(offsets=self._places(foreign), asynchronous=True)
@@ -322,23 +322,25 @@ class Fetcher:
 
     def _on_assign(self, _: Consumer, places: list[Any]) -> None:
         for place in places:
-            self._next.pop(place.partition, None)
+            self._next_offsets.pop(place.partition, None)
 
     def _on_revoke(self, consumer: Consumer, places: list[Any]) -> None:
         with suppress(KafkaException):
             consumer.resume(places)  # Otherwise they are still paused when assigned again.
         gone = {place.partition for place in places}
-        self._carried = [each for each in self._carried if each.partition() not in gone]
+        self._pending_records = [
+            each for each in self._pending_records if each.partition() not in gone
+        ]
         for partition in gone:
-            self._foreign.pop(partition, None)
-            self._next.pop(partition, None)
+            self._foreign_ends.pop(partition, None)
+            self._next_offsets.pop(partition, None)
 
     def _stay_in_group(self) -> None:
         """Stay in the group, paused, while there is no room."""
         self._pause()
         record = self._consumer.poll(0)
         if record is not None and self._is_message(record):
-            self._carried.append(record)  # Its partition was assigned just now.
+            self._pending_records.append(record)  # Its partition was assigned just now.
 
     def _pause(self) -> None:
         self._paused = True
@@ -351,13 +353,13 @@ class Fetcher:
 
     def _leave_group(self) -> None:
         """Leave the partitions to other consumers until the program receives again."""
-        self._exchange.release("its consumer's program was busy elsewhere")
+        self._state.release("its consumer's program received nothing for too long")
         self._commit_foreign()
         self._consumer.unsubscribe()
         _LOGGER.info("queue %s: left the group until the program receives again", self._queue)
         wait = 0.0
-        while not self._exchange.closing and not self._exchange.await_demand(wait):
+        while not self._state.is_closing and not self._state.await_demand(wait):
             self._consumer.poll(0)  # The client leaves the group only while it is polled.
             wait = _WAIT if self._consumer.assignment() else _FULL
-        self._carried, self._paused = [], False
+        self._pending_records, self._paused = [], False
         self._subscribe()

@@ -46,7 +46,9 @@ class HungTransactions:
         try:
             for name in self._hung_writers():
                 end_transaction(self._settings, name)
-                _LOGGER.warning("%s is gone; ended its last transaction, which was blocked", name)
+                _LOGGER.warning(
+                    "%s is dead; ended its last transaction, which blocked markers", name
+                )
         except TransporterError as error:
             _LOGGER.warning("cannot end the transactions that block markers: %s", error)
 
@@ -57,9 +59,9 @@ class HungTransactions:
             {each.partition: each.offset for each in places},
         )
         hung = [each for each in places if before.get(each.partition) == each.offset]
-        return sorted({name for each in hung if (name := self._writer(each))})
+        return sorted({name for each in hung if (name := self._find_writer(each))})
 
-    def _writer(self, place: TopicPartition) -> str | None:
+    def _find_writer(self, place: TopicPartition) -> str | None:
         """Return the writer of the record at *place*, the first one of the transaction."""
         record = record_at(self._settings, place)
         name = None if record is None else _writer_name(record)

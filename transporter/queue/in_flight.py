@@ -32,22 +32,22 @@ class InFlight:
             redeliver_after: Seconds after which the tracker redelivers a silent message.
             ahead: Maximum number of messages that wait to be received; none: *limit*.
         """
-        self._limit, self._hold, self._after = limit, hold, redeliver_after
+        self._limit, self._hold, self._redeliver_after = limit, hold, redeliver_after
         self._ahead = ahead
         self._waiting: deque[QueueMessage] = deque()
         self._bytes = 0
         """Size of the waiting values."""
-        self._since: dict[MessageId, float] = {}
+        self._begun_at: dict[MessageId, float] = {}
 
     def __len__(self) -> int:
-        return len(self._since)
+        return len(self._begun_at)
 
     @property
     def room(self) -> int:
         """Number of further messages that may be begun."""
         if self._bytes >= _MOST_BYTES:  # Invariant 17
             return 0
-        room = self._limit - len(self._since)
+        room = self._limit - len(self._begun_at)
         if self._ahead is not None:
             room = min(room, self._ahead - len(self._waiting))
         return max(0, room)
@@ -71,14 +71,14 @@ class InFlight:
         """Add *messages*, which were begun at *now*."""
         self._waiting.extend(messages)
         self._bytes += sum(map(_size, messages))
-        self._since.update(dict.fromkeys([message.id for message in messages], now))
+        self._begun_at.update(dict.fromkeys([message.id for message in messages], now))
 
     def take(self, most: int, most_bytes: int | None = None) -> list[QueueMessage]:
         """Take the next messages to be received, at most *most*, without dropped ones.
 
         No message follows once *most_bytes* of values are reached. The last one may exceed them.
         """
-        waiting, since = self._waiting, self._since
+        waiting, since = self._waiting, self._begun_at
         taken: list[QueueMessage] = []
         before = self._bytes
         while waiting and len(taken) < most:
@@ -93,29 +93,31 @@ class InFlight:
     def settle(self, ids: Iterable[MessageId]) -> None:
         """Remove *ids*."""
         for each in ids:
-            self._since.pop(each, None)
+            self._begun_at.pop(each, None)
 
     def extend(self, each: MessageId, now: float) -> None:
         """Restart the hold time of *each*."""
-        self._since[each] = now
+        self._begun_at[each] = now
 
-    def ids_to_keep_alive(self, now: float, young: float) -> list[MessageId]:
-        """Return the messages that are still held and were begun at least *young* ago."""
-        return [each for each, since in self._since.items() if young <= now - since < self._hold]
+    def ids_to_keep_alive(self, now: float, min_age: float) -> list[MessageId]:
+        """Return the messages that are still held and were begun at least *min_age* ago."""
+        return [
+            each for each, since in self._begun_at.items() if min_age <= now - since < self._hold
+        ]
 
     def take_lapsed(self, now: float) -> list[MessageId]:
         """Drop and return the messages that are left to the tracker."""
-        limit = self._hold + self._after
-        gone = [each for each, since in self._since.items() if now - since >= limit]
+        limit = self._hold + self._redeliver_after
+        gone = [each for each, since in self._begun_at.items() if now - since >= limit]
         if gone:
             self.settle(gone)
-            self._waiting = deque(each for each in self._waiting if each.id in self._since)
+            self._waiting = deque(each for each in self._waiting if each.id in self._begun_at)
             self._bytes = sum(map(_size, self._waiting))
         return gone
 
     def release(self) -> list[MessageId]:
         """Drop and return the messages that wait to be received."""
-        ids = [message.id for message in self._waiting if message.id in self._since]
+        ids = [message.id for message in self._waiting if message.id in self._begun_at]
         self._waiting.clear()
         self._bytes = 0
         self.settle(ids)
@@ -123,11 +125,11 @@ class InFlight:
 
     def unsettled_ids(self) -> Iterator[MessageId]:
         """Return the ids of all unsettled messages."""
-        return iter(self._since)
+        return iter(self._begun_at)
 
     def age(self, now: float) -> float:
         """Return the time that the oldest message has been in progress."""
-        return max((now - since for since in self._since.values()), default=0.0)
+        return max((now - since for since in self._begun_at.values()), default=0.0)
 
 
 def _size(message: QueueMessage) -> int:

@@ -32,7 +32,7 @@ class MessageInProgress:
         "headers",
         "nack",
         "queue",
-        "seen",
+        "seen_at",
         "since",
         "start",
         "value",
@@ -44,17 +44,17 @@ class MessageInProgress:
         value: bytes | None,
         headers: bytes,
         start: int,
-        seen: float,
+        seen_at: float,
         after: float,
     ) -> None:
-        """Keep the contents of a Start at offset *start*, read at *seen*."""
+        """Keep the contents of a Start at offset *start*, read at *seen_at*."""
         self.queue = queue
         self.value = value
         self.headers = headers
         self.start = start
-        self.seen = self.since = seen
+        self.seen_at = self.since = seen_at
         self.after = after
-        self.deadline = seen + after
+        self.deadline = seen_at + after
         self.nack: Nack | None = None
         """The Nack of its consumer, if there is one."""
 
@@ -63,7 +63,7 @@ class Expired(NamedTuple):
     """A due message."""
 
     id: MessageId
-    held: MessageInProgress
+    message: MessageInProgress
 
 
 class InProgress:
@@ -83,23 +83,23 @@ class InProgress:
 
     def __init__(self, next_offset: int = 0, slack: int = 20_000) -> None:
         """Start before the marker at *next_offset* and list at most *slack* superfluous ids."""
-        self.next = next_offset
+        self.next_offset = next_offset
         """The offset behind the last marker that was applied."""
         self.caught_up = False
         """Whether all markers before the assignment were applied."""
-        self._held: dict[MessageId, MessageInProgress] = {}
+        self._messages: dict[MessageId, MessageInProgress] = {}
         self._by_offset: deque[tuple[int, list[MessageId]]] = deque()
         self._by_deadline: list[tuple[float, int, Sequence[MessageId]]] = []
-        self._order = count()
+        self._sequence = count()
         self._slack = slack
-        self._listed = 0
+        self._listed_count = 0
         """Number of ids in both queues, including ended ones."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._messages)
 
     def __iter__(self) -> Iterator[Expired]:
-        return (Expired(*item) for item in self._held.items())
+        return (Expired(*item) for item in self._messages.items())
 
     def apply(self, offset: int, marker: Marker | None, now: float) -> int:
         """Apply the marker at *offset*. ``None`` stands for an unreadable one.
@@ -107,8 +107,8 @@ class InProgress:
         Returns:
             The number of messages in progress that it affected; for a Start, of all its messages.
         """
-        self.next = offset + 1
-        if self._listed > self._slack + 4 * len(self._held):
+        self.next_offset = offset + 1
+        if self._listed_count > self._slack + 4 * len(self._messages):
             self._rebuild_queues()
         match marker:
             case Start():
@@ -123,11 +123,11 @@ class InProgress:
 
     def drop(self, ids: Iterable[MessageId]) -> int:
         """Remove *ids*, which are settled or redelivered, and return how many were in progress."""
-        pop = self._held.pop
+        pop = self._messages.pop
         return sum(pop(each, None) is not None for each in ids)
 
     @property
-    def low(self) -> int:
+    def low_offset(self) -> int:
         """Offset to commit: the smallest Start that still counts, else the next offset.
 
         A tracker that starts there reconstructs the same messages in progress.
@@ -136,26 +136,26 @@ class InProgress:
             start, ids = self._by_offset[0]
             while ids and not self._is_current(ids[-1], start):
                 ids.pop()
-                self._listed -= 1
+                self._listed_count -= 1
             if ids:
                 return start
             self._by_offset.popleft()
-        return self.next
+        return self.next_offset
 
-    def low_without(self, ids: Iterable[MessageId]) -> int:
-        """Return :attr:`low` as it will be once *ids* are dropped."""
+    def low_offset_without(self, ids: Iterable[MessageId]) -> int:
+        """Return :attr:`low_offset` as it will be once *ids* are dropped."""
         gone = set(ids)
         for start, listed in self._by_offset:
             if any(each not in gone and self._is_current(each, start) for each in listed):
                 return start
-        return self.next
+        return self.next_offset
 
     @property
     def oldest(self) -> float | None:
         """Time at which the Start of the oldest message in progress was read."""
-        if self.low == self.next:
+        if self.low_offset == self.next_offset:
             return None
-        return self._held[self._by_offset[0][1][-1]].since
+        return self._messages[self._by_offset[0][1][-1]].since
 
     @property
     def next_deadline(self) -> float | None:
@@ -179,34 +179,34 @@ class InProgress:
         found: dict[MessageId, MessageInProgress] = {}
         while len(found) < most and self.has_due(now):
             ids = self._pop_deadline()
-            found.update((each, self._held[each]) for each in ids if self._is_due(each, now))
+            found.update((each, self._messages[each]) for each in ids if self._is_due(each, now))
         return [Expired(*item) for item in found.items()]
 
     def retry(self, ids: Iterable[MessageId], at: float) -> None:
         """Make *ids*, whose redelivery failed, due again at *at*."""
-        known = [each for each in ids if each in self._held]
+        known = [each for each in ids if each in self._messages]
         for each in known:
-            self._held[each].deadline = at
+            self._messages[each].deadline = at
         self._schedule(known, at)
 
     def older_than(self, now: float, age: float, most: int) -> list[Expired]:
         """Return at most *most* messages whose Start was read at least *age* ago."""
-        if self.low == self.next:
+        if self.low_offset == self.next_offset:
             return []
         waiting = (
-            Expired(each, self._held[each])
+            Expired(each, self._messages[each])
             for start, ids in self._by_offset
             for each in ids
             if self._is_current(each, start)
         )
-        return [each for each in islice(waiting, most) if each.held.seen + age <= now]
+        return [each for each in islice(waiting, most) if each.message.seen_at + age <= now]
 
     def _apply_start(self, offset: int, marker: Start, now: float) -> int:
         ids = [(marker.partition, each) for each in marker.offsets]
         if marker.restated and self.caught_up:
             return self._apply_restated(offset, ids, now)
         queue, after = marker.queue, marker.after_ms / 1000
-        self._held.update(
+        self._messages.update(
             (each, MessageInProgress(queue, value, headers, offset, now, after))
             for each, value, headers in zip(ids, marker.values, marker.headers, strict=True)
         )
@@ -216,9 +216,9 @@ class InProgress:
 
     def _apply_restated(self, offset: int, ids: list[MessageId], now: float) -> int:
         """Move messages to the newer Start at *offset*. Messages ended meanwhile stay ended."""
-        known = [each for each in ids if each in self._held]
+        known = [each for each in ids if each in self._messages]
         for each in known:
-            self._held[each].start, self._held[each].seen = offset, now
+            self._messages[each].start, self._messages[each].seen_at = offset, now
         self._index_starts(offset, known)
         return len(known)
 
@@ -227,7 +227,7 @@ class InProgress:
     ) -> int:
         known = []
         for offset in marker.offsets:
-            held = self._held.get((marker.partition, offset))
+            held = self._messages.get((marker.partition, offset))
             # A nacked message no longer belongs to its consumer, so no keep-alive applies.
             if held is not None and (nack is not None or held.nack is None):
                 held.deadline, held.nack = now + seconds, nack
@@ -240,36 +240,36 @@ class InProgress:
     def _index_starts(self, offset: int, ids: list[MessageId]) -> None:
         if ids:
             self._by_offset.append((offset, ids))
-            self._listed += len(ids)
+            self._listed_count += len(ids)
 
     def _schedule(self, ids: Sequence[MessageId], deadline: float) -> None:
         if ids:
-            heapq.heappush(self._by_deadline, (deadline, next(self._order), ids))
-            self._listed += len(ids)
+            heapq.heappush(self._by_deadline, (deadline, next(self._sequence), ids))
+            self._listed_count += len(ids)
 
     def _pop_deadline(self) -> Sequence[MessageId]:
         _, _, ids = heapq.heappop(self._by_deadline)
-        self._listed -= len(ids)
+        self._listed_count -= len(ids)
         return ids
 
     def _is_current(self, each: MessageId, start: int) -> bool:
-        held = self._held.get(each)
+        held = self._messages.get(each)
         return held is not None and held.start == start
 
     def _is_due(self, each: MessageId, now: float) -> bool:
-        held = self._held.get(each)
+        held = self._messages.get(each)
         return held is not None and held.deadline <= now
 
     def _rebuild_queues(self) -> None:
         """Rebuild both queues from the messages in progress."""
         starts: dict[int, list[MessageId]] = defaultdict(list)
         deadlines: dict[float, list[MessageId]] = defaultdict(list)
-        for each, held in self._held.items():
+        for each, held in self._messages.items():
             starts[held.start].append(each)
             deadlines[held.deadline].append(each)
         self._by_offset = deque(sorted(starts.items()))
         self._by_deadline = [
-            (deadline, next(self._order), ids) for deadline, ids in deadlines.items()
+            (deadline, next(self._sequence), ids) for deadline, ids in deadlines.items()
         ]
         heapq.heapify(self._by_deadline)
-        self._listed = 2 * len(self._held)
+        self._listed_count = 2 * len(self._messages)

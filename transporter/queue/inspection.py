@@ -13,10 +13,10 @@ from transporter.queue import clients
 from transporter.queue.backlog import BacklogEstimator
 from transporter.queue.failures import BadMarker, QueueUnavailable, is_fault, translate_error
 from transporter.queue.in_progress import InProgress
-from transporter.queue.markers import decode
+from transporter.queue.markers import decode_marker
 from transporter.queue.message import PREFIX, message_from_record
 from transporter.queue.progress import committed_offsets
-from transporter.queue.settings import queue_name
+from transporter.queue.settings import check_queue_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class QueueStats:
 
 def peek(settings: QueueSettings, queue: str, most: int) -> Iterator[QueueMessage]:
     """Return messages that no consumer of *queue* has begun, at most *most*."""
-    queue_name(queue)
+    check_queue_name(queue)
     begin = committed_offsets(settings, settings.consumer_group(queue), settings.queue_topic)
     yield from _queue_messages(settings, settings.queue_topic, begin, queue, most)
 
@@ -53,13 +53,13 @@ def dead_letters(
     settings: QueueSettings, queue: str, most: int
 ) -> Iterator[tuple[QueueMessage, Headers]]:
     """Return dead letters of *queue*, at most *most*, each with its transporter headers."""
-    queue_name(queue)
+    check_queue_name(queue)
     found = 0
     for record in _scan(settings, settings.dead_letter_topic, {}):
         if found < most and record.key() == queue.encode():
             found += 1
             headers = tuple(record.headers() or ())
-            yield _message(record, queue), tuple(h for h in headers if h[0].startswith(PREFIX))
+            yield _to_message(record, queue), tuple(h for h in headers if h[0].startswith(PREFIX))
 
 
 def stats(settings: QueueSettings, queues: Sequence[str] = ()) -> list[QueueStats]:
@@ -95,23 +95,23 @@ def estimates(settings: QueueSettings, queues: Sequence[str] = ()) -> list[Queue
 def _estimate(settings: QueueSettings, queue: str) -> QueueStats:
     with closing(BacklogEstimator(settings, queue)) as estimator:
         found = estimator.estimate(settings.timeout)
-    age = None if found.oldest is None else _age([found.oldest], time.time())
+    age = None if found.oldest is None else _oldest_age([found.oldest], time.time())
     return QueueStats(queue, found.depth, None, None, age, None)
 
 
 def _counts_and_ages(
     waiting: list[float], working: list[float], dead: int, now: float
 ) -> tuple[int, int, int, float | None, float | None]:
-    return len(waiting), len(working), dead, _age(waiting, now), _age(working, now)
+    return len(waiting), len(working), dead, _oldest_age(waiting, now), _oldest_age(working, now)
 
 
-def _age(times: list[float], now: float) -> float | None:
+def _oldest_age(times: list[float], now: float) -> float | None:
     return max(0.0, now - min(times)) if times else None
 
 
 def _consumed_offsets(settings: QueueSettings, queues: Sequence[str]) -> dict[str, Offsets]:
     """Return the committed offsets of each of *queues*, or of all queues."""
-    names = [queue_name(each) for each in queues] or _known_queues(settings)
+    names = [check_queue_name(each) for each in queues] or _known_queues(settings)
     return {
         name: committed_offsets(settings, settings.consumer_group(name), settings.queue_topic)
         for name in names
@@ -153,14 +153,14 @@ def _in_progress_times(settings: QueueSettings) -> dict[str, list[float]]:
     for record in _scan(settings, settings.markers_topic, begin):
         progress = partitions.setdefault(record.partition(), InProgress())
         try:
-            marker = decode(record.value() or b"")
+            marker = decode_marker(record.value() or b"")
         except BadMarker:
             continue
         progress.apply(record.offset(), marker, record.timestamp()[1] / 1000)
     found: dict[str, list[float]] = {}
     for progress in partitions.values():
         for each in progress:
-            found.setdefault(each.held.queue, []).append(each.held.since)
+            found.setdefault(each.message.queue, []).append(each.message.since)
     return found
 
 
@@ -181,10 +181,10 @@ def _queue_messages(
             return
         if record.key() == key:
             found += 1
-            yield _message(record, queue)
+            yield _to_message(record, queue)
 
 
-def _message(record: Message, queue: str) -> QueueMessage:
+def _to_message(record: Message, queue: str) -> QueueMessage:
     where = (record.partition(), record.offset())
     return message_from_record(
         where, queue, record.value(), record.headers(), record.timestamp()[1]
@@ -195,7 +195,7 @@ def _scan(settings: QueueSettings, topic: str, begin: Offsets) -> Iterator[Any]:
     """Return the records of *topic* from *begin* to the current end of each partition."""
     client = clients.standalone_consumer(settings)
     try:
-        (count,) = clients.partitions(client, settings, [topic])
+        (count,) = clients.count_partitions(client, settings, [topic])
         places = [TopicPartition(topic, each, begin.get(each, 0)) for each in range(count)]
         client.assign(places)
         left = set(range(count))

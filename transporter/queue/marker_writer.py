@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 
 from transporter.queue import clients
 from transporter.queue.failures import QueueUnavailable, translate_error
-from transporter.queue.markers import End, KeepAlive, Nack, encode
+from transporter.queue.markers import End, KeepAlive, Nack, encode_marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,22 +37,22 @@ _SILENCE: Final = 2.0
 
 
 class MarkerWriter:
-    """Writer of an exchange's markers, until the exchange is drained."""
+    """Writer of a consumer's markers, until the consumer's state is drained."""
 
-    def __init__(self, settings: QueueSettings, exchange: ConsumerState, partitions: int) -> None:
+    def __init__(self, settings: QueueSettings, state: ConsumerState, partitions: int) -> None:
         """Connect. *partitions* is the partition count of the markers topic."""
-        self._settings, self._exchange, self._partitions = settings, exchange, partitions
+        self._settings, self._state, self._partitions = settings, state, partitions
         self._interval = settings.redeliver_after / _KEEP_ALIVES
         self._client = clients.producer(settings, **{"linger.ms": 0})
         self._failures: list[KafkaError] = []
         self._give_up_at = math.inf
 
     def run(self) -> None:
-        """Write until no more work will come and report any failure to the exchange."""
+        """Write until no more work will come and report any failure to the state."""
         try:
-            self._loop()
+            self._write_until_drained()
         except BaseException as error:  # noqa: BLE001 - every error goes to the thread's owner
-            self._exchange.writing_failed(clients.translate_exception(self._settings, error))
+            self._state.fail_writing(clients.translate_exception(self._settings, error))
         finally:
             with suppress(KafkaException):  # A client with a fatal error raises it again here.
                 self._client.purge()
@@ -62,24 +62,24 @@ class MarkerWriter:
         """Stop trying *seconds* from now."""
         self._give_up_at = time.monotonic() + seconds
 
-    def _loop(self) -> None:
+    def _write_until_drained(self) -> None:
         keep_at = time.monotonic() + self._interval
-        while (work := self._exchange.next_work(keep_at, self._interval / 2, _SILENCE)) is not None:
+        while (work := self._state.next_work(keep_at, self._interval / 2, _SILENCE)) is not None:
             if (now := time.monotonic()) >= keep_at:
                 keep_at = now + self._interval
             self._write_markers(work)
-            self._exchange.finish_work()
-            if self._exchange.is_silent(_SILENCE):
+            self._state.finish_work()
+            if self._state.is_silent(_SILENCE):
                 self._probe_brokers()
 
     def _write_markers(self, work: Work) -> None:
         for marker in to_markers(work, math.ceil(self._settings.redeliver_after * 1000)):
             self._client.produce(
                 self._settings.markers_topic,
-                encode(marker),
+                encode_marker(marker),
                 None,
                 marker.partition % self._partitions,
-                self._report,
+                self._on_delivery,
             )
         while left := self._client.flush(_PATIENCE):
             if time.monotonic() > self._give_up_at:
@@ -99,9 +99,9 @@ class MarkerWriter:
         except KafkaException as error:
             _LOGGER.info("%s: %s", self._settings.place, error)
         else:
-            self._exchange.note_answer()
+            self._state.note_answer()
 
-    def _report(self, error: KafkaError | None, _: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
             self._failures.append(error)
 

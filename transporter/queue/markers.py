@@ -98,7 +98,7 @@ class Nack:
 Marker = Start | KeepAlive | End | Nack
 
 
-def encode(marker: Marker) -> bytes:
+def encode_marker(marker: Marker) -> bytes:
     """Return the bytes of *marker*."""
     flag, text, millis, rest = 0, b"", 0, b""
     match marker:
@@ -125,7 +125,7 @@ def _pack_messages(marker: Start) -> bytes:
     return b"".join((packed, *filter(None, marker.values), *marker.headers))
 
 
-def decode(data: bytes) -> Marker:
+def decode_marker(data: bytes) -> Marker:
     """Return the marker in *data*.
 
     Raises:

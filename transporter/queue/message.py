@@ -51,7 +51,7 @@ class QueueMessage(NamedTuple):
 
 
 def message_from_record(
-    where: MessageId,
+    message_id: MessageId,
     queue: str,
     value: bytes | None,
     headers: Sequence[Header] | None,
@@ -59,11 +59,11 @@ def message_from_record(
 ) -> QueueMessage:
     """Return the message in a record of the queue topic."""
     if not headers:
-        return QueueMessage(where, queue, value, None, (), 0, None, sent)
+        return QueueMessage(message_id, queue, value, None, (), 0, None, sent)
     ours = dict(header for header in headers if header[0].startswith(PREFIX))
     theirs = tuple(header for header in headers if not header[0].startswith(PREFIX))
     return QueueMessage(
-        where, queue, value, ours.get(KEY), theirs, _redeliveries(ours), _origin(ours), sent
+        message_id, queue, value, ours.get(KEY), theirs, _redeliveries(ours), _origin(ours), sent
     )
 
 
@@ -73,11 +73,11 @@ def redelivery_count(headers: Iterable[Header]) -> int:
 
 
 def redelivery_headers(
-    headers: Sequence[Header], topic: str, where: MessageId, count: int
+    headers: Sequence[Header], topic: str, message_id: MessageId, count: int
 ) -> Headers:
-    """Return *headers* for redelivery number *count* of the message at *where*."""
+    """Return *headers* for redelivery number *count* of the message at *message_id*."""
     known = dict(headers)
-    partition, offset = where
+    partition, offset = message_id
     kept = tuple(header for header in headers if header[0] != REDELIVERIES)
     origin: Headers = ()
     if ORIGIN_TOPIC not in known:
@@ -95,7 +95,7 @@ def dead_letter_headers(headers: Sequence[Header], reason: str, time: str) -> He
     return (*kept, (REASON, reason.encode(errors="replace")), (TIME, time.encode()))
 
 
-def pack(headers: Sequence[Header] | None) -> bytes:
+def pack_headers(headers: Sequence[Header] | None) -> bytes:
     """Return *headers* as the bytes in a Start marker."""
     if not headers:
         return b""
@@ -106,8 +106,8 @@ def pack(headers: Sequence[Header] | None) -> bytes:
     return b"".join(parts)
 
 
-def unpack(data: bytes) -> Headers:
-    """Return the headers in *data*, the inverse of :func:`pack`."""
+def unpack_headers(data: bytes) -> Headers:
+    """Return the headers in *data*, the inverse of :func:`pack_headers`."""
     found: list[Header] = []
     place = 0
     while place < len(data):

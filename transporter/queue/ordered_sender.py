@@ -68,22 +68,22 @@ class Sending:
         self._deadline = deadline
         self._arrived = bytearray()
         self._failures: dict[int, KafkaError] = {}
-        self._refused: TransporterError | None = None
-        self._fatal: KafkaError | None = None
+        self._refusal: TransporterError | None = None
+        self._fatal_error: KafkaError | None = None
 
     def send(self, message: Outgoing, headers: list[Header] | None) -> bool:
         """Hand over *message* with *headers* and return whether more can follow."""
-        report: Any = partial(self._settle, len(self._arrived))
+        report: Any = partial(self._on_delivery, len(self._arrived))
         self._arrived.append(0)
         try:
             self._produce(message, headers, report)
         except (KafkaException, SystemError) as error:
-            self._fail(error)
-        return not (self._failures or self._fatal or self._is_late)
+            self._record_error(error)
+        return not (self._failures or self._fatal_error or self._is_late)
 
     def refuse(self, error: TransporterError) -> None:
         """Record that the next message cannot be sent, because of *error*."""
-        self._refused = error
+        self._refusal = error
 
     def finish(self) -> None:
         """Wait for the reports. At the deadline, purge the messages that are left."""
@@ -92,16 +92,16 @@ class Sending:
                 self._client.purge(blocking=False)
                 self._client.flush(_PURGE_SECONDS)
         except (KafkaException, SystemError) as error:
-            self._fail(error)
+            self._record_error(error)
 
     def result(self) -> Sent:
         """Return the outcome of all messages."""
         count = self._arrived.find(0)
         if count < 0:
             count = len(self._arrived)
-            if self._refused is None:
+            if self._refusal is None:
                 return Sent(count)
-            return Sent(count, self._refused, count)
+            return Sent(count, self._refusal, count)
         blamed = {
             index: error
             for index, error in sorted(self._failures.items())
@@ -116,18 +116,23 @@ class Sending:
 
     @property
     def _is_fatal(self) -> bool:
-        return self._fatal is not None
+        return self._fatal_error is not None
 
     @property
     def _is_late(self) -> bool:
         return time.monotonic() >= self._deadline
 
     def _stop_reason(self) -> TransporterError:
-        if self._fatal is not None:
-            if is_denied(self._fatal):
-                return translate_error(self._fatal, self._place)
-            return QueueUnavailable(f"{self._place}: {self._fatal.str()} ({self._fatal.name()})")
-        return QueueTimeout(f"{self._place}: not everything was confirmed in time")
+        if self._fatal_error is not None:
+            if is_denied(self._fatal_error):
+                return translate_error(self._fatal_error, self._place)
+            return QueueUnavailable(
+                f"{self._place}: {self._fatal_error.str()} ({self._fatal_error.name()})"
+            )
+        return QueueTimeout(
+            f"{self._place}: some messages were not confirmed in time;"
+            " check whether the brokers are up"
+        )
 
     def _produce(self, message: Outgoing, headers: list[Header] | None, report: Any) -> None:  # noqa: ANN401 - a callback of the client's
         while True:
@@ -143,7 +148,7 @@ class Sending:
                 self._client.poll(0)
                 return
 
-    def _settle(self, index: int, error: KafkaError | None, _: Message) -> None:
+    def _on_delivery(self, index: int, error: KafkaError | None, _: Message) -> None:
         if error is None:
             self._arrived[index] = 1
             return
@@ -152,7 +157,7 @@ class Sending:
             self._client.purge(in_queue=True, in_flight=False, blocking=False)
         self._failures[index] = error
 
-    def _fail(self, error: BaseException) -> None:
+    def _record_error(self, error: BaseException) -> None:
         """Record an error that the client raised: a refused message, or a fatal error.
 
         An error raised while a callback runs is the cause of a SystemError.
@@ -162,6 +167,6 @@ class Sending:
             raise error
         found = cause.args[0]
         if found.fatal() or found.code() == KafkaError._FATAL:  # noqa: SLF001 - a public code
-            self._fatal = found
+            self._fatal_error = found
         else:
             self._failures.setdefault(len(self._arrived) - 1, found)

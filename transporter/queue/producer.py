@@ -12,9 +12,9 @@ from confluent_kafka import KafkaException
 from transporter.errors import ConfigError
 from transporter.queue import clients
 from transporter.queue.failures import MessageRefused, QueueClosed, QueueTimeout, translate_error
-from transporter.queue.message import KEY, LONGEST_NAME, PREFIX, pack
+from transporter.queue.message import KEY, LONGEST_NAME, PREFIX, pack_headers
 from transporter.queue.ordered_sender import Sending, Sent
-from transporter.queue.settings import queue_name
+from transporter.queue.settings import check_queue_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -44,13 +44,13 @@ class QueueProducer:
         """Connect."""
         self._settings = settings
         self._lock = threading.Lock()
-        self._failed: list[KafkaError] = []
+        self._failures: list[KafkaError] = []
         self._closed = False
         self._client = clients.producer(
             settings, **{"message.timeout.ms": max(1, int(settings.timeout * 1000))}
         )
         try:
-            clients.partitions(self._client, settings, [settings.queue_topic])
+            clients.count_partitions(self._client, settings, [settings.queue_topic])
         except BaseException:
             self.drop()
             raise
@@ -76,11 +76,11 @@ class QueueProducer:
         reports: list[tuple[KafkaError | None, Message]] = []
         self._produce(queue, value, key, headers, lambda *report: reports.append(report))
         deadline = time.monotonic() + self._settings.timeout
-        self._await()
+        self._flush_client()
         while not reports and (left := deadline - time.monotonic()) > 0:
             self._client.poll(left)  # Another thread may be delivering the report just now.
         if not reports:
-            raise self._late(1)
+            raise self._timeout_error(1)
         error, record = reports[0]
         if error is not None:
             raise translate_error(error, self._settings.place)
@@ -103,7 +103,7 @@ class QueueProducer:
         headers: Sequence[Header] = (),
     ) -> None:
         """Send one message without waiting. :meth:`flush` reports whether it has arrived."""
-        self._produce(queue, value, key, headers, self._report)
+        self._produce(queue, value, key, headers, self._on_delivery)
 
     def deliver(self, messages: Iterable[Outgoing], timeout: float | None = None) -> Sent:
         """Send *messages* in order and report how many have arrived within *timeout* seconds.
@@ -112,14 +112,14 @@ class QueueProducer:
         already in flight may still arrive. Failures of messages are returned, not raised. No
         other thread may use the producer meanwhile.
         """
-        self._open()
+        self._raise_if_closed()
         seconds = self._settings.timeout if timeout is None else timeout
         deadline = time.monotonic() + seconds
         topic, place = self._settings.queue_topic, self._settings.place
         sending = Sending(self._client, topic, place, deadline)
         for message in messages:
             try:
-                headers = self._headers(*message)
+                headers = self._record_headers(*message)
             except (MessageRefused, ConfigError) as error:
                 sending.refuse(error)
                 break
@@ -130,14 +130,14 @@ class QueueProducer:
 
     def flush(self) -> None:
         """Wait until all posted messages have arrived and raise the first failure."""
-        left = self._await()
+        left = self._flush_client()
         with self._lock:
-            failed, self._failed = self._failed, []
+            failed, self._failures = self._failures, []
         if failed:
             error = translate_error(failed[0], self._settings.place)
             raise type(error)(f"{error} ({len(failed)} messages failed)")
         if left:
-            raise self._late(left)
+            raise self._timeout_error(left)
 
     def close(self) -> None:
         """Wait for the posted messages, and disconnect. Safe to call twice."""
@@ -163,8 +163,8 @@ class QueueProducer:
         headers: Sequence[Header],
         report: Callable[..., Any],
     ) -> None:
-        self._open()
-        given = self._headers(queue, value, key, headers)
+        self._raise_if_closed()
+        given = self._record_headers(queue, value, key, headers)
         deadline = time.monotonic() + self._settings.timeout
         while True:
             try:
@@ -173,7 +173,7 @@ class QueueProducer:
                 )
             except BufferError:
                 if time.monotonic() > deadline:
-                    raise self._late(len(self._client)) from None
+                    raise self._timeout_error(len(self._client)) from None
                 self._client.poll(0.1)
             except KafkaException as error:
                 raise clients.kafka_failure(self._settings, error) from error
@@ -181,22 +181,22 @@ class QueueProducer:
                 self._client.poll(0)
                 return
 
-    def _open(self) -> None:
+    def _raise_if_closed(self) -> None:
         if self._closed:
-            raise QueueClosed("this producer is closed; make a new one")
+            raise QueueClosed("this producer is closed; create a new one")
 
-    def _await(self) -> int:
+    def _flush_client(self) -> int:
         try:
             return int(self._client.flush(self._settings.timeout))
         except (KafkaException, SystemError) as error:
             # The client raises fatal errors, from within a callback as a SystemError.
             raise clients.kafka_failure(self._settings, error) from error
 
-    def _headers(
+    def _record_headers(
         self, queue: str, value: bytes | None, key: bytes | None, headers: Sequence[Header]
     ) -> list[Header] | None:
         """Return the headers of the record, or raise if the message cannot be sent."""
-        queue_name(queue)
+        check_queue_name(queue)
         given = [*headers] if key is None else [(KEY, key), *headers]
         if ours := [name for name, _ in headers if name.startswith(PREFIX)]:
             raise MessageRefused(
@@ -204,23 +204,23 @@ class QueueProducer:
             )
         if long := [name for name, _ in headers if len(name.encode()) > LONGEST_NAME]:
             raise MessageRefused(
-                f"header {long[0][:40]}…: a name of more than {LONGEST_NAME} bytes; make it shorter"
+                f"header {long[0][:40]}…: the name is longer than {LONGEST_NAME} bytes; shorten it"
             )
-        size = len(value or b"") + len(pack(given))
+        size = len(value or b"") + len(pack_headers(given))
         if size > self._settings.max_message_bytes:
             raise MessageRefused(
                 f"a message of {size} bytes for queue {queue}: the limit is"
-                f" {self._settings.max_message_bytes}; make it smaller, or raise"
+                f" {self._settings.max_message_bytes} bytes; make it smaller, or raise"
                 " max_message_bytes and the topics' max.message.bytes"
             )
         return given or None
 
-    def _report(self, error: KafkaError | None, _: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
             with self._lock:
-                self._failed.append(error)
+                self._failures.append(error)
 
-    def _late(self, count: int) -> QueueTimeout:
+    def _timeout_error(self, count: int) -> QueueTimeout:
         return QueueTimeout(
             f"{self._settings.place}: {count} messages were not confirmed within"
             f" {self._settings.timeout:g} s; check whether the brokers are up"

@@ -57,7 +57,7 @@ def blocked_partitions(settings: QueueSettings, topics: Iterable[str]) -> list[T
     """
     names = list(topics)
     with _standalone_client(settings, _GROUP, "read_uncommitted") as client:
-        counts = clients.partitions(client, settings, names)
+        counts = clients.count_partitions(client, settings, names)
         places = [
             TopicPartition(topic, each)
             for topic, count in zip(names, counts, strict=True)
@@ -114,7 +114,7 @@ def _is_settled(client: Consumer, place: TopicPartition) -> bool:
 def _stable_offsets(settings: QueueSettings, group: str, topic: str) -> list[TopicPartition]:
     """Return the stable committed offsets of *group* in each partition of *topic*."""
     with _standalone_client(settings, group, "read_uncommitted") as client:
-        (count,) = clients.partitions(client, settings, [topic])
+        (count,) = clients.count_partitions(client, settings, [topic])
         places = [TopicPartition(topic, each) for each in range(count)]
         return groups.committed_offsets(client, places, time.monotonic() + settings.timeout)
 

@@ -12,7 +12,7 @@ from transporter.queue.message import (
     dead_letter_headers,
     redelivery_count,
     redelivery_headers,
-    unpack,
+    unpack_headers,
 )
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transporter.queue.markers import Marker
     from transporter.queue.message import Headers
     from transporter.queue.settings import QueueSettings
-    from transporter.queue.tracker_partition import Assigned
+    from transporter.queue.tracker_partition import AssignedPartition
 
 
 _MOST_BYTES: Final = 8 * 1024**2
@@ -38,11 +38,11 @@ class RedeliveryRecord(NamedTuple):
     dead: bool
 
 
-def redelivery(expired: Expired, settings: QueueSettings, time: str) -> RedeliveryRecord:
+def redelivery_record(expired: Expired, settings: QueueSettings, time: str) -> RedeliveryRecord:
     """Return the record that redelivers *expired*, or a dead letter that carries *time*."""
-    held = expired.held
+    held = expired.message
     try:
-        headers = unpack(held.headers)
+        headers = unpack_headers(held.headers)
     except BadMarker:
         headers = ()  # The message matters more than its headers.
     counted = held.nack is None or not held.nack.released
@@ -70,7 +70,7 @@ def end_markers(expired: Iterable[Expired]) -> Iterator[End]:
 class Due(NamedTuple):
     """A due message, and the markers partition in which it is in progress."""
 
-    assigned: Assigned
+    assigned: AssignedPartition
     expired: Expired
 
 
@@ -79,7 +79,7 @@ def split_for_transactions(due: Iterable[Due]) -> Iterator[list[Due]]:
     part: list[Due] = []
     size = 0
     for each in due:
-        held = each.expired.held
+        held = each.expired.message
         more = len(held.value or b"") + len(held.headers)
         if part and size + more > _MOST_BYTES:
             yield part
@@ -90,15 +90,15 @@ def split_for_transactions(due: Iterable[Due]) -> Iterator[list[Due]]:
         yield part
 
 
-def by_partition(due: Iterable[Due]) -> list[tuple[Assigned, list[Expired]]]:
+def group_by_partition(due: Iterable[Due]) -> list[tuple[AssignedPartition, list[Expired]]]:
     """Group due messages by partition."""
-    found: dict[int, tuple[Assigned, list[Expired]]] = {}
+    found: dict[int, tuple[AssignedPartition, list[Expired]]] = {}
     for assigned, expired in due:
         found.setdefault(assigned.number, (assigned, []))[1].append(expired)
     return list(found.values())
 
 
-def restatements(old: Iterable[Expired], now: float) -> Iterator[Marker]:
+def restated_markers(old: Iterable[Expired], now: float) -> Iterator[Marker]:
     """Return markers equal in effect to those of *old* for a tracker that reads them at *now*."""
     for (partition, offset), held in old:
         after = _milliseconds(held.after)

@@ -95,11 +95,11 @@ class QueueSettings(BaseModel):
 
     @field_validator("client")
     @classmethod
-    def _only_safe(cls, client: dict[str, Value]) -> dict[str, Value]:
-        return only_safe(client)
+    def _check_client(cls, client: dict[str, Value]) -> dict[str, Value]:
+        return check_client_settings(client)
 
     @model_validator(mode="after")
-    def _three_topics(self) -> Self:
+    def _check_topics(self) -> Self:
         if len({self.queue_topic, self.markers_topic, self.dead_letter_topic}) < len(self.topics):
             raise ValueError("queue_topic, markers_topic and dead_letter_topic must differ")
         return self
@@ -135,17 +135,17 @@ def settings_of(**values: object) -> QueueSettings:
         raise ConfigError(f"{name}: {reason}") from None
 
 
-def only_safe(client: dict[str, Value]) -> dict[str, Value]:
+def check_client_settings(client: dict[str, Value]) -> dict[str, Value]:
     """Return *client*, or raise :class:`ValueError` if a guarantee needs one of its settings."""
     if unsafe := sorted(name for name in client if not _CLIENT.fullmatch(name)):
         raise ValueError(
-            f"may not hold {', '.join(unsafe)}: allowed are security.*, sasl.*, ssl.*, https.*,"
+            f"may not contain {', '.join(unsafe)}: allowed are security.*, sasl.*, ssl.*, https.*,"
             " socket.*, client.*, broker.*, reconnect.*, retry.*, metadata.* and compression.*"
         )
     return client
 
 
-def queue_name(name: str) -> str:
+def check_queue_name(name: str) -> str:
     """Return *name* if it is a valid queue name, or raise :class:`ConfigError` otherwise."""
     if not _NAME.fullmatch(name):
         raise ConfigError(

@@ -8,7 +8,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.queue.markers import OVERHEAD, PER_MESSAGE, Start
-from transporter.queue.message import message_from_record, pack
+from transporter.queue.message import message_from_record, pack_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,12 +44,12 @@ class StartBatch:
             self.firsts.setdefault(partition, offset)
             self.ends[partition] = offset + 1
             if record.key() == key:
-                value, (headers, packed) = record.value(), self._headers(record)
+                value, (headers, packed) = record.value(), self._read_headers(record)
                 where, sent = (partition, offset), record.timestamp()[1]
                 self.messages.append(message_from_record(where, self.queue, value, headers, sent))
                 self.contents.setdefault(partition, []).append((offset, value, packed))
 
-    def _headers(self, record: Any) -> tuple[Headers | None, bytes]:  # noqa: ANN401 - a record
+    def _read_headers(self, record: Any) -> tuple[Headers | None, bytes]:  # noqa: ANN401 - a record
         """Return the headers of *record*, and the same headers packed.
 
         The client raises an error for a name that is not UTF-8, and a name that is too long
@@ -57,20 +57,20 @@ class StartBatch:
         """
         try:
             headers = _HEADERS(record)
-            return headers, pack(headers)
+            return headers, pack_headers(headers)
         except (SystemError, UnicodeError, struct.error):
             self.unreadable += 1
             return None, b""
 
-    def starts(self, after_ms: int, most_bytes: int) -> Iterator[Start]:
+    def start_markers(self, after_ms: int, most_bytes: int) -> Iterator[Start]:
         """Return Starts for all messages, larger than *most_bytes* only for one large message."""
         for partition, contents in self.contents.items():
-            for part in _parts(contents, most_bytes - OVERHEAD - len(self.queue)):
+            for part in _split_contents(contents, most_bytes - OVERHEAD - len(self.queue)):
                 offsets, values, headers = zip(*part, strict=True)
                 yield Start(self.queue, partition, offsets, after_ms, values, headers)
 
 
-def _parts(
+def _split_contents(
     contents: list[tuple[int, bytes | None, bytes]], most_bytes: int
 ) -> Iterator[list[tuple[int, bytes | None, bytes]]]:
     part: list[tuple[int, bytes | None, bytes]] = []

@@ -24,9 +24,9 @@ _Answer = TypeVar("_Answer")
 class StartOffsets:
     """Lookup of committed offsets that retries until the brokers answer. Not thread-safe."""
 
-    def __init__(self, stopping: threading.Event, meanwhile: Callable[[], None]) -> None:
-        """Stop retrying when *stopping* is set; call *meanwhile*, which may help, between tries."""
-        self._stopping, self._meanwhile = stopping, meanwhile
+    def __init__(self, stopping: threading.Event, between_tries: Callable[[], None]) -> None:
+        """Stop retrying when *stopping* is set; call *between_tries*, which may help, meanwhile."""
+        self._stopping, self._between_tries = stopping, between_tries
         self.lost = 0
         """Number of offsets that retention deleted before they were read."""
 
@@ -51,8 +51,8 @@ class StartOffsets:
         low = bounds[0]
         if 0 <= place.offset < low:
             _LOGGER.error(
-                "%s, partition %d: offsets %d to %d are gone, and with them perhaps messages in"
-                " progress: the topic's retention is shorter than trackers were away",
+                "%s, partition %d: offsets %d to %d were deleted before a tracker read them, and"
+                " messages in progress may be lost; raise the topic's retention",
                 place.topic,
                 place.partition,
                 place.offset,
@@ -69,5 +69,7 @@ class StartOffsets:
             except KafkaException as error:
                 if is_fault(error.args[0]) or self._stopping.wait(_PAUSE):
                     raise
-                _LOGGER.warning("tracker: where to begin is not known yet: %s", error.args[0].str())
-                self._meanwhile()
+                _LOGGER.warning(
+                    "tracker: the start offset is not available yet: %s", error.args[0].str()
+                )
+                self._between_tries()

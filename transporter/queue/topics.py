@@ -35,14 +35,17 @@ def make_topics(
     client = clients.admin(settings)
     limit = settings.max_message_bytes + _MARGIN
     queue, markers, dead = settings.topics
-    kept = _least_ms(settings, queue)
+    kept = _min_retention_ms(settings, queue)
     wanted = [
-        NewTopic(queue, partitions, replication_factor, config=_config(limit, kept)),
+        NewTopic(queue, partitions, replication_factor, config=_topic_config(limit, kept)),
         # A Start that still counts must not be deleted. Trackers restate by age, not by size.
         NewTopic(
-            markers, partitions, replication_factor, config=_config(limit + _MARGIN, 7 * _DAY_MS)
+            markers,
+            partitions,
+            replication_factor,
+            config=_topic_config(limit + _MARGIN, 7 * _DAY_MS),
         ),
-        NewTopic(dead, partitions, replication_factor, config=_config(limit + _MARGIN, kept)),
+        NewTopic(dead, partitions, replication_factor, config=_topic_config(limit + _MARGIN, kept)),
     ]
     made = {}
     for name, future in client.create_topics(
@@ -56,7 +59,7 @@ def make_topics(
             made[name] = False
         else:
             made[name] = True
-    clients.partitions(client, settings, made, settings.timeout)  # Wait for their metadata.
+    clients.count_partitions(client, settings, made, settings.timeout)  # Wait for their metadata.
     return made
 
 
@@ -69,7 +72,7 @@ def partition_counts(settings: QueueSettings, topics: Sequence[str]) -> list[int
     """
     client = clients.standalone_consumer(settings)
     try:
-        return clients.partitions(client, settings, topics)
+        return clients.count_partitions(client, settings, topics)
     finally:
         client.close()
 
@@ -93,17 +96,19 @@ def retention_problems(settings: QueueSettings, topics: Sequence[str]) -> list[s
             if not isinstance(failure, QueueFault):
                 raise failure from error
             problems.append(
-                f"cannot check whether topic {name} deletes {_content_of(settings, name)}"
+                f"cannot check whether topic {name} deletes {_topic_content(settings, name)}"
                 f" ({error.args[0].str()}): grant the right DescribeConfigs"
             )
         else:
             values = {key: entry.value for key, entry in found.items()}
-            problems += _problems(settings, name, values)
+            problems += _topic_problems(settings, name, values)
     return problems
 
 
-def _problems(settings: QueueSettings, name: str, found: Mapping[str, str | None]) -> list[str]:
-    least = _least_ms(settings, name)
+def _topic_problems(
+    settings: QueueSettings, name: str, found: Mapping[str, str | None]
+) -> list[str]:
+    least = _min_retention_ms(settings, name)
     wrong = {}
     if (found.get("cleanup.policy") or "delete") != "delete":
         wrong["cleanup.policy"] = "delete"
@@ -116,14 +121,14 @@ def _problems(settings: QueueSettings, name: str, found: Mapping[str, str | None
     is_now = ", ".join(f"{key}={found[key]}" for key in wrong)
     change = ",".join(f"{key}={value}" for key, value in wrong.items())
     problem = (
-        f"topic {name} deletes {_content_of(settings, name)} ({is_now}): run kafka-configs.sh"
+        f"topic {name} deletes {_topic_content(settings, name)} ({is_now}): run kafka-configs.sh"
         f" --bootstrap-server {settings.bootstrap_servers} --alter --entity-type topics"
         f" --entity-name {name} --add-config {change}{_retention_hint(settings, name)}"
     )
     return [problem]
 
 
-def _content_of(settings: QueueSettings, name: str) -> str:
+def _topic_content(settings: QueueSettings, name: str) -> str:
     kinds = ("waiting messages", "markers of messages in progress", "dead letters")
     return kinds[settings.topics.index(name)]
 
@@ -132,7 +137,7 @@ def _retention_hint(settings: QueueSettings, name: str) -> str:
     return "" if name == settings.markers_topic else ", or set the queue's retention"
 
 
-def _least_ms(settings: QueueSettings, name: str) -> int:
+def _min_retention_ms(settings: QueueSettings, name: str) -> int:
     """Return the shortest permissible retention of topic *name* in milliseconds."""
     if name == settings.markers_topic:
         return _DAY_MS
@@ -145,7 +150,7 @@ def _is_less(found: str | None, least: int) -> bool:
     return least == _UNLIMITED or int(found) < least
 
 
-def _config(limit: int, kept_ms: int) -> dict[str, str]:
+def _topic_config(limit: int, kept_ms: int) -> dict[str, str]:
     return {
         "cleanup.policy": "delete",
         "max.message.bytes": str(limit),

@@ -23,19 +23,19 @@ from transporter.queue.failures import (
     translate_error,
 )
 from transporter.queue.hung_transactions import HungTransactions
-from transporter.queue.markers import End, Nack, Start, decode, encode
+from transporter.queue.markers import End, Nack, Start, decode_marker, encode_marker
 from transporter.queue.metrics import TrackerMetrics
 from transporter.queue.redelivery import (
     Due,
-    by_partition,
     end_markers,
-    redelivery,
-    restatements,
+    group_by_partition,
+    redelivery_record,
+    restated_markers,
     split_for_transactions,
 )
 from transporter.queue.start_offsets import StartOffsets
 from transporter.queue.topics import retention_problems
-from transporter.queue.tracker_partition import Assigned
+from transporter.queue.tracker_partition import AssignedPartition
 from transporter.queue.transactions import ANY, Transactions
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Tracker:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._start_offsets = StartOffsets(self._stopping, self._end_lost_transactions)
-        self._assigned: dict[int, Assigned] = {}
+        self._assigned: dict[int, AssignedPartition] = {}
         self._counts: dict[str, int] = {}
         self._metrics = TrackerMetrics()
         self._commit_at = self._next_end_lookup_at = 0.0
@@ -131,7 +131,7 @@ class Tracker:
         """
         settings = self._settings
         self._transactions = Transactions(settings, settings.tracker_group)
-        self._hung = HungTransactions(settings, self._clock)
+        self._hung_transactions = HungTransactions(settings, self._clock)
         self._consumer: Consumer = clients.consumer(
             settings,
             settings.tracker_group,
@@ -148,7 +148,7 @@ class Tracker:
             while not self._stopping.is_set():
                 self._run_once()
             self._commit(self._assigned.values())
-            self._measure(self._clock())
+            self._update_metrics(self._clock())
         except KafkaException as error:
             if not self._stopping.is_set():
                 raise clients.kafka_failure(settings, error) from error
@@ -166,7 +166,7 @@ class Tracker:
             self._failure = error
 
     def _subscribe(self) -> None:
-        _, self._partitions, _ = clients.partitions(
+        _, self._partitions, _ = clients.count_partitions(
             self._consumer, self._settings, self._settings.topics
         )
         for problem in retention_problems(self._settings, self._settings.topics):
@@ -206,7 +206,7 @@ class Tracker:
         if error is not None:
             self._handle_error(error, each, record.offset())
         elif each is not None:  # Otherwise it was revoked after the client had fetched this.
-            marker = self._decode(record)
+            marker = self._decode_marker(record)
             affected = each.apply(record.offset(), marker, self._clock())
             match marker:
                 case Start(restated=False):
@@ -216,10 +216,10 @@ class Tracker:
                 case Nack(released=False):
                     self._count(nacked=affected)
 
-    def _decode(self, record: Message) -> Marker | None:
+    def _decode_marker(self, record: Message) -> Marker | None:
         place = f"{record.topic()}, partition {record.partition()}, offset {record.offset()}"
         try:
-            return decode(record.value() or b"")
+            return decode_marker(record.value() or b"")
         except UnknownMarker as error:
             raise UnknownMarker(f"{place}: {error}") from error
         except BadMarker as error:
@@ -228,7 +228,7 @@ class Tracker:
             self._count(refused=1)
             return None
 
-    def _handle_error(self, error: KafkaError, each: Assigned | None, offset: int) -> None:
+    def _handle_error(self, error: KafkaError, each: AssignedPartition | None, offset: int) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public code
             if each is not None:
                 each.advance_to(offset)
@@ -272,14 +272,14 @@ class Tracker:
     def _redeliver(self, part: list[Due]) -> None:
         """Send due messages, their Ends and our offsets in one transaction."""
         time_text = datetime.now(UTC).isoformat(timespec="milliseconds")
-        found = [redelivery(each.expired, self._settings, time_text) for each in part]
+        found = [redelivery_record(each.expired, self._settings, time_text) for each in part]
         records: list[Record] = [
             (record.topic, record.value, record.queue, ANY, record.headers) for record in found
         ]
         places = []
-        for assigned, expired in by_partition(part):
-            records += [self._record(assigned, end) for end in end_markers(expired)]
-            places.append(self._place(assigned, expired))
+        for assigned, expired in group_by_partition(part):
+            records += [self._marker_record(assigned, end) for end in end_markers(expired)]
+            places.append(self._commit_position(assigned, expired))
         try:
             self._transactions.run(records, self._consumer, places)
         except MessageRefused as error:
@@ -288,7 +288,7 @@ class Tracker:
             self._raise_unless_temporary(error)
             self._retry(part, _BACKOFF)
         else:
-            for assigned, expired in by_partition(part):
+            for assigned, expired in group_by_partition(part):
                 assigned.progress.drop(each.id for each in expired)
                 wrote = self._transactions.written.get(
                     (self._settings.markers_topic, assigned.number)
@@ -304,11 +304,11 @@ class Tracker:
             for each in part:
                 self._redeliver([each])
             return
-        _LOGGER.error("a message of queue %s: %s", part[0].expired.held.queue, error)
+        _LOGGER.error("a message of queue %s: %s", part[0].expired.message.queue, error)
         self._retry(part, _REFUSED_BACKOFF)
 
     def _retry(self, part: list[Due], seconds: float) -> None:
-        for assigned, expired in by_partition(part):
+        for assigned, expired in group_by_partition(part):
             assigned.progress.retry([each.id for each in expired], self._clock() + seconds)
 
     def _raise_unless_temporary(self, error: TransporterError) -> None:
@@ -324,7 +324,7 @@ class Tracker:
         except TransporterError as error:
             self._raise_unless_temporary(error)
         else:
-            self._hung.end_all()
+            self._hung_transactions.end_all()
 
     def _run_periodic_work(self) -> None:
         self._end_lost_transactions()
@@ -333,32 +333,34 @@ class Tracker:
         for each in self._assigned.values():
             self._restate(each, now)
         self._commit(self._assigned.values(), wait=False)
-        self._measure(now)
+        self._update_metrics(now)
 
-    def _restate(self, each: Assigned, now: float) -> None:
+    def _restate(self, each: AssignedPartition, now: float) -> None:
         """Write old Starts again, so that the topic's retention never deletes one that counts."""
         if not each.progress.caught_up:
             return
         old = each.progress.older_than(now, self._settings.restate_after, _MOST)
         for part in split_for_transactions([Due(each, expired) for expired in old]):
-            markers = restatements([due.expired for due in part], now)
-            records = [self._record(each, marker) for marker in markers]
+            markers = restated_markers([due.expired for due in part], now)
+            records = [self._marker_record(each, marker) for marker in markers]
             try:
-                self._transactions.run(records, self._consumer, [self._place(each, [])])
+                self._transactions.run(records, self._consumer, [self._commit_position(each, [])])
             except TransporterError as error:
                 self._raise_unless_temporary(error)
                 return
             self._count(restated=len(part))
 
-    def _record(self, each: Assigned, marker: Marker) -> Record:
-        return self._settings.markers_topic, encode(marker), None, each.number, ()
+    def _marker_record(self, each: AssignedPartition, marker: Marker) -> Record:
+        return self._settings.markers_topic, encode_marker(marker), None, each.number, ()
 
-    def _place(self, each: Assigned, part: list[Expired]) -> TopicPartition:
-        return TopicPartition(self._settings.markers_topic, each.number, each.low_without(part))
+    def _commit_position(self, each: AssignedPartition, part: list[Expired]) -> TopicPartition:
+        return TopicPartition(
+            self._settings.markers_topic, each.number, each.low_offset_without(part)
+        )
 
-    def _commit(self, assigned: Iterable[Assigned], *, wait: bool = True) -> None:
-        changed = [each for each in assigned if each.low != each.committed]
-        places = [self._place(each, []) for each in changed]
+    def _commit(self, assigned: Iterable[AssignedPartition], *, wait: bool = True) -> None:
+        changed = [each for each in assigned if each.low_offset != each.committed]
+        places = [self._commit_position(each, []) for each in changed]
         if not places:
             return
         try:
@@ -369,7 +371,7 @@ class Tracker:
             for each, place in zip(changed, places, strict=True):
                 each.committed = place.offset
 
-    def _measure(self, now: float) -> None:
+    def _update_metrics(self, now: float) -> None:
         progress = [each.progress for each in self._assigned.values()]
         oldest = min((each.oldest for each in progress if each.oldest is not None), default=now)
         self._metrics = TrackerMetrics(
@@ -389,7 +391,7 @@ class Tracker:
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         found = self._start_offsets.find(consumer, places)
         for place in found:
-            self._assigned[place.partition] = Assigned(place.partition, place.offset)
+            self._assigned[place.partition] = AssignedPartition(place.partition, place.offset)
         consumer.assign(found)
 
     def _on_revoke(self, _: Consumer, places: list[TopicPartition]) -> None:

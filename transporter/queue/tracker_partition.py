@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transporter.queue.markers import Marker
 
 
-class Assigned:
+class AssignedPartition:
     """Messages in progress in one partition, and how far it must be read before a redelivery.
 
     An End may wait in the topic while its message's deadline passes. This happens
@@ -51,14 +51,14 @@ class Assigned:
         self._last_written = offset
 
     @property
-    def low(self) -> int:
+    def low_offset(self) -> int:
         """Offset to commit: the smallest Start that still counts, else the next unread offset."""
-        return self.progress.low if len(self.progress) else self._next_unread
+        return self.progress.low_offset if len(self.progress) else self._next_unread
 
-    def low_without(self, expired: list[Expired]) -> int:
-        """Return :attr:`low` as it will be without *expired*."""
-        low = self.progress.low_without(each.id for each in expired)
-        return self._next_unread if low == self.progress.next else low
+    def low_offset_without(self, expired: list[Expired]) -> int:
+        """Return :attr:`low_offset` as it will be without *expired*."""
+        low = self.progress.low_offset_without(each.id for each in expired)
+        return self._next_unread if low == self.progress.next_offset else low
 
     def needs_end(self, now: float) -> bool:
         """Return whether the caller must look up the end of the partition."""

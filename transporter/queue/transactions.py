@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException
 from transporter.kafka.groups import NOWHERE, non_member_metadata
 from transporter.queue import clients
 from transporter.queue.failures import QueueFault, QueueUnavailable, is_refusal, translate_error
-from transporter.queue.markers import End, encode
+from transporter.queue.markers import End, encode_marker
 from transporter.queue.progress import blocked_partitions, group_is_blocked
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ class Transactions:
         known = name or settings.instance
         self._settings, self._group = settings, group
         self._name = f"{group}/{known or uuid.uuid4().hex}"
-        self._used = bool(known)
+        self._name_used = bool(known)
         queue, markers, _ = settings.topics
         tracking = group == settings.tracker_group
-        self._reads = markers if tracking else queue
-        self._writes = (queue, markers) if tracking else (markers,)
+        self._read_topic = markers if tracking else queue
+        self._written_topics = (queue, markers) if tracking else (markers,)
         self._all_brokers_down = False
         self._client: Producer | None = None
-        self._refused: list[KafkaError] = []
+        self._refusals: list[KafkaError] = []
         self.written: dict[tuple[str, int], int] = {}
         """The last offset that the last transaction wrote, by topic and partition."""
 
@@ -83,10 +83,12 @@ class Transactions:
             self.close()
         if self._client is None:
             self._all_brokers_down = False
-            self._client = clients.transactional(self._settings, self._name, self._on_error)
-            if self._used:
+            self._client = clients.transactional_producer(
+                self._settings, self._name, self._on_error
+            )
+            if self._name_used:
                 self._end_earlier_transactions(self._client)
-            self._used = True
+            self._name_used = True
         return self._client
 
     def run(
@@ -100,13 +102,15 @@ class Transactions:
                 the latter case the outcome is settled and visible once :meth:`open` has returned.
         """
         client = self.open()
-        self._refused.clear()
+        self._refusals.clear()
         self.written.clear()
         try:
-            self._transact(client, records, list(offsets), consumer.consumer_group_metadata())
+            self._run_transaction(
+                client, records, list(offsets), consumer.consumer_group_metadata()
+            )
         except KafkaException as error:
-            self._undo(client, error.args[0])
-            found = self._refused[0] if self._refused else error.args[0]
+            self._abort(client, error.args[0])
+            found = self._refusals[0] if self._refusals else error.args[0]
             raise translate_error(found, self._settings.place) from error
         except BaseException:
             self.close()
@@ -121,7 +125,7 @@ class Transactions:
         client, self._client = self._client, None
         if client is not None:
             closing = threading.Thread(
-                target=_disconnect, args=(client,), name="queue-disconnect", daemon=True
+                target=_close_client, args=(client,), name="queue-disconnect", daemon=True
             )
             closing.start()
             closing.join(self._settings.transaction_timeout + _GRACE)
@@ -141,12 +145,12 @@ class Transactions:
         try:
             # This also finds open transactions of other producers. Empty records are harmless.
             if records := list(self._empty_records()):
-                self._transact(client, records, None)
+                self._run_transaction(client, records, None)
                 _LOGGER.warning(
                     "%s: ended a transaction that blocked %d partitions", self._name, len(records)
                 )
-            if group_is_blocked(self._settings, self._group, self._reads):
-                self._transact(client, [], [NOWHERE], non_member_metadata(self._group))
+            if group_is_blocked(self._settings, self._group, self._read_topic):
+                self._run_transaction(client, [], [NOWHERE], non_member_metadata(self._group))
                 _LOGGER.warning("%s: ended a transaction that blocked the group", self._name)
         except KafkaException as error:
             self.close()
@@ -158,11 +162,11 @@ class Transactions:
     def _empty_records(self) -> Iterator[Record]:
         """Return a record without content for each of our partitions that is blocked."""
         markers = self._settings.markers_topic
-        for place in blocked_partitions(self._settings, self._writes):
-            value = encode(End(0, ())) if place.topic == markers else None
+        for place in blocked_partitions(self._settings, self._written_topics):
+            value = encode_marker(End(0, ())) if place.topic == markers else None
             yield place.topic, value, None, place.partition, ()
 
-    def _transact(
+    def _run_transaction(
         self,
         client: Producer,
         records: Iterable[Record],
@@ -191,18 +195,18 @@ class Transactions:
         while True:
             try:
                 client.produce(
-                    topic, value, key, partition, self._report, None, 0, all_headers or None
+                    topic, value, key, partition, self._on_delivery, None, 0, all_headers or None
                 )
             except BufferError:
                 client.poll(1.0)
             else:
                 return
 
-    def _report(self, error: KafkaError | None, record: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, record: Message) -> None:
         if error is None:
             self.written[record.topic(), record.partition()] = record.offset()
         elif is_refusal(error):
-            self._refused.append(error)
+            self._refusals.append(error)
 
     def _send_offsets(self, client: Producer, offsets: list[TopicPartition], group: object) -> None:
         """Send *offsets*, or drop the client if it hangs.
@@ -242,13 +246,13 @@ class Transactions:
             else:
                 return
 
-    def _undo(self, client: Producer, error: KafkaError) -> None:
+    def _abort(self, client: Producer, error: KafkaError) -> None:
         if error.code() == KafkaError._FENCED:  # noqa: SLF001 - a public code
             self.close()
             if self._settings.instance:
                 raise QueueFault(
                     f"another process of the instance {self._settings.instance!r} has taken over;"
-                    " give each its own"
+                    " give each process its own instance"
                 )
             raise QueueUnavailable(f"{self._name} was fenced as dead, and starts again")
         if error.fatal() or error.retriable():
@@ -260,7 +264,7 @@ class Transactions:
             self.close()
 
 
-def _disconnect(client: Producer) -> None:
+def _close_client(client: Producer) -> None:
     with suppress(KafkaException):  # A fenced client raises its error again here.
         client.purge()
         client.close()

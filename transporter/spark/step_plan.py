@@ -16,7 +16,7 @@ from transporter.errors import RouteFault
 from transporter.message import ENTRY_SCHEMA
 from transporter.pipeline.steps import compile_steps
 from transporter.pipeline.steps.sql import SQL, SqlSettings
-from transporter.process_limits import limited
+from transporter.process_limits import limit_process
 from transporter.spark.job_failures import EntryFailed
 from transporter.spark.slice_dataframes import ENTRIES, map_in_arrow
 from transporter.spark.task_spec import spec_of
@@ -177,7 +177,7 @@ def is_text(batch: pa.RecordBatch) -> bool:
 
 def _stepped(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) -> Batches:
     with (
-        limited(spec.slice_timeout, spec.memory),
+        limit_process(spec.slice_timeout, spec.memory),
         # Without steps, no user code is imported and no folder is searched.
         at_hand(Path(spec.folder), spec.modules) if steps else nullcontext(Path()) as folder,
     ):

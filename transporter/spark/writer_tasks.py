@@ -18,7 +18,7 @@ from transporter.adaptor import StoredOffset
 from transporter.message import Entries, concat
 from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps.documents import clear_false_json
-from transporter.process_limits import limited
+from transporter.process_limits import limit_process
 from transporter.protocol.messages import Failure, FailureKind
 from transporter.spark.slice_dataframes import bounds, map_in_arrow
 from transporter.spark.step_plan import as_entries, entries_of
@@ -109,7 +109,7 @@ def _open(ticket: Ticket, numbers: Batches) -> Batches:
         pass
     spec = spec_of(ticket)
     with (
-        limited(spec.slice_timeout, spec.memory),
+        limit_process(spec.slice_timeout, spec.memory),
         at_hand(Path(spec.folder), spec.modules) as folder,
         _alone(spec),
     ):
@@ -142,7 +142,7 @@ def _deliver(ticket: Ticket, batches: Batches) -> Batches:
     printed = io.BytesIO()
     text = io.TextIOWrapper(printed, encoding="utf-8", newline="\n", write_through=True)
     with (
-        limited(spec.slice_timeout, spec.memory),
+        limit_process(spec.slice_timeout, spec.memory),
         at_hand(Path(spec.folder), spec.modules) as folder,
         _alone(spec),
         redirect_stdout(text),

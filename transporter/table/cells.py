@@ -6,7 +6,7 @@ from datetime import date
 from functools import singledispatch
 from typing import Any
 
-from transporter.bytes_as_json import text_of
+from transporter.bytes_as_json import text_or_base64
 
 
 @singledispatch
@@ -18,7 +18,7 @@ def plain(cell: Any) -> Any:  # noqa: ANN401 - any type of column
 @plain.register(bytes)
 @plain.register(bytearray)
 def _(cell: bytes | bytearray) -> Any:  # noqa: ANN401 - see plain()
-    return text_of(bytes(cell))
+    return text_or_base64(bytes(cell))
 
 
 @plain.register(dict)

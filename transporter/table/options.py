@@ -207,9 +207,9 @@ def _one_of(text: str, meanings: dict[str, bool]) -> bool:
 
 
 def _size(text: str) -> int:
-    from transporter.units import size  # noqa: PLC0415 - imports pydantic
+    from transporter.units import parse_size  # noqa: PLC0415 - imports pydantic
 
-    return _positive(size(text))
+    return _positive(parse_size(text))
 
 
 def _count(text: str) -> int:

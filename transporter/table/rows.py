@@ -11,7 +11,7 @@ import pyarrow as pa
 from transporter.errors import LogError, OffsetRefused
 from transporter.log.reader import LogReader
 from transporter.log.search import EntryFilter, frames
-from transporter.message import ENTRY_SCHEMA, size_of
+from transporter.message import ENTRY_SCHEMA, batch_bytes
 from transporter.table.options import TEXT
 from transporter.table.plan import OffsetBounds, bounds_of
 
@@ -155,7 +155,7 @@ def _join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     count = size = 0
     for batch in batches:
         held.append(batch)
-        count, size = count + batch.num_rows, size + size_of(batch)
+        count, size = count + batch.num_rows, size + batch_bytes(batch)
         if count >= BATCH_ROWS or size >= BATCH_BYTES:
             yield _one(held)
             held, count, size = [], 0, 0

@@ -8,7 +8,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from transporter.bytes_as_json import text_of
+from transporter.bytes_as_json import text_or_base64
 
 if TYPE_CHECKING:
     from transporter.message import Entry
@@ -43,11 +43,11 @@ def json_line(entry: Entry) -> bytes:
         "namespace": message.namespace,
         "op": message.op,
         "phase": message.phase,
-        "key": text_of(message.key),
+        "key": text_or_base64(message.key),
         "timestamp": _iso(message.timestamp),
         "logged_at": _iso(entry.logged_at),
         "source_id": message.source_id,
-        "headers": [[name, text_of(value)] for name, value in message.headers],
+        "headers": [[name, text_or_base64(value)] for name, value in message.headers],
     }
     line = _ENCODER.encode(head)[:-1] + _data(message.data)
     if line.isascii() and "\x7f" not in line:

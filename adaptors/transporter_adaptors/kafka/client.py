@@ -149,7 +149,7 @@ class ProducerFactory:
             "acks": "all",
             "delivery.report.only.error": True,
             "error_cb": self._record_error,
-            "logger": ClientLog(__name__, self.config.without_secrets),
+            "logger": ClientLog(__name__, self.config.redact_secrets),
         }
 
     def _record_error(self, error: KafkaError) -> None:

@@ -60,7 +60,7 @@ class Cluster:
                     **own,
                     "bootstrap.servers": config.bootstrap_servers,
                     "error_cb": self._record_error,
-                    "logger": ClientLog(__name__, config.without_secrets),
+                    "logger": ClientLog(__name__, config.redact_secrets),
                 }
             )
 

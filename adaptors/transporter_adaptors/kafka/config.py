@@ -20,10 +20,10 @@ from pydantic import (
 from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
 from transporter.kafka.clients import (
     Value,
+    redact_secrets,
+    redact_values,
     trust_defaults,
     uses_oidc_provider,
-    without_secrets,
-    without_values,
 )
 from transporter.message import JSON
 from transporter_adaptors.templates import fields_of
@@ -167,11 +167,11 @@ class KafkaConnection(AdaptorConfig):
 
     def redact(self, text: str) -> str:
         """Return *text* without the values of settings, because the client quotes refused ones."""
-        return without_values({**self.client, **self.security_settings}, text)
+        return redact_values({**self.client, **self.security_settings}, text)
 
-    def without_secrets(self, text: str) -> str:
+    def redact_secrets(self, text: str) -> str:
         """Return *text* without the values of settings that are secrets."""
-        return without_secrets({**self.client, **self.security_settings}, text)
+        return redact_secrets({**self.client, **self.security_settings}, text)
 
     def _pairs(self) -> Iterator[tuple[str, Value]]:
         for name, key in _NAMES.items():

@@ -44,7 +44,7 @@ def consumer_of(
             "partition.assignment.strategy": "cooperative-sticky",
             "error_cb": on_error,
             "on_commit": on_commit,
-            "logger": ClientLog(f"{__name__}.client", config.without_secrets),
+            "logger": ClientLog(f"{__name__}.client", config.redact_secrets),
         }
     )
 

@@ -18,7 +18,7 @@ from transporter.errors import (
     SourceError,
     SourceUnavailable,
 )
-from transporter.kafka.clients import may_pass
+from transporter.kafka.clients import is_transient_auth_error
 
 if TYPE_CHECKING:
     from transporter.errors import SinkError, TransporterError
@@ -168,7 +168,7 @@ def is_shared(error: KafkaError) -> bool:
 
 def is_fault(error: KafkaError) -> bool:
     """Return whether only an operator can help, by changing something."""
-    return error.code() in _FAULTS and not may_pass(error)
+    return error.code() in _FAULTS and not is_transient_auth_error(error)
 
 
 def sink_error(

@@ -11,7 +11,7 @@ from transporter.adaptor import Duration, Size  # noqa: TC001 - pydantic reads a
 from transporter.errors import ConfigError
 from transporter.message import JSON
 from transporter.queue import QueueSettings, settings_of
-from transporter.queue.settings import Topic, only_safe, queue_name
+from transporter.queue.settings import Topic, check_client_settings, check_queue_name
 from transporter_adaptors.kafka.config import KafkaConnection
 from transporter_adaptors.templates import fields_of
 
@@ -26,7 +26,7 @@ _MOST_IN_FLIGHT: Final = 1_000_000
 
 def _known_queue(name: str) -> str:
     try:
-        return queue_name(name)
+        return check_queue_name(name)
     except ConfigError as error:
         raise ValueError(str(error)) from None
 
@@ -42,8 +42,8 @@ class KafkaQueueConnection(KafkaConnection):
 
     @field_validator("client")
     @classmethod
-    def _only_safe(cls, client: dict[str, Value]) -> dict[str, Value]:
-        return only_safe(client)
+    def _check_client(cls, client: dict[str, Value]) -> dict[str, Value]:
+        return check_client_settings(client)
 
     def _settings(self, **more: object) -> QueueSettings:
         return settings_of(

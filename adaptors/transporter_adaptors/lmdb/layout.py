@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.adaptor import StoredOffset
-from transporter.bytes_as_json import text_of
+from transporter.bytes_as_json import text_or_base64
 
 if TYPE_CHECKING:
     from transporter.message import Entry
@@ -49,7 +49,10 @@ def offset_key(offset: int) -> bytes:
 
 
 def whole_entry(entry: Entry) -> bytes:
-    """Return *entry* as JSON in UTF-8. Times are µs since 1970, bytes as in :func:`text_of`."""
+    """Return *entry* as JSON in UTF-8.
+
+    Times are µs since 1970, bytes as in :func:`text_or_base64`.
+    """
     message = entry.message
     return _ENCODER.encode(
         {
@@ -58,12 +61,12 @@ def whole_entry(entry: Entry) -> bytes:
             "namespace": message.namespace,
             "op": message.op,
             "phase": message.phase,
-            "key": text_of(message.key),
+            "key": text_or_base64(message.key),
             "timestamp": message.timestamp,
             "source_id": message.source_id,
             "content_type": message.content_type,
-            "headers": [[name, text_of(value)] for name, value in message.headers],
-            "data": text_of(message.data),
+            "headers": [[name, text_or_base64(value)] for name, value in message.headers],
+            "data": text_or_base64(message.data),
         }
     ).encode()
 

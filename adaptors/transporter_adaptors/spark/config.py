@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from transporter.adaptor import AdaptorConfig
-from transporter.units import beside_the_pipeline
+from transporter.units import resolve_path
 
 FILES: Final = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
 """Formats that are folders of files, in which the writer itself can commit slices."""
@@ -48,7 +48,7 @@ class SparkWriterConfig(AdaptorConfig):
         if path is None:
             return None
         if not _URL.match(path):
-            return str(beside_the_pipeline(Path(path), info))
+            return str(resolve_path(Path(path), info))
         if "\0" in unquote(path):
             raise ValueError("is not a path: it holds a NUL character")
         return path

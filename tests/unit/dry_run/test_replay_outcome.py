@@ -9,7 +9,7 @@ import pytest
 from transporter.dry_run.outcome import DryRunResult
 from transporter.dry_run.replay_outcome import count_deliveries
 from transporter.log.commit_log import CommitLog
-from transporter.message import Entries, Message, messages_to_batch, size_of
+from transporter.message import Entries, Message, batch_bytes, messages_to_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ class Route:
     def run(self, entries: pa.RecordBatch) -> list[DryRunResult]:
         """Deliver *entries*."""
         self.rows.append(entries.num_rows)
-        self.sizes.append(size_of(entries))
+        self.sizes.append(batch_bytes(entries))
         return [DryRunResult(each, (each.message,), None) for each in Entries(entries)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 
 from transporter.election.config import Election, KafkaElection, PostgresElection, make_elector
-from transporter.election.elector import SoleElector, patience
+from transporter.election.elector import SoleElector, answer_timeout
 from transporter.election.state_machine import Standing, StandingChange
 
 ELECTION: TypeAdapter[Any] = TypeAdapter(
@@ -26,7 +26,7 @@ def test_defaults_are_those_that_people_expect() -> None:
     election = ELECTION.validate_python({"kind": "postgres"})
     assert (election.term, election.dsn) == (5.0, None)
     election = ELECTION.validate_python(KAFKA)
-    assert (election.term, election.heartbeat_interval, election.session) == (5.0, 1.0, 6.0)
+    assert (election.term, election.heartbeat_interval, election.session_seconds) == (5.0, 1.0, 6.0)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_session_lasts_as_long_as_a_term_where_brokers_allow_it(
     term: float, session: float
 ) -> None:
     """The session equals the term within the brokers' default bounds of 6 s to 30 min."""
-    assert ELECTION.validate_python({**KAFKA, "term": term}).session == session
+    assert ELECTION.validate_python({**KAFKA, "term": term}).session_seconds == session
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_a_session_lasts_as_long_as_a_term_where_brokers_allow_it(
         ({**KAFKA, "topic": "a/b"}, "topic"),
         ({**KAFKA, "heartbeat": 2.6}, "half of term"),
         ({**KAFKA, "session_timeout": 0.5}, "greater than or equal to 1"),
-        ({**KAFKA, "client": {"group.id": "x"}}, "may not hold group.id"),
-        ({**KAFKA, "client": {"session.timeout.ms": 1}}, "may not hold session.timeout.ms"),
-        ({**KAFKA, "client": {"enable.auto.commit": True}}, "may not hold enable.auto.commit"),
-        ({**KAFKA, "client": {"linger.ms": 9}}, "may not hold linger.ms"),
-        ({**KAFKA, "client": {"socket.timeout.ms": 9}}, "may not hold socket.timeout.ms"),
-        ({**KAFKA, "client": {"delivery.timeout.ms": 9}}, "may not hold delivery.timeout.ms"),
+        ({**KAFKA, "client": {"group.id": "x"}}, "may not contain group.id"),
+        ({**KAFKA, "client": {"session.timeout.ms": 1}}, "may not contain session.timeout.ms"),
+        ({**KAFKA, "client": {"enable.auto.commit": True}}, "may not contain enable.auto.commit"),
+        ({**KAFKA, "client": {"linger.ms": 9}}, "may not contain linger.ms"),
+        ({**KAFKA, "client": {"socket.timeout.ms": 9}}, "may not contain socket.timeout.ms"),
+        ({**KAFKA, "client": {"delivery.timeout.ms": 9}}, "may not contain delivery.timeout.ms"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(values: object, text: str) -> None:
@@ -78,7 +78,7 @@ def test_a_refused_setting_does_not_tell_its_value() -> None:
     assert "hunter22" not in str(caught.value)
     election = ELECTION.validate_python({**KAFKA, "client": {"sasl.password": "hunter22"}})
     assert "hunter22" not in repr(election)
-    assert election.without_values("bad value hunter22") == "bad value ***"
+    assert election.redact_values("bad value hunter22") == "bad value ***"
 
 
 def test_a_duration_needs_its_unit_in_a_file() -> None:
@@ -131,7 +131,7 @@ def test_a_pipeline_without_an_elector_loads_no_driver() -> None:
 
 def test_a_pulse_waits_for_a_tenth_of_a_term_at_most() -> None:
     """A pulse waits for a tenth of a term at most, and never longer than a fifth of a second."""
-    assert [patience(term) for term in (1, 2, 60)] == [0.1, 0.2, 0.2]
+    assert [answer_timeout(term) for term in (1, 2, 60)] == [0.1, 0.2, 0.2]
 
 
 def test_an_election_on_kafka_is_a_value() -> None:

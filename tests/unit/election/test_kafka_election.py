@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 from pydantic import TypeAdapter
 
-from transporter.election.clients import _common
+from transporter.election.clients import _common_settings
 from transporter.election.config import Election
 from transporter.election.kafka import KafkaElector
 
@@ -43,5 +43,5 @@ def test_a_provider_that_is_away_ends_no_candidacy(
 
 def test_the_clients_log_has_no_secret(election: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A secret that a provider repeats is redacted in the client's log."""
-    _common(election)["logger"].log(logging.ERROR, "%s of %s", SECRET, "ada")
+    _common_settings(election)["logger"].log(logging.ERROR, "%s of %s", SECRET, "ada")
     assert caplog.messages == ["*** of ada"]

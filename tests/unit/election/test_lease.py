@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from transporter.election.lease import Beat, Lease, RecordKind, decode
+from transporter.election.lease import Beat, Lease, RecordKind, decode_beat
 
 TERM = 10.0
 
@@ -201,13 +201,13 @@ def test_what_a_lease_remembers_is_bounded() -> None:
     lease.start_listening(0)
     for now in range(1000):
         lease.next_record(RecordKind.BEAT, now)
-    assert len(lease._sent) == TERM
+    assert len(lease._send_times) == TERM
 
 
 def test_a_beat_survives_its_encoding() -> None:
     """A beat reads back as it was written."""
     beat = Beat("orders", "a" * 32, 12, 34, RecordKind.RESIGN)
-    assert decode(beat.encode()) == beat
+    assert decode_beat(beat.encode()) == beat
 
 
 GOOD = {
@@ -241,5 +241,5 @@ GOOD = {
 )
 def test_what_no_elector_wrote_is_no_beat(value: bytes | None) -> None:
     """A record that no elector wrote is not a beat."""
-    assert decode(value) is None
-    assert decode(json.dumps(GOOD).encode()) is not None
+    assert decode_beat(value) is None
+    assert decode_beat(json.dumps(GOOD).encode()) is not None

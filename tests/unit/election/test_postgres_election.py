@@ -6,7 +6,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 
-from transporter.election.postgres import PostgresElector, _attempts, lock_key
+from transporter.election.postgres import PostgresElector, _conninfo_per_address, lock_key
 from transporter.election.session import SessionLost
 from transporter.errors import EnvironmentFault
 
@@ -28,7 +28,9 @@ def test_every_key_is_a_bigint(number: int) -> None:
 
 def test_each_host_is_tried_by_itself_with_limits_of_ours() -> None:
     """Each host is tried by itself, and the election's limits replace those of the DSN."""
-    found = _attempts("postgresql://u@127.0.0.1:1,127.0.0.2:2/d?tcp_user_timeout=90000", 3.0)
+    found = _conninfo_per_address(
+        "postgresql://u@127.0.0.1:1,127.0.0.2:2/d?tcp_user_timeout=90000", 3.0
+    )
     parts = [conninfo_to_dict(each) for each in found]
     assert [(each["host"], each["port"]) for each in parts] == [
         ("127.0.0.1", "1"),
@@ -50,7 +52,7 @@ def test_a_standby_is_no_place_for_an_election() -> None:
     """A standby is refused, because its locks do not exclude candidates on another server."""
     elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0)
     with pytest.raises(SessionLost, match="standby"):
-        elector._finish_preparation(("1", "t", "5s", elector._mark))
+        elector._finish_preparation(("1", "t", "5s", elector._session_mark))
 
 
 def test_attempts_come_further_and_further_apart_but_at_least_once_a_term() -> None:
@@ -59,5 +61,5 @@ def test_attempts_come_further_and_further_apart_but_at_least_once_a_term() -> N
     waits = []
     for _ in range(6):
         elector._note_failure(SessionLost("refused"), 100.0)
-        waits.append(elector._due - 100)
+        waits.append(elector._due_at - 100)
     assert waits == [1, 2, 4, 5, 5, 5]

@@ -75,14 +75,16 @@ class Lock(RuleBasedStateMachine):
         if rival.session is None:
             rival.session = Session(0)
         elif self.now >= rival.session.expires:
-            rival.answers.append(Observation(holding=False, asked=asked, why="the session ended"))
+            rival.answers.append(
+                Observation(holding=False, asked_at=asked, why="the session ended")
+            )
             rival.session = None
             return
         rival.session.expires = self.now + TERM
         if self.holder is None:
             self.holder = rival.session
         holding = self.holder is rival.session
-        rival.answers.append(Observation(holding=holding, asked=asked, why="answered"))
+        rival.answers.append(Observation(holding=holding, asked_at=asked, why="answered"))
 
     @rule(who=WHO)
     def pulse(self, who: int) -> None:
@@ -102,7 +104,7 @@ class Lock(RuleBasedStateMachine):
         rival = self.rivals[who]
         rival.session, rival.asked = None, None
         rival.answers.clear()
-        rival.machine.pulse(self.now, Observation(holding=False, asked=self.now, why="cut"))
+        rival.machine.pulse(self.now, Observation(holding=False, asked_at=self.now, why="cut"))
 
     @invariant()
     def one_leads_and_it_holds_the_lock(self) -> None:
@@ -165,7 +167,7 @@ class Group(RuleBasedStateMachine):
         """Revoke the assignment, so that the member resigns."""
         member = self.members[who]
         member.assigned = False
-        member.machine.pulse(self.now, Observation(holding=False, asked=self.now, why="revoked"))
+        member.machine.pulse(self.now, Observation(holding=False, asked_at=self.now, why="revoked"))
         if beat := member.lease.resign(self.now):
             member.outbox.append(beat)
 
@@ -222,9 +224,11 @@ class Group(RuleBasedStateMachine):
         """Pass the lease's state to a member's machine."""
         proved = member.lease.proof_time(self.now)
         if not (member.assigned and member.lease.is_ours):
-            member.machine.pulse(self.now, Observation(holding=False, asked=self.now, why="lost"))
+            member.machine.pulse(
+                self.now, Observation(holding=False, asked_at=self.now, why="lost")
+            )
         elif proved is not None:
-            member.machine.pulse(self.now, Observation(holding=True, asked=proved, why="proved"))
+            member.machine.pulse(self.now, Observation(holding=True, asked_at=proved, why="proved"))
 
     @invariant()
     def one_leads(self) -> None:

@@ -17,12 +17,12 @@ TERM = 5.0
 
 def ours(asked: float) -> Observation:
     """Return an observation of holding the election."""
-    return Observation(holding=True, asked=asked, why="ours")
+    return Observation(holding=True, asked_at=asked, why="ours")
 
 
 def theirs(asked: float) -> Observation:
     """Return an observation of another holder."""
-    return Observation(holding=False, asked=asked, why="theirs")
+    return Observation(holding=False, asked_at=asked, why="theirs")
 
 
 def leader(asked: float = 100.0) -> ElectionState:

@@ -14,11 +14,11 @@ from transporter.units import (
     Duration,
     LocalPath,
     Size,
-    duration,
-    duration_text,
-    rate,
-    size,
-    size_text,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_rate,
+    parse_size,
 )
 
 
@@ -45,14 +45,14 @@ class Settings(BaseModel):
 )
 def test_duration_reads_each_unit(text: str, seconds: float) -> None:
     """A duration is its number times its unit, in seconds."""
-    assert duration(text) == pytest.approx(seconds)
+    assert parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("value", ["5", "", "5 s", "-5s", "5S", "s", "1h30m", "٣s", 5, None, True])
 def test_duration_refuses_the_rest(value: object) -> None:
     """A duration needs a number and one known unit, and the error does not repeat the value."""
     with pytest.raises(ValueError, match=r"^is not a duration"):
-        duration(value)
+        parse_duration(value)
 
 
 @pytest.mark.parametrize(
@@ -71,38 +71,40 @@ def test_duration_refuses_the_rest(value: object) -> None:
 )
 def test_size_reads_each_unit(text: object, count: int) -> None:
     """Decimal units count in thousands, binary ones in 1024s, none in bytes."""
-    assert size(text) == count
+    assert parse_size(text) == count
 
 
 @pytest.mark.parametrize("value", ["", "1.5MiB", "-1", -1, "1mib", "MiB", 1.0, None, True])
 def test_size_refuses_the_rest(value: object) -> None:
     """Anything but a whole number with a known unit is refused."""
     with pytest.raises(ValueError, match=r"^is not a size"):
-        size(value)
+        parse_size(value)
 
 
 def test_size_refuses_what_no_file_can_hold() -> None:
     """A size beyond 63 bits is refused instead of overflowing later."""
     with pytest.raises(ValueError, match="too large"):
-        size("9999999999TiB")
+        parse_size("9999999999TiB")
 
 
 @given(st.integers(0, 2**62))
 def test_size_text_reads_back(count: int) -> None:
     """Writing a size and reading it again changes nothing."""
-    assert size(size_text(count)) == count
+    assert parse_size(format_size(count)) == count
 
 
 @given(st.integers(0, 10**9))
 def test_duration_text_reads_back(milliseconds: int) -> None:
     """Writing a duration and reading it again changes nothing that matters."""
-    assert duration(duration_text(milliseconds / 1000)) == pytest.approx(milliseconds / 1000)
+    assert parse_duration(format_duration(milliseconds / 1000)) == pytest.approx(
+        milliseconds / 1000
+    )
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "200ms"), (5, "5s"), (86400, "1d"), (0, "0s")])
 def test_duration_text_uses_the_largest_whole_unit(seconds: float, text: str) -> None:
     """A duration is written as a person would."""
-    assert duration_text(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_a_bare_number_is_a_duration_in_code_only() -> None:
@@ -133,7 +135,7 @@ def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 )
 def test_rate_reads_each_unit(text: str, a_second: float) -> None:
     """A rate is a number a second, a minute or an hour."""
-    assert rate(text) == a_second
+    assert parse_rate(text) == a_second
 
 
 @pytest.mark.parametrize(
@@ -142,4 +144,4 @@ def test_rate_reads_each_unit(text: str, a_second: float) -> None:
 def test_rate_refuses_the_rest(value: object) -> None:
     """A rate of zero is refused, because that is a pause."""
     with pytest.raises(ValueError, match="is not a rate"):
-        rate(value)
+        parse_rate(value)

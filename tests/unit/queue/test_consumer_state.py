@@ -72,7 +72,7 @@ def test_who_waits_for_a_message_is_woken_by_it() -> None:
 def test_the_death_of_the_fetching_thread_is_told_after_the_last_message() -> None:
     """Begun messages are received and can be acked before the reason is raised."""
     found = exchange(1)
-    found.fetching_failed(QueueFault("no such topic"))
+    found.fail_fetching(QueueFault("no such topic"))
     assert len(found.take(1, 0)) == 1
     found.ack([(0, 1)])
     with pytest.raises(QueueFault, match="no such topic"):
@@ -82,7 +82,7 @@ def test_the_death_of_the_fetching_thread_is_told_after_the_last_message() -> No
 def test_the_death_of_the_writing_thread_is_told_by_everything() -> None:
     """Every call raises the writing thread's failure, so no unwritable ack is accepted."""
     found = exchange(1)
-    found.writing_failed(QueueFault("no rights"))
+    found.fail_writing(QueueFault("no rights"))
     for act in (
         lambda: found.ack([(0, 1)]),
         lambda: found.nack([(0, 1)], Nack(0, ())),
@@ -194,8 +194,8 @@ def test_a_check_raises_what_a_thread_has_died_of() -> None:
     """A check raises a thread's failure even while messages wait."""
     fetching, writing = exchange(1), exchange(1)
     assert fetching.check(60)
-    fetching.fetching_failed(QueueFault("no such topic"))
-    writing.writing_failed(QueueFault("no rights"))
+    fetching.fail_fetching(QueueFault("no such topic"))
+    writing.fail_writing(QueueFault("no rights"))
     for found, text in ((fetching, "no such topic"), (writing, "no rights")):
         with pytest.raises(QueueFault, match=text):
             found.check(60)

@@ -45,20 +45,20 @@ def test_all_that_is_held_is_kept_alive_but_the_young() -> None:
     """A message begun just now needs no KeepAlive yet, and one held too long gets none."""
     found = holding(1, hold=60.0)
     found.add([message(2)], 58.0)
-    assert found.ids_to_keep_alive(59.0, young=5.0) == [(0, 1)]
-    assert found.ids_to_keep_alive(63.0, young=5.0) == [(0, 2)]
+    assert found.ids_to_keep_alive(59.0, min_age=5.0) == [(0, 1)]
+    assert found.ids_to_keep_alive(63.0, min_age=5.0) == [(0, 2)]
 
 
 def test_without_hold_nothing_is_kept_alive() -> None:
     """A hold of 0 leaves each message the time of its Start."""
-    assert holding(1, hold=0.0).ids_to_keep_alive(5.0, young=0.0) == []
+    assert holding(1, hold=0.0).ids_to_keep_alive(5.0, min_age=0.0) == []
 
 
 def test_extending_begins_the_hold_anew() -> None:
     """An extended message is kept alive as if it were begun now."""
     found = holding(1)
     found.extend((0, 1), 59.0)
-    assert found.ids_to_keep_alive(118.0, young=5.0) == [(0, 1)]
+    assert found.ids_to_keep_alive(118.0, min_age=5.0) == [(0, 1)]
 
 
 def test_what_is_neither_settled_nor_kept_alive_is_given_up() -> None:

@@ -59,7 +59,7 @@ def test_a_nack_makes_a_message_due_at_once_or_after_its_delay() -> None:
     """A nacked message is redelivered, not discarded, and keeps the reason."""
     progress = seeing(start(1, 2), Nack(0, (1,), 0, "bad"), Nack(0, (2,), 3 * SECOND))
     (first,) = progress.take_expired(0.0, 9)
-    assert (first.id, first.held.nack and first.held.nack.reason) == ((0, 1), "bad")
+    assert (first.id, first.message.nack and first.message.nack.reason) == ((0, 1), "bad")
     assert due(progress, 3.0) == [2]
 
 
@@ -87,18 +87,18 @@ def test_what_failed_to_be_redelivered_is_due_again() -> None:
     assert due(progress, 10.0) == [1]
     assert due(progress, 10.0) == []
     progress.retry([(0, 1)], 11.0)
-    assert (progress.low, due(progress, 11.0)) == (0, [1])
+    assert (progress.low_offset, due(progress, 11.0)) == (0, [1])
 
 
 def test_the_smallest_start_that_counts_is_committed() -> None:
     """The smallest Start that is still needed is committed."""
     progress = seeing(start(1), start(2), End(0, (2,)), start(3))
-    assert progress.low == 0
-    assert progress.low_without([(0, 1)]) == 3
+    assert progress.low_offset == 0
+    assert progress.low_offset_without([(0, 1)]) == 3
     progress.apply(4, End(0, (1,)), 0.0)
-    assert progress.low == 3
+    assert progress.low_offset == 3
     progress.apply(5, End(0, (3,)), 0.0)
-    assert progress.low == 6
+    assert progress.low_offset == 6
 
 
 def test_a_restated_start_lets_go_of_the_old_one() -> None:
@@ -106,7 +106,7 @@ def test_a_restated_start_lets_go_of_the_old_one() -> None:
     progress = seeing(start(1), None, now=0.0)
     progress.caught_up = True
     progress.apply(2, start(1, restated=True), 5.0)
-    assert progress.low == 2
+    assert progress.low_offset == 2
     assert progress.oldest == 0.0
     assert due(progress, 10.0) == [1]
 
@@ -116,7 +116,7 @@ def test_a_restated_start_does_not_wake_what_has_ended() -> None:
     progress = seeing(start(1), End(0, (1,)))
     progress.caught_up = True
     progress.apply(2, start(1, restated=True), 5.0)
-    assert (len(progress), progress.low) == (0, 3)
+    assert (len(progress), progress.low_offset) == (0, 3)
 
 
 def test_a_tracker_that_begins_anew_takes_a_restated_start_for_a_start() -> None:
@@ -142,7 +142,7 @@ def test_memory_does_not_grow_with_what_has_passed() -> None:
     for number in range(1, 3000):
         progress.apply(2 * number - 1, start(number), 0.0)
         progress.apply(2 * number, End(0, (number,)), 0.0)
-    assert progress.low == 0
+    assert progress.low_offset == 0
     assert len(progress._by_offset) + len(progress._by_deadline) < 250
 
 
@@ -151,4 +151,4 @@ def test_tidying_up_keeps_starts_in_order() -> None:
     progress = InProgress(slack=-100)
     for offset, marker in enumerate([start(1), start(2), start(1), None]):
         progress.apply(offset, marker, 0.0)
-    assert progress.low == 1
+    assert progress.low_offset == 1

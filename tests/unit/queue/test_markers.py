@@ -6,7 +6,15 @@ import pytest
 from crc32c import crc32c
 
 from transporter.queue.failures import UnknownMarker
-from transporter.queue.markers import End, KeepAlive, Marker, Nack, Start, decode, encode
+from transporter.queue.markers import (
+    End,
+    KeepAlive,
+    Marker,
+    Nack,
+    Start,
+    decode_marker,
+    encode_marker,
+)
 
 START_V1 = (
     "54514d015ae18114010001000300000002000000307500000000000071"
@@ -35,25 +43,25 @@ GOLDEN: list[tuple[Marker, str]] = [
 @pytest.mark.parametrize(("marker", "encoded"), GOLDEN)
 def test_version_1_stays_readable(marker: Marker, encoded: str) -> None:
     """Markers written by version 1 keep their meaning forever."""
-    assert decode(bytes.fromhex(encoded)) == marker
+    assert decode_marker(bytes.fromhex(encoded)) == marker
 
 
 def test_another_version_is_refused_by_name() -> None:
     """A marker of a newer version is distinguished from a damaged one, with advice to upgrade."""
-    encoded = bytearray(encode(End(0, (1,))))
+    encoded = bytearray(encode_marker(End(0, (1,))))
     encoded[3] = 2
     with pytest.raises(UnknownMarker, match=r"version 2, .* version 1 only; upgrade"):
-        decode(bytes(encoded))
+        decode_marker(bytes(encoded))
 
 
 def test_an_unknown_kind_is_refused_by_name() -> None:
     """An unknown kind, which a newer program may have added, is refused."""
-    body = bytearray(encode(End(0, (1,)))[8:])
+    body = bytearray(encode_marker(End(0, (1,)))[8:])
     body[0] = 9
     with pytest.raises(UnknownMarker, match="kind 9"):
-        decode(b"TQM\1" + crc32c(body).to_bytes(4, "little") + body)
+        decode_marker(b"TQM\1" + crc32c(body).to_bytes(4, "little") + body)
 
 
 def test_many_messages_cost_few_bytes() -> None:
     """An End of a thousand messages is about as large as their offsets."""
-    assert len(encode(End(0, tuple(range(1000))))) < 8100
+    assert len(encode_marker(End(0, tuple(range(1000))))) < 8100

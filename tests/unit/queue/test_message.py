@@ -14,7 +14,7 @@ from transporter.queue.message import (
     message_from_record,
     redelivery_count,
     redelivery_headers,
-    unpack,
+    unpack_headers,
 )
 
 
@@ -22,7 +22,7 @@ from transporter.queue.message import (
 def test_damaged_headers_are_refused(data: bytes) -> None:
     """Headers that are truncated, or have impossible lengths, are an error."""
     with pytest.raises(BadMarker, match="damaged headers"):
-        unpack(data)
+        unpack_headers(data)
 
 
 def test_a_program_sees_its_own_headers_and_key_only() -> None:

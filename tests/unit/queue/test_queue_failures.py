@@ -42,7 +42,7 @@ def test_a_reader_is_opened_anew_when_its_producer_has_failed_for_good() -> None
     settings = settings_of(bootstrap_servers="127.0.0.1:9")
     exchange = ConsumerState(InFlight(10, 1.0, 1.0, None))
     error = KafkaException(KafkaError(KafkaError._FATAL, "out of order", fatal=True))
-    exchange.writing_failed(clients.translate_exception(settings, error))
+    exchange.fail_writing(clients.translate_exception(settings, error))
     with pytest.raises(SourceUnavailable, match=r"out of order.*new client"), source_errors():
         exchange.take(1, 0.0)
 

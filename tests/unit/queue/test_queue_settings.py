@@ -6,7 +6,7 @@ import pytest
 
 from transporter.errors import ConfigError
 from transporter.queue import settings_of
-from transporter.queue.settings import queue_name
+from transporter.queue.settings import check_queue_name
 
 SERVERS = {"bootstrap_servers": "127.0.0.1:9092"}
 
@@ -19,9 +19,12 @@ SERVERS = {"bootstrap_servers": "127.0.0.1:9092"}
         ({**SERVERS, "redeliver": 1}, "redeliver: Extra inputs"),
         ({**SERVERS, "queue_topic": "a/b"}, "queue_topic"),
         ({**SERVERS, "markers_topic": "queue"}, "must differ"),
-        ({**SERVERS, "client": {"group.id": "x"}}, "may not hold group.id"),
-        ({**SERVERS, "client": {"transactional.id": "x"}}, "may not hold transactional.id"),
-        ({**SERVERS, "client": {"enable.idempotence": False}}, "may not hold enable.idempotence"),
+        ({**SERVERS, "client": {"group.id": "x"}}, "may not contain group.id"),
+        ({**SERVERS, "client": {"transactional.id": "x"}}, "may not contain transactional.id"),
+        (
+            {**SERVERS, "client": {"enable.idempotence": False}},
+            "may not contain enable.idempotence",
+        ),
         ({**SERVERS, "in_flight": 0}, "in_flight"),
     ],
 )
@@ -56,4 +59,4 @@ def test_no_queue_has_the_trackers_group() -> None:
     assert settings.consumer_group("b") == "a/b"
     assert settings.tracker_group == "b//tracker"
     with pytest.raises(ConfigError, match="not a queue name"):
-        queue_name("/tracker")
+        check_queue_name("/tracker")

@@ -54,7 +54,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, made: Sequence[Client]) -> Transa
     """Return transactions that use the clients *made* one by one, without waiting for them."""
     left = list(made)
     monkeypatch.setattr(transactions, "_GRACE", 0.0)
-    monkeypatch.setattr(clients, "transactional", lambda *_: left.pop(0))
+    monkeypatch.setattr(clients, "transactional_producer", lambda *_: left.pop(0))
     monkeypatch.setattr(transactions, "blocked_partitions", lambda *_: [])
     monkeypatch.setattr(transactions, "group_is_blocked", lambda *_: False)
     settings = settings_of(bootstrap_servers="x").model_copy(update={"transaction_timeout": 0.01})

@@ -13,19 +13,19 @@ from transporter.queue.message import (
     REASON,
     REDELIVERIES,
     TIME,
-    pack,
+    pack_headers,
     redelivery_headers,
 )
 from transporter.queue.redelivery import (
     Due,
-    by_partition,
     end_markers,
-    redelivery,
-    restatements,
+    group_by_partition,
+    redelivery_record,
+    restated_markers,
     split_for_transactions,
 )
 from transporter.queue.settings import QueueSettings
-from transporter.queue.tracker_partition import Assigned
+from transporter.queue.tracker_partition import AssignedPartition
 
 SETTINGS = QueueSettings(bootstrap_servers="127.0.0.1:1", max_redeliveries=3)
 
@@ -33,14 +33,14 @@ SETTINGS = QueueSettings(bootstrap_servers="127.0.0.1:1", max_redeliveries=3)
 def due(count: int = 0, nack: Nack | None = None, value: bytes = b"v") -> Expired:
     """Return a message that was redelivered *count* times so far and is due again."""
     headers = redelivery_headers([("a", b"1")], "queue", (1, 5), count) if count else (("a", b"1"),)
-    held = MessageInProgress("jobs", value, pack(headers), 0, 0.0, 10.0)
+    held = MessageInProgress("jobs", value, pack_headers(headers), 0, 0.0, 10.0)
     held.nack = nack
     return Expired((2, 7), held)
 
 
 def test_a_message_goes_to_its_queue_again_and_counts_up() -> None:
     """A redelivered message keeps value and headers, and has its origin and count."""
-    found = redelivery(due(), SETTINGS, "now")
+    found = redelivery_record(due(), SETTINGS, "now")
     assert (found.topic, found.queue, found.value, found.dead) == ("queue", "jobs", b"v", False)
     assert dict(found.headers) == {
         "a": b"1",
@@ -54,12 +54,12 @@ def test_a_message_goes_to_its_queue_again_and_counts_up() -> None:
 @pytest.mark.parametrize(("count", "dead"), [(0, False), (2, False), (3, True), (4, True)])
 def test_after_the_limit_it_goes_to_the_dead_letters(count: int, dead: bool) -> None:
     """With at most 3 redeliveries the fourth goes to the dead letters."""
-    assert redelivery(due(count), SETTINGS, "now").dead is dead
+    assert redelivery_record(due(count), SETTINGS, "now").dead is dead
 
 
 def test_a_dead_letter_tells_where_it_comes_from_and_why() -> None:
     """Topic, partition, offset, count, reason and time are in its headers."""
-    found = redelivery(due(3, Nack(2, (7,), 0, "broken order")), SETTINGS, "2030-01-01")
+    found = redelivery_record(due(3, Nack(2, (7,), 0, "broken order")), SETTINGS, "2030-01-01")
     assert found.topic == SETTINGS.dead_letter_topic
     assert dict(found.headers) == {
         "a": b"1",
@@ -75,12 +75,12 @@ def test_a_dead_letter_tells_where_it_comes_from_and_why() -> None:
 def test_without_a_limit_nothing_dies() -> None:
     """Without a limit a message is redelivered forever."""
     for_ever = SETTINGS.model_copy(update={"max_redeliveries": None})
-    assert not redelivery(due(1000), for_ever, "now").dead
+    assert not redelivery_record(due(1000), for_ever, "now").dead
 
 
 def test_a_release_is_not_counted() -> None:
     """A released message, which no program has worked on, is not counted."""
-    found = redelivery(due(3, Nack(2, (7,), 0, "", released=True)), SETTINGS, "now")
+    found = redelivery_record(due(3, Nack(2, (7,), 0, "", released=True)), SETTINGS, "now")
     assert not found.dead
     assert dict(found.headers)[REDELIVERIES] == b"3"
 
@@ -88,7 +88,7 @@ def test_a_release_is_not_counted() -> None:
 def test_damaged_headers_do_not_keep_a_message_from_its_queue() -> None:
     """A message with damaged headers is redelivered without them."""
     held = MessageInProgress("jobs", b"v", b"\1", 0, 0.0, 10.0)
-    assert redelivery(Expired((2, 7), held), SETTINGS, "now").value == b"v"
+    assert redelivery_record(Expired((2, 7), held), SETTINGS, "now").value == b"v"
 
 
 def test_ends_name_messages_by_partition() -> None:
@@ -100,7 +100,7 @@ def test_ends_name_messages_by_partition() -> None:
 
 def test_a_transaction_is_bounded_in_bytes() -> None:
     """Many large messages are redelivered in several transactions (Invariant 17)."""
-    where = Assigned(0, 0)
+    where = AssignedPartition(0, 0)
     large = [Due(where, due(value=b"x" * 3 * 1024**2)) for _ in range(5)]
     assert [len(part) for part in split_for_transactions(large)] == [2, 2, 1]
     assert [
@@ -110,17 +110,17 @@ def test_a_transaction_is_bounded_in_bytes() -> None:
 
 def test_one_transaction_takes_what_is_due_of_several_partitions() -> None:
     """One transaction ends the due messages of each partition, with its own offset."""
-    one, two = Assigned(1, 0), Assigned(2, 0)
+    one, two = AssignedPartition(1, 0), AssignedPartition(2, 0)
     first, second, third = due(), due(1), due(2)
     mixed = [Due(one, first), Due(two, second), Due(one, third)]
-    assert by_partition(mixed) == [(one, [first, third]), (two, [second])]
+    assert group_by_partition(mixed) == [(one, [first, third]), (two, [second])]
 
 
 def test_a_restatement_says_what_was_said() -> None:
     """A tracker that begins at a restatement redelivers the same message with the same reason."""
     expired = due(1, Nack(2, (7,), 9000, "later", released=True))
-    expired.held.deadline = 9.0
-    first, second = restatements([expired], now=4.0)
-    held = expired.held
+    expired.message.deadline = 9.0
+    first, second = restated_markers([expired], now=4.0)
+    held = expired.message
     assert first == Start("jobs", 2, (7,), 10_000, (b"v",), (held.headers,), restated=True)
     assert second == Nack(2, (7,), 5000, "later", released=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transporter.queue.consumer_state import Work
 from transporter.queue.marker_writer import to_markers
-from transporter.queue.markers import End, KeepAlive, Nack, encode
+from transporter.queue.markers import End, KeepAlive, Nack, encode_marker
 from transporter.queue.start_markers import StartBatch
 
 
@@ -50,13 +50,13 @@ def test_messages_of_other_queues_are_passed_and_not_begun() -> None:
     assert [message.id for message in found.messages] == [(0, 5)]
     assert found.ends == {0: 7, 1: 3}
     assert found.firsts == {0: 5, 1: 2}
-    assert [start.offsets for start in found.starts(1, 1000)] == [(5,)]
+    assert [start.offsets for start in found.start_markers(1, 1000)] == [(5,)]
 
 
 def test_one_start_announces_all_messages_of_a_partition() -> None:
     """One Start for each partition announces all its messages."""
     found = batch(*(Record((each % 2, each), b"jobs") for each in range(100)))
-    starts = list(found.starts(30_000, 100_000))
+    starts = list(found.start_markers(30_000, 100_000))
     assert [(start.partition, len(start.offsets)) for start in starts] == [(0, 50), (1, 50)]
     assert {start.after_ms for start in starts} == {30_000}
 
@@ -64,10 +64,10 @@ def test_one_start_announces_all_messages_of_a_partition() -> None:
 def test_a_start_is_no_larger_than_the_topic_takes() -> None:
     """Large messages are spread over several Starts, and the largest gets its own."""
     found = batch(*(Record((0, each), b"jobs", b"x" * 400) for each in range(5)))
-    starts = list(found.starts(1, 1000))
+    starts = list(found.start_markers(1, 1000))
     assert [len(start.offsets) for start in starts] == [2, 2, 1]
-    assert max(len(encode(start)) for start in starts) <= 1000
-    (alone,) = batch(Record((0, 0), b"jobs", b"x" * 5000)).starts(1, 1000)
+    assert max(len(encode_marker(start)) for start in starts) <= 1000
+    (alone,) = batch(Record((0, 0), b"jobs", b"x" * 5000)).start_markers(1, 1000)
     assert alone.values == (b"x" * 5000,)
 
 
@@ -89,7 +89,7 @@ def test_work_becomes_one_marker_for_each_partition_and_kind() -> None:
 def test_a_marker_names_a_bounded_number_of_messages() -> None:
     """Each marker stays small, for any number of messages settled at once."""
     found = list(to_markers(Work([(0, each) for each in range(25_000)]), 1))
-    assert max(len(encode(marker)) for marker in found) < 100_000
+    assert max(len(encode_marker(marker)) for marker in found) < 100_000
     assert sum(len(marker.offsets) for marker in found) == 25_000
 
 

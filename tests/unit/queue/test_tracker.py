@@ -36,7 +36,7 @@ def test_partitions_that_come_while_it_closes_end_it_in_order(
     monkeypatch.setattr(module.clients, "standalone_consumer", lambda *_, **__: asking)
     monkeypatch.setattr(module, "Transactions", lambda *_: transactions)
     tracker: Any = Tracker(settings_of(bootstrap_servers="127.0.0.1:9"))
-    for name in ("_commit", "_measure"):
+    for name in ("_commit", "_update_metrics"):
         monkeypatch.setattr(tracker, name, lambda *_: None)
     monkeypatch.setattr(tracker, "_subscribe", tracker.stop)
     tracker.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from transporter.queue.markers import End, Start
-from transporter.queue.tracker_partition import Assigned
+from transporter.queue.tracker_partition import AssignedPartition
 
 
 def start(offset: int, seconds: int = 10) -> Start:
@@ -11,22 +11,22 @@ def start(offset: int, seconds: int = 10) -> Start:
     return Start("q", 0, (offset,), seconds * 1000, (b"",), (b"",))
 
 
-def caught_up(first: int = 0) -> Assigned:
+def caught_up(first: int = 0) -> AssignedPartition:
     """Return a partition whose backlog was read."""
-    found = Assigned(0, first)
+    found = AssignedPartition(0, first)
     found.set_end(first, 0.0)
     assert found.take_due(9) == []
     return found
 
 
-def offsets(found: Assigned) -> list[int]:
+def offsets(found: AssignedPartition) -> list[int]:
     """Take the due messages and return their offsets."""
     return [each.id[1] for each in found.take_due(9)]
 
 
 def test_nothing_is_redelivered_before_the_past_was_read() -> None:
     """A message that ended before the assignment is not due while its End is still unread."""
-    found = Assigned(0, 0)
+    found = AssignedPartition(0, 0)
     assert found.needs_end(0.0)
     found.set_end(2, 0.0)
     found.apply(0, start(1, seconds=0), 0.0)
@@ -112,7 +112,7 @@ def test_with_nothing_in_progress_all_that_was_read_is_committed() -> None:
     found.apply(0, start(1), 0.0)
     found.apply(1, End(0, (1,)), 0.0)
     found.advance_to(5)
-    assert found.low == 5
+    assert found.low_offset == 5
 
 
 def test_a_redelivery_commits_what_holds_without_it() -> None:
@@ -122,6 +122,6 @@ def test_a_redelivery_commits_what_holds_without_it() -> None:
     found.apply(1, start(2, seconds=60), 0.0)
     found.set_end(2, 10.0)
     due = found.take_due(9)
-    assert (found.low, found.low_without(due)) == (0, 1)
+    assert (found.low_offset, found.low_offset_without(due)) == (0, 1)
     found.progress.drop(each.id for each in due)
-    assert found.low_without(list(found.progress)) == 2
+    assert found.low_offset_without(list(found.progress)) == 2

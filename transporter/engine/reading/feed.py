@@ -24,7 +24,7 @@ from transporter.errors import (
     TransporterError,
 )
 from transporter.log.commit_log import wall_clock
-from transporter.message import messages_to_batch, size_of
+from transporter.message import batch_bytes, messages_to_batch
 from transporter.offsets.retention_holds import Hold
 
 if TYPE_CHECKING:
@@ -675,7 +675,7 @@ class Feed:
                 self._state, self._problem = State.RUNNING, ""
                 self._logged += messages.num_rows
                 self._resume.last = found[1]
-                self._size += size_of(messages)
+                self._size += batch_bytes(messages)
                 add_source_latency(self._latency, messages.column("timestamp"), wall_clock())
                 if self._tracer is not None:
                     self._tracer.logged(self._config.name, messages, found[0])

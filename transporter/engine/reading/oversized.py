@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from transporter.errors import MessageTooLarge
 from transporter.log.commit_log import MAX_APPEND, appendable
-from transporter.message import ERROR_HEADER, JSON, MESSAGE_SCHEMA, headers_of, size_of
+from transporter.message import ERROR_HEADER, JSON, MESSAGE_SCHEMA, batch_bytes, headers_of
 
 CARRIED: Final = 64 * 1024
 """Bytes of a key that a stand-in keeps, so that later entries of the key wait behind it."""
@@ -44,8 +44,8 @@ def _stand_in(message: pa.RecordBatch) -> pa.RecordBatch:
     origin = message.column("source_id")[0].as_py()
     place = f"its source id is {origin}" if origin is not None else "its source gives no id"
     reason = (
-        f"the message is too large: {size_of(message)} bytes, where one append to the log takes "
-        f"{MAX_APPEND}; its data and headers are not in the log ({place}): "
+        f"the message is too large: {batch_bytes(message)} bytes, where one append to the log "
+        f"takes {MAX_APPEND}; its data and headers are not in the log ({place}): "
         "deliver it by other means"
     )
     made = {name: message.column(name) for name in MESSAGE_SCHEMA.names}

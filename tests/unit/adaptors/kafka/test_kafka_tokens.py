@@ -123,7 +123,7 @@ def test_the_clients_log_has_no_secrets(
 ) -> None:
     """Secrets are redacted, and other text stays readable."""
     log = ClientLog(
-        "transporter_adaptors.kafka.test", config(provider, "another/of+ada").without_secrets
+        "transporter_adaptors.kafka.test", config(provider, "another/of+ada").redact_secrets
     )
     log.log(logging.ERROR, "%s of %s at %s", "another/of+ada", "ada", "another%2Fof%2Bada")
     assert caplog.messages == ["*** of ada at ***"]

@@ -46,8 +46,8 @@ def writer(**settings: Any) -> KafkaQueueWriterConfig:
         ({"batch_rows": 0}, "batch_rows"),
         ({"redeliver_after": 0}, "redeliver_after"),
         ({"hold": "1h"}, "hold"),
-        ({"client": {"group.id": "x"}}, "may not hold group.id"),
-        ({"client": {"isolation.level": "read_uncommitted"}}, "may not hold isolation.level"),
+        ({"client": {"group.id": "x"}}, "may not contain group.id"),
+        ({"client": {"isolation.level": "read_uncommitted"}}, "may not contain isolation.level"),
         ({"username": "ada"}, "username and password go together"),
     ],
 )
@@ -65,8 +65,8 @@ def test_what_a_reader_cannot_be_told_is_refused(settings: dict[str, Any], text:
         ({"queue": "a b.{namespace}"}, "not a queue name"),
         ({"queue": ""}, "queue"),
         ({"max_message_bytes": 10}, "max_message_bytes"),
-        ({"client": {"enable.idempotence": False}}, "may not hold enable.idempotence"),
-        ({"client": {"acks": "0"}}, "may not hold acks"),
+        ({"client": {"enable.idempotence": False}}, "may not contain enable.idempotence"),
+        ({"client": {"acks": "0"}}, "may not contain acks"),
         ({"markers_topic": "m"}, "markers_topic"),
     ],
 )

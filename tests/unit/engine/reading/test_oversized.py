@@ -9,7 +9,7 @@ import pytest
 from transporter.engine.reading.oversized import CARRIED, loggable
 from transporter.errors import MessageTooLarge
 from transporter.log.commit_log import MAX_APPEND
-from transporter.message import ERROR_HEADER, JSON, Message, messages_to_batch, size_of
+from transporter.message import ERROR_HEADER, JSON, Message, batch_bytes, messages_to_batch
 from transporter.testing.contracts import messages_of
 
 LARGE = b"x" * MAX_APPEND
@@ -18,7 +18,7 @@ LARGE = b"x" * MAX_APPEND
 def logged(*messages: Message) -> list[Message]:
     """Return the messages logged for *messages*, each part of which fits an append."""
     parts = loggable(messages_to_batch(messages))
-    assert all(size_of(part) <= MAX_APPEND for part in parts)
+    assert all(batch_bytes(part) <= MAX_APPEND for part in parts)
     return [message for part in parts for message in messages_of(part)]
 
 
@@ -49,7 +49,7 @@ def test_it_says_where_the_message_is_and_how_large(large: Message) -> None:
     ((name, reason),) = found.headers
     assert name == ERROR_HEADER
     assert reason is not None
-    assert f"{size_of(messages_to_batch([large]))} bytes" in reason.decode()
+    assert f"{batch_bytes(messages_to_batch([large]))} bytes" in reason.decode()
     assert "its source id is t@id/3/17" in reason.decode()
     sizes = {
         "key": 1,
