@@ -22,7 +22,7 @@ from transporter_adaptors.postgres.config import OutboxConfig
 from transporter_adaptors.postgres.reader import OutboxReader
 
 from transporter.engine.reading.reader_resume import LogResume
-from transporter.log.commit_log import CommitLog, appendable
+from transporter.log.commit_log import CommitLog, split_for_append
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -72,7 +72,7 @@ def log_one(reader: OutboxReader, log: CommitLog) -> Taken:
     batch = reader.poll(_WAIT)
     if not isinstance(batch.messages, pa.RecordBatch) or batch.position is None:
         return 0, 0.0
-    parts = list(appendable(batch.messages))
+    parts = list(split_for_append(batch.messages))
     for part in parts:
         log.append(part, _NAME, batch.position if part is parts[-1] else None, batch.term)
     durable = time.time()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from benchmarks.figures import Comparison, Section
 from benchmarks.messages import documents
 from transporter.log.commit_log import CommitLog
-from transporter.log.export import export, parquet
+from transporter.log.export import export, parquet_bytes
 from transporter.log.inspection import inspect
 from transporter.log.reader import LogReader
 from transporter.message import Message, messages_to_batch
@@ -164,7 +164,7 @@ def _batches() -> Iterator[pa.RecordBatch]:
 def _export(directory: Path, path: Path) -> None:
     found = inspect(directory)
     with LogReader(directory) as reader:
-        export(path, parquet(reader.read(found.first, found.confirmed)))
+        export(path, parquet_bytes(reader.read(found.first, found.confirmed)))
 
 
 def _rate(ask: partial[tuple[float, list[Any]]], rows: int, expected: list[Any]) -> float:

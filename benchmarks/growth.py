@@ -281,9 +281,9 @@ def _start(place: Path, size: int) -> float:
 
     def start() -> None:
         stored = StoredRoutes(place)
-        stored.highest()
+        stored.highest_offset()
         for route in range(size):
-            offsets = OffsetLog(place, f"r{route}", stored=stored)
+            offsets = OffsetLog(place, f"r{route}", stored_routes=stored)
             del offsets  # Not closed: the next start finds full files again.
 
     return _timed(start, 1)

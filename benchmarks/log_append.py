@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from benchmarks.setting import Setting
     from transporter.log.filesystem import File
-    from transporter.log.reader import Located
+    from transporter.log.reader import LocatedFrame
     from transporter.message import Message
 
 _ROWS: Final = 1000
@@ -139,7 +139,7 @@ def _row_on_disk(setting: Setting) -> tuple[Comparison, str]:
         return found, parts(next(reader.frames(len(ready) - 1, len(ready) - 1)))
 
 
-def parts(found: Located) -> str:
+def parts(found: LocatedFrame) -> str:
     """Return a text with the bytes of each part of the frame on the disk."""
     frame, entries = found.frame, found.entries()
     whole = entries.serialize()

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from transporter.errors import TransporterError
-from transporter.log.filesystem import RealFileSystem, faults_of, open_file, sync, sync_directory
+from transporter.log.filesystem import (
+    RealFileSystem,
+    open_file,
+    sync,
+    sync_directory,
+    translate_os_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -148,7 +154,7 @@ class AuditFile:
         line = json.dumps({"at": time.time(), **content}).encode() + b"\n"
         with (
             self._lock,
-            faults_of(self._path),
+            translate_os_errors(self._path),
             open_file(self._files, self._path, write=True, create=True) as file,
         ):
             end = file.size()

@@ -19,12 +19,12 @@ from transporter.audit import AUDIT
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.maintenance import (
     MaintenanceRecord,
-    extent,
-    read_record,
-    write_record,
+    extent_of,
+    read_maintenance,
+    write_maintenance,
 )
 from transporter.log.reader import LogReader
-from transporter.log.retention import RetentionSettings, retain
+from transporter.log.retention import RetentionSettings, apply_retention
 from transporter.message import Entries
 from transporter.offsets.offset_log import OffsetLog, read_state
 from transporter.offsets.retention_holds import hold_of, release
@@ -83,7 +83,7 @@ def compacting(disk: SimulatedDisk) -> None:
 
 def retaining(disk: SimulatedDisk) -> None:
     """Remove all entries that the route has passed."""
-    found = retain(
+    found = apply_retention(
         LOG, disk, watermark=lambda: NEEDED - 1, settings=RetentionSettings(bytes=0), now=0
     )
     assert len(list(found)) == 4
@@ -162,9 +162,9 @@ SETTINGS = CompactionSettings(0.0, "key", 1e10, None)
 def recording(disk: SimulatedDisk) -> None:
     """Compact, and update the record of the compacted extent, as an engine does."""
     old = MaintenanceRecord(readers={"one": 1})
-    write_record(disk, LOG, old)
+    write_maintenance(disk, LOG, old)
     compacting(disk)
-    write_record(disk, LOG, replace(old, compacted=extent(NEEDED - 1, SETTINGS)))
+    write_maintenance(disk, LOG, replace(old, compacted=extent_of(NEEDED - 1, SETTINGS)))
 
 
 def test_the_record_of_a_compaction_is_whole_and_never_ahead(exhaustive: bool) -> None:
@@ -175,7 +175,7 @@ def test_the_record_of_a_compaction_is_whole_and_never_ahead(exhaustive: bool) -
         least = set(entries_on(done))
         seen = set()
         for disk in states_of(recording, 100 if exhaustive else 10):
-            record = read_record(disk, LOG)
+            record = read_maintenance(disk, LOG)
             through = record.compacted_through(SETTINGS) if record else -1
             seen.add((record is None, through))
             assert record is None or record.readers == {"one": 1}
@@ -212,7 +212,7 @@ def test_without_the_sync_between_two_removals_a_crash_would_leave_a_hole() -> N
     with tiny() as numbers:
 
         def hasty(disk: SimulatedDisk) -> None:
-            disk.drops = lambda site: "retention._remove" in site
+            disk.drops = lambda site: "retention._remove_segment" in site
             retaining(disk)
 
         broken = 0

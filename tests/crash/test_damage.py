@@ -328,7 +328,7 @@ class TestWithoutAChecksum:
 
     def test_of_frames_in_recovery(self, fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without the check in recovery, frames that should be cut are kept."""
-        monkeypatch.setattr(Segment, "intact", lambda *_: True)
+        monkeypatch.setattr(Segment, "is_intact", lambda *_: True)
         assert complaints_of_payloads(fast)
 
     def test_of_headers(self, fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:

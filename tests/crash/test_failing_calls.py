@@ -108,7 +108,7 @@ def test_a_log_that_keeps_a_partial_frame_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Control: where a refused frame is not taken back, the same test sees it (Invariant 14)."""
-    monkeypatch.setattr(ActiveSegment, "_take_back", _keep_partial)
+    monkeypatch.setattr(ActiveSegment, "_roll_back", _keep_partial)
     assert any(problems(tmp_path, FAULTS["short of space"]))
 
 

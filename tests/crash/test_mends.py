@@ -38,7 +38,7 @@ MENDS = (
     Mend(
         "stored offset in a worker",
         "worker/writers.py",
-        "if stored is None or not spec.runs.prove(\n"
+        "if stored is None or not spec.runs.has_offset(\n"
         "        stored.run, stored.epoch, stored.offset, max(handed, spec.handed)\n"
         "    ):",
         "if stored is None:",
@@ -48,7 +48,7 @@ MENDS = (
     Mend(
         "a run ends where the next begins",
         "log/runs.py",
-        "place + 1 == len(self.known) or offset < self.known[place + 1].first",
+        "place + 1 == len(self.history) or offset < self.history[place + 1].first",
         "True",
         "engine/routing/test_stored_offset.py",
         ("test_an_earlier_run_proves_only_what_it_had",),
@@ -56,8 +56,8 @@ MENDS = (
     Mend(
         "the epoch of a stored offset without a run",
         "log/runs.py",
-        "(epoch == self.known[-1].epoch and offset <= handed)",
-        "offset <= handed",
+        "(epoch == self.history[-1].epoch and offset <= last_handed_out)",
+        "offset <= last_handed_out",
         "log/test_runs.py",
         ("test_without_a_run_what_this_run_has_handed_out_counts",),
     ),
@@ -105,7 +105,7 @@ MENDS = (
     Mend(
         "a sweep closes what others removed",
         "log/open_segments.py",
-        "if not segment.in_place:",
+        "if not segment.is_in_place:",
         "if False:",
         "log/test_open_segments.py",
         ("test_a_sweep_closes_what_was_removed_or_replaced",),
@@ -154,7 +154,7 @@ MENDS = (
     Mend(
         "a replay looks again at what was compacted since it was planned",
         "control/route_actions.py",
-        "        if log.gate.rewritten != rewritten:\n"
+        "        if log.gate.rewrite_count != rewritten:\n"
         "            planned = _planned(log, offsets, request)\n",
         "",
         "control/test_stopped_log.py",
@@ -163,7 +163,7 @@ MENDS = (
     Mend(
         "offsets that recovery cut stay a hole",
         "log/segment_rewriter.py",
-        "            self._hole += frame.first - self._passed - 1\n",
+        "            self._hole_size += frame.first - self._passed_through - 1\n",
         "",
         "log/test_dropped.py",
         ("test_offsets_that_recovery_cut_are_not_taken_for_dropped",),
@@ -204,8 +204,8 @@ MENDS = (
     Mend(
         "a release is recorded as one",
         "offsets/retention_holds.py",
-        "offsets.settle(Range(state.next_live(), through, RELEASED), durable)",
-        "offsets.settle(Range(state.next_live(), through), durable)",
+        "offsets.settle(Range(state.next_unsettled(), through, RELEASED), durable)",
+        "offsets.settle(Range(state.next_unsettled(), through), durable)",
         "engine/maintenance/test_log_budget.py",
         ("test_a_release_is_recorded_where_it_happens",),
     ),
@@ -230,15 +230,15 @@ MENDS = (
     Mend(
         "errands before a slice",
         "engine/routing/route.py",
-        "pending = self._errands or self._offsets.state.to_supersede()",
-        "pending = self._offsets.state.to_supersede()",
+        "pending = self._errands or self._offsets.state.readers_to_supersede()",
+        "pending = self._offsets.state.readers_to_supersede()",
         "engine/routing/test_route.py",
         ("test_an_errand_sends_nothing_out_that_lingers",),
     ),
     Mend(
         "superseding before a slice",
         "engine/routing/route.py",
-        "pending = self._errands or self._offsets.state.to_supersede()",
+        "pending = self._errands or self._offsets.state.readers_to_supersede()",
         "pending = self._errands",
         "engine/routing/test_route.py",
         ("test_what_is_changed_after_a_slice_was_cut_holds_for_it[begin_superseding-expected4]",),
@@ -321,7 +321,7 @@ MENDS = (
     Mend(
         "retries keep the order of a key",
         "engine/routing/parking.py",
-        "return self.store.first_like(offset)",
+        "return self.store.first_of_same_key(offset)",
         "return offset",
         "engine/test_failures.py",
         ("test_a_retry_never_overtakes_an_earlier_parked_entry_of_its_key",),
@@ -372,7 +372,7 @@ MENDS = (
     Mend(
         "a reader does not look for ever",
         "log/reader.py",
-        "if not any(self._list_segments() for _ in range(LOOKS)):",
+        "if not any(self._list_segments() for _ in range(MAX_LISTINGS)):",
         "while not self._list_segments():\n            pass\n        if False:",
         "log/test_stray_files.py",
         ("test_segments_that_vanish_at_once_are_an_error",),
@@ -449,7 +449,7 @@ MENDS = (
     Mend(
         "close waits for a sync",
         "log/commit_log.py",
-        "            while self._group.syncing:\n                self._state.wait(0.1)\n",
+        "            while self._group.syncing:\n                self._condition.wait(0.1)\n",
         "",
         "log/test_commit_log_close.py",
         ("test_close_waits_for_an_append_that_syncs",),
@@ -457,11 +457,12 @@ MENDS = (
     Mend(
         "what no sync covers is bounded at rolls",
         "log/commit_log.py",
-        "        while (full := self._is_full()) or not self._group.has_room(size, "
-        "self._reserve.covers):\n",
-        "        while not self._group.has_room(size, self._reserve.covers):\n"
+        "        while (full := self._is_full()) or not self._group.has_room(\n"
+        "            size, self._reserve.covered_bytes\n"
+        "        ):\n",
+        "        while not self._group.has_room(size, self._reserve.covered_bytes):\n"
         "            if self._group.syncing:\n"
-        "                self._state.wait()\n"
+        "                self._condition.wait()\n"
         "            else:\n"
         "                self._sync_now()\n"
         "        while full := self._is_full():\n",
@@ -479,7 +480,7 @@ MENDS = (
     Mend(
         "a group that the reserve cannot cover waits",
         "log/commit_log.py",
-        "if self._reserve.covers < min(size, GROUP_BYTES):",
+        "if self._reserve.covered_bytes < min(size, GROUP_BYTES):",
         "if False:",
         "log/test_recovery.py",
         ("test_a_disk_without_room_for_a_larger_reserve_takes_small_appends_only",),
@@ -527,7 +528,7 @@ MENDS = (
     Mend(
         "a log of one segment takes one more",
         "log/commit_log.py",
-        "self.over_budget = bool(self._sealed) and used + size > most",
+        "self.over_budget = bool(self._sealed_bytes) and used + size > most",
         "self.over_budget = used + size > most",
         "log/test_retention.py",
         ("test_a_log_of_one_segment_always_takes_one_more",),
@@ -536,7 +537,7 @@ MENDS = (
     Mend(
         "a forged state of a route",
         "offsets/offset_log.py",
-        "        state.check()\n",
+        "        state.validate()\n",
         "",
         "offsets/test_foreign_records.py",
         ("test_a_forged_offset_log_is_corrupt_to_whoever_reads_it[a text for a watermark]",),
@@ -555,7 +556,7 @@ MENDS = (
     Mend(
         "a forged maintenance record",
         "log/maintenance.py",
-        "        _refuse_other_kinds(found)\n",
+        "        _check_types(found)\n",
         "",
         "log/test_foreign_records.py",
         ("test_a_forged_maintenance_record_is_corrupt[{'readers': {'shop': '4'}}]",),
@@ -729,7 +730,7 @@ MENDS = (
     Mend(
         "what is too large stops no reader",
         "engine/reading/oversized.py",
-        "            return list(appendable(_stand_in(messages)))\n",
+        "            return list(split_for_append(_stand_in(messages)))\n",
         "            raise\n",
         "engine/reading/test_oversized.py",
         ("test_a_large_key_is_left_out",),
@@ -767,7 +768,7 @@ MENDS = (
     Mend(
         "what a new route begins at stays",
         "engine/reload.py",
-        "with self._log.gate.registering(), self.handing_over:",
+        "with self._log.gate.register_hold(), self.handing_over:",
         "with self.handing_over:",
         "engine/test_reload.py",
         ("test_a_route_is_not_declared_while_entries_are_given_up",),

@@ -170,7 +170,7 @@ def no_header_checksum(patch: pytest.MonkeyPatch) -> None:
 
 def no_payload_checksum(patch: pytest.MonkeyPatch) -> None:
     """Accept frames in recovery whatever their bytes."""
-    patch.setattr("transporter.log.segment.Segment.intact", lambda *_: True)
+    patch.setattr("transporter.log.segment.Segment.is_intact", lambda *_: True)
 
 
 def no_record_checksum(patch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,9 @@ def no_floor(patch: pytest.MonkeyPatch) -> None:
         with suppress(Corrupt):
             return recovery.survey(files, segment, proved, clean)
         walk, behind = recovery._frames_and_cut(segment, recovery.walk_tail(files, segment))
-        return recovery._above(files, segment, walk.last(segment), walk, behind, clean)
+        return recovery._survey_above(
+            files, segment, walk.last_offset(segment), walk, behind, clean
+        )
 
     patch.setattr("transporter.log.opening.survey", cut)
 

@@ -19,7 +19,7 @@ from transporter.log.segment import segment_bases, segment_name
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import FOLDER, NAMES, OffsetLog
 from transporter.offsets.state import Range
-from transporter.offsets.verify_repair import mend, verify
+from transporter.offsets.verify_repair import repair_log, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -148,7 +148,7 @@ def test_every_sync_of_a_repair_is_needed() -> None:
     for damage in DAMAGES:
         disk = SimulatedDisk(damaged(damage))
         disk.sites = sites
-        mend(LOG, verify(LOG, files=disk), 0, disk)
+        repair_log(LOG, verify(LOG, files=disk), 0, disk)
     # Those of an offset log have their own controls. Remains of a killed process, for which
     # make_directory syncs the parent of an existing folder, do not occur here.
     elsewhere = ("offset_log.", "sync_directory filesystem.make_directory")
@@ -174,7 +174,7 @@ def damaged(damage: Callable[[Tree, list[str]], None]) -> Tree:
     names = [segment_name(base) for base in segment_bases(SimulatedDisk(tree), LOG)]
     assert len(names) > 3
     damage(tree["log"], names)
-    assert not verify(LOG, files=SimulatedDisk(copied(tree))).sound
+    assert not verify(LOG, files=SimulatedDisk(copied(tree))).is_sound
     return tree
 
 
@@ -185,16 +185,16 @@ def checked(tree: Tree, each: int, dropped: str | None = None) -> Iterator[Image
     nothing in the repair that is cut short.
     """
     disk = SimulatedDisk(copied(tree))
-    mend(LOG, verify(LOG, files=disk), 0, disk)
+    repair_log(LOG, verify(LOG, files=disk), 0, disk)
     expected = verify(LOG, files=disk)
-    assert expected.sound
+    assert expected.is_sound
     held, _ = read(disk)
     for image, done in _states_of_a_repair(tree, each, dropped):
         if done:
             assert verify(LOG, files=image.disk()) == expected, image.label
         assert_kept(tree["log"], image.tree["log"])
         again = image.disk()
-        mend(LOG, verify(LOG, files=again), 0, again)
+        repair_log(LOG, verify(LOG, files=again), 0, again)
         assert verify(LOG, files=again) == expected, image.label
         found, _ = read(again)
         assert found == held, image.label
@@ -224,7 +224,7 @@ def _states_of_a_repair(tree: Tree, each: int, dropped: str | None) -> Iterator[
     disk.after = lambda _: look(done=False)
     if dropped is not None:
         disk.drops = lambda site: site == dropped
-    mend(LOG, verify(LOG, files=disk), 0, disk)
+    repair_log(LOG, verify(LOG, files=disk), 0, disk)
     look(done=True)
     seen: set[tuple[int, bool]] = set()
     for image, done in found:

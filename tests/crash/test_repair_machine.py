@@ -31,7 +31,7 @@ from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog, proved_offset, read_state, route_folder
 from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
 from transporter.offsets.state import Range
-from transporter.offsets.verify_repair import mend, verify
+from transporter.offsets.verify_repair import repair_log, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ class RepairMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 5))
     def settle(self, count: int) -> None:
         """Deliver, or ack, some more entries."""
-        first = self.route.state.next_live()
+        first = self.route.state.next_unsettled()
         if (last := min(first + count - 1, self.log.durable)) >= first:
             self.route.settle(Range(first, last), self.log.durable)
             self.route.sync()
@@ -102,7 +102,7 @@ class RepairMachine(RuleBasedStateMachine):
     @rule()
     def park(self) -> None:
         """Park the next entry."""
-        offset = self.route.state.next_live()
+        offset = self.route.state.next_unsettled()
         if offset not in self.model:
             return
         with LogReader(LOG, self.disk) as reader:
@@ -157,9 +157,9 @@ class RepairMachine(RuleBasedStateMachine):
             assert not any(_has_header(tree[name]) for name in tree if name.endswith(".log"))
             self.begin()
             return
-        mend(LOG, health, 0, self.disk)
+        repair_log(LOG, health, 0, self.disk)
         again = verify(LOG, files=self.disk)
-        assert again.sound, again
+        assert again.is_sound, again
         self.open()
         kept = held_in(LOG, self.log.durable, self.disk)
         assert kept.items() <= self.model.items()

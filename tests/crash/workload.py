@@ -110,14 +110,14 @@ class Life:
 
     def settle(self, *, sync: bool, kind: str = "acked") -> None:
         """Settle all durable entries."""
-        first, last = self.offsets.state.next_live(), self.log.durable
+        first, last = self.offsets.state.next_unsettled(), self.log.durable
         self._move(lambda: self.offsets.settle(Range(first, last, kind), last, {"n": last}))
         if sync:
             self._sync()
 
     def park(self) -> None:
         """Park the next entry and settle it as parked."""
-        offset = self.offsets.state.next_live()
+        offset = self.offsets.state.next_unsettled()
         with LogReader(self._directory, self._disk) as reader:
             (entries,) = self._told(lambda: list(reader.read(offset, offset)))
         entry = ParkedEntry(offset, entries, ParkReason("no room at the inn", 2, 0))
@@ -133,7 +133,7 @@ class Life:
         self._move(lambda: self.offsets.request_retries([offset]))
         self._ledger.parked.pop(offset)
         self._told(lambda: self.parked.remove(offset))
-        self._move(lambda: self.offsets.answer_retry(offset))
+        self._move(lambda: self.offsets.finish_retry(offset))
         self._told(lambda: self.offsets.audit("parked retry", offset=offset))
 
     def replay(self) -> None:
@@ -259,7 +259,7 @@ def _check_route(directory: Path, disk: Any, ledger: Ledger, *, power_cut: bool)
     assert state.watermark >= ledger.synced
     # A power cut takes changes that no sync has covered. A kill takes nothing.
     assert power_cut or state in ledger.states
-    assert state.highest() <= max(ledger.acked, default=-1)
+    assert state.highest_offset() <= max(ledger.acked, default=-1)
     for offset, data in ledger.parked.items():
         parked = ParkedStore.read_entry(route_folder(directory, ROUTE), offset, disk)
         assert parked.entries.column("data")[0].as_py() == data

@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from transporter_adaptors.postgres.outbox import Outbox
 from transporter_adaptors.postgres.rows import LARGEST
 
-from transporter.log.commit_log import MAX_APPEND, appendable
+from transporter.log.commit_log import MAX_APPEND, split_for_append
 from transporter.outbox import outbox_sql
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def log_all(reader: Any, log: Log) -> list[int]:
     """Read, log and commit all rows, and return their ids."""
     found: list[int] = []
     while (batch := reader.poll(0.1)).position is not None:
-        parts = list(appendable(batch.messages))
+        parts = list(split_for_append(batch.messages))
         assert parts
         log.append(batch)
         reader.commit(batch.position)
@@ -180,7 +180,7 @@ def test_any_column_may_be_the_large_one(
     (message,) = messages(batch)
     assert "the row is too large" in reason(message)
     assert json.loads(message.data or b"")["bytes"][column] >= 9 * MIB - 8
-    assert len(list(appendable(batch.messages))) == 1
+    assert len(list(split_for_append(batch.messages))) == 1
     assert message.key == (None if column == "kafka_key" else b"k")
     assert message.namespace == ("outbox" if column == "kafka_topic" else "t")
 
@@ -306,7 +306,7 @@ def test_other_encodings_are_measured_as_they_are_sent(
     reader = opened(dsn=dsn)
     batch = reader.poll(5)
     reader.close()
-    assert len(list(appendable(batch.messages))) == 1
+    assert len(list(split_for_append(batch.messages))) == 1
     (message,) = messages(batch)
     assert (message.headers == ()) is fits
     postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -50,7 +50,7 @@ def work(directory: Path, first: int) -> None:
     ):
         for number in range(first, first + APPENDS):
             append(log, number)
-            offsets.settle(Range(offsets.state.next_live(), log.durable), log.durable)
+            offsets.settle(Range(offsets.state.next_unsettled(), log.durable), log.durable)
             if number % 2:
                 offsets.sync()
                 tell(f"settled {offsets.state.watermark}")

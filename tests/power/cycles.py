@@ -132,7 +132,7 @@ def settles(
     """Return an act that settles all durable entries, and syncs now and then, until the *cut*."""
 
     def act() -> None:
-        first = offsets.state.next_live()
+        first = offsets.state.next_unsettled()
         last = log.wait_beyond(first - 1, 0.002)
         if last >= first:
             offsets.settle(Range(first, last), last)
@@ -226,7 +226,7 @@ def _is_torn(directory: Path) -> bool:
         return False
     with closing(Segment(files, directory / segment_name(bases[-1]))) as segment:
         walk = walk_tail(files, segment)
-        whole = all(segment.intact(frame) for frame in walk.frames)
+        whole = all(segment.is_intact(frame) for frame in walk.frames)
         return walk.stop.end is SegmentEnd.BAD or not whole
 
 

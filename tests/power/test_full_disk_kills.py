@@ -213,8 +213,8 @@ CONTROLS: Final = (
     Mend(
         "a reserve without blocks",
         "log/reserve.py",
-        "file.allocate(0, _least())",
-        "file.truncate(_least())",
+        "file.allocate(0, _least_size())",
+        "file.truncate(_least_size())",
         "tests/power/test_full_disk_kills.py",
         ("test_a_log_killed_on_a_full_disk_opens_whatever_its_largest_group[tmpfs-500000]",),
     ),
@@ -254,7 +254,7 @@ CONTROLS: Final = (
     Mend(
         "a group that the reserve does not cover",
         "log/commit_log.py",
-        "if self._reserve.covers < min(size, GROUP_BYTES):",
+        "if self._reserve.covered_bytes < min(size, GROUP_BYTES):",
         "if False:",
         "tests/power/test_full_disk_kills.py",
         ("test_a_larger_group_waits_where_its_reserve_finds_no_room[tmpfs]",),

@@ -140,7 +140,7 @@ class World:
         assert self.log.positions == self.positions
         assert held_in(self.directory, last) == self.data
         with LogReader(self.directory) as reader:
-            found = [one.frame for one in reader.backwards(last)]
+            found = [one.frame for one in reader.frames_backwards(last)]
         assert sum(frame.count for frame in found) == len(self.data)
         assert all(one.first > other.last for one, other in pairwise(found))
 

@@ -73,7 +73,7 @@ def live(directory: Path) -> dict[str, dict[int, Entry]]:
     found = {}
     for route in declared_routes(directory):
         state = read_state(directory, route)
-        wanted = set(range(state.next_live(), max(entries, default=-1) + 1))
+        wanted = set(range(state.next_unsettled(), max(entries, default=-1) + 1))
         if state.replay is not None:
             wanted |= set(range(state.replay.next, state.replay.last + 1))
         found[route] = {offset: entries[offset] for offset in sorted(wanted & entries.keys())}

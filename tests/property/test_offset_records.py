@@ -24,7 +24,7 @@ COUNTS = st.integers(1, 12)
 def turn(number: int, count: int) -> list[Record]:
     """Return the records of a turn: a snapshot, then events of different lengths."""
     # As JSON returns it: lists in the place of tuples.
-    state = json.loads(json.dumps(records.snapshot(RouteState(watermark=number))))
+    state = json.loads(json.dumps(records.snapshot_event(RouteState(watermark=number))))
     snapshot = Record(number, 0, state)
     events = [
         Record(number, n, records.settled_event(Range(n, n), {"x" * n: n})) for n in range(1, count)

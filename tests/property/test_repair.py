@@ -15,7 +15,7 @@ from transporter.log.reserve import RESERVE
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog, read_state
 from transporter.offsets.state import Range
-from transporter.offsets.verify_repair import mend, verify
+from transporter.offsets.verify_repair import repair_log, verify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,10 +93,10 @@ def test_a_repaired_log_is_sound_and_names_what_it_lost(
             assert not any(path.suffix == ".log" for path in directory.iterdir())
             assert not (directory / "meta").exists()
             return
-        mended = mend(directory, health, 0)
-        assert mended.found == health
+        mended = repair_log(directory, health, 0)
+        assert mended.health == health
         again = verify(directory)
-        assert again.sound, again
+        assert again.is_sound, again
         with CommitLog.open(directory) as log:
             kept = held_in(directory, log.durable)
             assert kept.items() <= data.items()
@@ -110,5 +110,5 @@ def test_a_repaired_log_is_sound_and_names_what_it_lost(
             assert first > max(kept, default=-1)
             assert first > health.through
         assert held_in(directory, first) == {**kept, first: b"new"}
-        assert verify(directory).sound
+        assert verify(directory).is_sound
         assert read_state(directory, "out").watermark in (-1, SETTLED)

@@ -62,7 +62,7 @@ def test_a_state_is_what_a_set_of_offsets_says(parts: list[Range]) -> None:
         model.settle(part)
         assert (state.watermark, state.above) == (model.watermark, model.above)
         assert state.watermark >= before.watermark
-        assert state.highest() == max([-1, *model.kinds])
+        assert state.highest_offset() == max([-1, *model.kinds])
 
 
 @given(st.lists(RANGES, max_size=25))
@@ -89,7 +89,7 @@ def test_the_order_of_events_does_not_move_the_watermark(
         one = settle(one, part)
     for part in shuffled:
         other = settle(other, part)
-    assert (one.watermark, one.highest()) == (other.watermark, other.highest())
+    assert (one.watermark, one.highest_offset()) == (other.watermark, other.highest_offset())
 
 
 EVENTS = st.one_of(
@@ -106,7 +106,7 @@ EVENTS = st.one_of(
     st.builds(records.replay_advanced_event, st.integers(-1, 80), st.integers(0, 3)),
     st.just(records.replay_cancelled_event()),
     st.builds(records.retries_requested_event, st.lists(st.integers(0, 9), max_size=3)),
-    st.builds(records.retry_answered_event, st.integers(0, 9)),
+    st.builds(records.retry_finished_event, st.integers(0, 9)),
 )
 
 
@@ -116,7 +116,7 @@ def test_a_snapshot_may_stand_anywhere(events: list[dict[str, object]], at: int)
     whole, tail = RouteState(), RouteState(watermark=-1)
     for number, event in enumerate(events):
         if number == at:
-            tail = records.apply(tail, json.loads(json.dumps(records.snapshot(whole))))
-        whole = records.apply(whole, event)
-        tail = records.apply(tail, json.loads(json.dumps(event)))
+            tail = records.apply_event(tail, json.loads(json.dumps(records.snapshot_event(whole))))
+        whole = records.apply_event(whole, event)
+        tail = records.apply_event(tail, json.loads(json.dumps(event)))
     assert tail == whole

@@ -151,7 +151,7 @@ class World(Lives):
     def do_ack(self, route: str, engine: str, ahead: int, count: int) -> None:
         state = self.state(engine, route)
         if state is not None:
-            first = state.next_live() + ahead
+            first = state.next_unsettled() + ahead
             self.ask(engine, "ack", route=route, first=first, last=first + count - 1)
 
     def do_replay(self, route: str, engine: str, **asked: Any) -> None:

@@ -73,7 +73,7 @@ class Acts:
     def sync(self) -> None:
         """Sync the written frames."""
         assert self.log is not None
-        with self.log._state:
+        with self.log._condition:
             self.log._sync_through(self.log._active.last)
 
     def roll(self) -> None:
@@ -99,7 +99,7 @@ class Acts:
         """Deliver a slice of a route and write its progress."""
         for route in self._some_route():
             assert self.log is not None
-            first = route.offsets.state.next_live()
+            first = route.offsets.state.next_unsettled()
             last = min(self.log.durable, first + self.rng.randrange(4))
             if first <= last:
                 self._seen(first, last)
@@ -115,7 +115,7 @@ class Acts:
         """Skip a route's next entry."""
         for route in self._some_route():
             assert self.log is not None
-            first = route.offsets.state.next_live()
+            first = route.offsets.state.next_unsettled()
             if first <= self.log.durable:
                 self._settle(route, Range(first, first, "skipped"))
 
@@ -123,7 +123,7 @@ class Acts:
         """Ack entries that were not delivered, as an operator."""
         for route in self._some_route():
             assert self.log is not None
-            first = route.offsets.state.next_live() + self.rng.randrange(3)
+            first = route.offsets.state.next_unsettled() + self.rng.randrange(3)
             last = min(self.log.durable, first + self.rng.randrange(2))
             if first <= last:
                 self._settle(route, Range(first, last, "operator"))
@@ -138,7 +138,7 @@ class Acts:
         """Park a route's next entry."""
         for route in self._some_route():
             assert self.log is not None
-            offset = route.offsets.state.next_live()
+            offset = route.offsets.state.next_unsettled()
             if self._holds(offset) and offset <= self.log.durable and not route.parking.full:
                 known = self.truth.routes[route.name]
                 known.parked[offset] = None
@@ -231,7 +231,7 @@ class Acts:
     def _synced(self, route: Route) -> None:
         """Record the route's state as reported durable."""
         self.truth.routes[route.name].legal = [route.offsets.state]
-        self.truth.proved = max(self.truth.proved, route.offsets.state.highest())
+        self.truth.proved = max(self.truth.proved, route.offsets.state.highest_offset())
 
     def _seen(self, first: int, last: int) -> None:
         """Read the slice as a worker does."""

@@ -244,7 +244,7 @@ def _frames(disk: SimulatedDisk, last: int, *, whole: bool) -> tuple[tuple[int, 
         found = []
         for segment, frame, _ in reader.frames(bases[0] if whole else bases[-2:][0], last):
             segment.entries(frame)
-            found.append((frame.first, frame.last, segment.raw(frame)[1]))
+            found.append((frame.first, frame.last, segment.read_raw(frame)[1]))
         return tuple(found)
 
 
@@ -331,7 +331,10 @@ def _judge_routes(found: Outcome, truth: Truth) -> None:
 
 def _judge_route(name: str, here: RouteFound, route: RouteTruth, last: int) -> None:
     _check(here.state in route.legal, f"route {name}: {here.state}, not one of {route.legal}")
-    _check(here.state.highest() <= last, f"route {name} is ahead of the log, which ends at {last}")
+    _check(
+        here.state.highest_offset() <= last,
+        f"route {name} is ahead of the log, which ends at {last}",
+    )
     # A copy being parked may or may not be there. Once the record is parked, it must be.
     recorded = settled_by(here.state) - route.settled if None in route.parked.values() else set()
     for offset, known in route.parked.items():

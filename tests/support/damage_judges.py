@@ -284,7 +284,7 @@ def read_in_order(reader: LogReader, frames: list[Kept]) -> int:
 
 def _read_backwards(left: Left, place: Place, last: int) -> None:
     with LogReader(place.directory, place.files) as reader:
-        found = [(one.frame.first, one.frame.last) for one in reader.backwards(last)]
+        found = [(one.frame.first, one.frame.last) for one in reader.frames_backwards(last)]
     frames = [kept.frame for kept in left.frames if kept.frame.last <= last]
     assert found == [(frame.first, frame.last) for frame in reversed(frames)]
 
@@ -299,7 +299,7 @@ def judge_offsets(route: LeftRoute, place: Place, name: str, damage: Damage) -> 
         return
     assert read_state(place.directory, ROUTE, place.files) == expected
     place.unchanged(name, damage)
-    log = OffsetLog(place.directory, ROUTE, place.files, begin=lambda: 1 << 40)
+    log = OffsetLog(place.directory, ROUTE, place.files, first_offset=lambda: 1 << 40)
     assert (log.state, log.is_new) == (expected, False)
     kill(log)
     known = read_state(place.directory, ROUTE, place.files)

@@ -93,7 +93,7 @@ def _some_event(log: OffsetLog, number: int) -> None:
         case 4:
             log.cancel_replay()
         case 5:
-            log.answer_retry(number - 4)
+            log.finish_retry(number - 4)
         case _:
             log.settle(Range(last - 2, last, "skipped"), last, {f"n{number}": last})
 

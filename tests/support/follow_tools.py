@@ -15,7 +15,7 @@ from log_tools import crash
 
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
-from transporter.log.retention import RetentionSettings, retain
+from transporter.log.retention import RetentionSettings, apply_retention
 from transporter.message import Message, messages_to_batch
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Writer:
     def retain(self, size: int = KEPT) -> None:
         """Remove the oldest segments down to *size* bytes."""
         settings = RetentionSettings(bytes=size)
-        found = retain(self.directory, watermark=self._all, settings=settings, now=0)
+        found = apply_retention(self.directory, watermark=self._all, settings=settings, now=0)
         self.removed += len(list(found))
 
     def _all(self) -> int:

@@ -124,7 +124,7 @@ def hurt(data: bytes, how: str, where: float) -> bytes | None:
 def crash(log: CommitLog) -> None:
     """Leave *log* as a killed process does: only the lock is released."""
     log._active.close()
-    log._published.close()
+    log._durable_mark.close()
     if log._lock is not None:
         log._lock.release()
 

@@ -94,4 +94,4 @@ def settled(node: Node) -> int:
 def logged(node: Node) -> int:
     """Return the number of entries in the log. No engine may be running."""
     with LogReader(node.folder / "log") as log:
-        return sum(found.frame.count for found in log.backwards(2**62))
+        return sum(found.frame.count for found in log.frames_backwards(2**62))

@@ -20,7 +20,7 @@ from transporter.audit import AUDIT, AuditFile, Operator, read_audit, this_opera
 from transporter.cli import app, commands
 from transporter.errors import ActionRefused, EnvironmentFault
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.maintenance import MaintenanceRecord, write_record
+from transporter.log.maintenance import MaintenanceRecord, write_maintenance
 from transporter.log.paused_readers import PausedReaders, read_paused
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state, route_folder
@@ -88,7 +88,7 @@ def pipeline(tmp_path: Path) -> Path:
         ParkedStore(route.folder).park(ParkedEntry(3, entry, ParkReason("no", 1, 1)))
     with OffsetLog(log, "old") as route:
         route.settle(Range(0, 3), last)
-    write_record(RealFileSystem(), log, MaintenanceRecord(readers={"in": 3}))
+    write_maintenance(RealFileSystem(), log, MaintenanceRecord(readers={"in": 3}))
     PausedReaders(log).set_paused("paused", paused=True)
     return path
 

@@ -111,8 +111,10 @@ def open_selection(
     with LogReader(found.directory) as reader:
         if last is not None:
             first = search.start_of_last(reader, first, end, last, wanted)
-        batches, ends = search.matching(reader, first, end, wanted), [end]
-        yield batches if only_first is None else search.first_of(batches, only_first, ends.append)
+        batches, ends = search.matching_entries(reader, first, end, wanted), [end]
+        yield (
+            batches if only_first is None else search.take_entries(batches, only_first, ends.append)
+        )
         note_missing(reader, replace(chosen, first=first, last=ends[-1]))
 
 
@@ -126,9 +128,9 @@ def note_missing(reader: LogReader, chosen: EntrySelection) -> None:
         first = gap.last + 1
     first = chosen.first
     if wanted.since > 0:
-        first = search.behind_older(reader, wanted.since, first, last)
+        first = search.offset_behind_older(reader, wanted.since, first, last)
     if wanted.until < search.END:
-        last = search.before_newer(reader, wanted.until, first, last)
+        last = search.offset_before_newer(reader, wanted.until, first, last)
     note_dropped(reader.count_dropped(first, last), first, last)
 
 
@@ -147,20 +149,20 @@ def parse_moment(text: str, now: datetime) -> int:
 
 
 def _apply_from(found: LogInfo, text: str, wanted: EntryFilter) -> tuple[int, EntryFilter]:
-    from transporter.log.search import around  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.search import offsets_around  # noqa: PLC0415 - imports pyarrow
 
     if text.isdecimal():
         return int(text), wanted
     time = parse_moment(text, datetime.now(UTC))
     # A time can only select entries that are retained.
-    first = max(found.first, around(found.directory, time)[0])
+    first = max(found.first, offsets_around(found.directory, time)[0])
     return first, replace(wanted, since=time)
 
 
 def _apply_to(found: LogInfo, text: str, wanted: EntryFilter) -> tuple[int, EntryFilter]:
-    from transporter.log.search import around  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.search import offsets_around  # noqa: PLC0415 - imports pyarrow
 
     if text.isdecimal():
         return int(text), wanted
     time = parse_moment(text, datetime.now(UTC))
-    return around(found.directory, time + 1)[1], replace(wanted, until=time)
+    return offsets_around(found.directory, time + 1)[1], replace(wanted, until=time)

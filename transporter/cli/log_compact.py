@@ -130,10 +130,10 @@ def _refuse_unknown_sources(pipeline: Pipeline, record: MaintenanceRecord | None
 def _preview(target: Path, directory: Path) -> tuple[Hold | None, Report]:
     from transporter.log.compaction import preview  # noqa: PLC0415 - imports pyarrow
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415
-    from transporter.log.maintenance import read_record  # noqa: PLC0415
+    from transporter.log.maintenance import read_maintenance  # noqa: PLC0415
     from transporter.offsets.retention_holds import least_hold  # noqa: PLC0415
 
-    settings = _settings(target, read_record(RealFileSystem(), directory))
+    settings = _settings(target, read_maintenance(RealFileSystem(), directory))
     hold = least_hold(directory)
     return hold, preview(directory, watermark=_hold_offset(hold), settings=settings, now=_now_us())
 
@@ -144,12 +144,12 @@ def _compact_locked(
     from transporter.audit import this_operator  # noqa: PLC0415 - only commands that act
     from transporter.log.compaction import compact as run  # noqa: PLC0415 - imports pyarrow
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415
-    from transporter.log.maintenance import read_record  # noqa: PLC0415
+    from transporter.log.maintenance import read_maintenance  # noqa: PLC0415
     from transporter.offsets.retention_holds import least_hold  # noqa: PLC0415
 
-    record = read_record(RealFileSystem(), directory)
+    record = read_maintenance(RealFileSystem(), directory)
     settings = _settings(target, record)
-    hold = least_hold(directory, locked=True)
+    hold = least_hold(directory, has_lock=True)
     through = _hold_offset(hold)
     details = {"through": through, "settings": asdict(settings), "reason": reason}
     with audit.change("log compact", this_operator(), **details) as results:
@@ -172,13 +172,13 @@ def _record_extent(
     directory: Path, record: MaintenanceRecord, through: int, settings: CompactionSettings
 ) -> None:
     """Record the compacted range, so that the next engine does not repeat the work."""
-    from transporter.log.filesystem import RealFileSystem, faults_of  # noqa: PLC0415
-    from transporter.log.maintenance import extent, write_record  # noqa: PLC0415
+    from transporter.log.filesystem import RealFileSystem, translate_os_errors  # noqa: PLC0415
+    from transporter.log.maintenance import extent_of, write_maintenance  # noqa: PLC0415
 
     through = max(through, record.compacted_through(settings))
-    with faults_of(directory):
-        compacted = extent(through, settings)
-        write_record(RealFileSystem(), directory, replace(record, compacted=compacted))
+    with translate_os_errors(directory):
+        compacted = extent_of(through, settings)
+        write_maintenance(RealFileSystem(), directory, replace(record, compacted=compacted))
 
 
 def _as_json(hold: Hold | None, report: Report, *, dry_run: bool) -> dict[str, Any]:

@@ -97,23 +97,23 @@ def _file_parts(
 ) -> Iterable[bytes]:
     from transporter.log.export import (  # noqa: PLC0415 - imports pyarrow
         json_lines,
-        parquet,
+        parquet_bytes,
         text_columns,
     )
 
     batches = count.count(_read_entries(directory, chosen, "export"))
     if kind is Format.PARQUET:
         # A column has one type in a file, so all entries are read before any is written.
-        return parquet(batches, text_columns(_read_entries(directory, chosen, "types")))
+        return parquet_bytes(batches, text_columns(_read_entries(directory, chosen, "types")))
     return json_lines(batches, partial(entry_json, confirmed=confirmed))
 
 
 def _read_entries(directory: Path, chosen: EntrySelection, doing: str) -> Iterator[pa.RecordBatch]:
     from transporter.log.reader import LogReader  # noqa: PLC0415 - imports pyarrow
-    from transporter.log.search import matching  # noqa: PLC0415
+    from transporter.log.search import matching_entries  # noqa: PLC0415
 
     with LogReader(directory) as reader, _progress(doing, chosen.first, chosen.last) as seen:
-        yield from matching(reader, chosen.first, chosen.last, chosen.filters, seen)
+        yield from matching_entries(reader, chosen.first, chosen.last, chosen.filters, seen)
         if doing == "export":
             note_missing(reader, chosen)
 

@@ -13,7 +13,7 @@ from transporter.cli.output import printable, write, write_json, write_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transporter.log.overview import Overview
+    from transporter.log.overview import SegmentOverview
 
 
 def info(target: Target, *, as_json: AsJson = False) -> None:
@@ -25,12 +25,12 @@ def info(target: Target, *, as_json: AsJson = False) -> None:
         transporter log info pipeline.yaml
     """
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
-    from transporter.log.overview import overview  # noqa: PLC0415
+    from transporter.log.overview import describe_segments  # noqa: PLC0415
     from transporter.log.segment import stray_files  # noqa: PLC0415
 
     found = inspect_log(log_directory(target))
     bases = [segment.base for segment in found.segments]
-    segments = overview(found.directory, bases, found.last)
+    segments = describe_segments(found.directory, bases, found.last)
     facts = {
         "directory": found.directory,
         "log_id": found.log_id,
@@ -89,7 +89,7 @@ def _held_by(directory: Path, last: int) -> dict[str, Any] | None:
     return {"kind": kind, "route": route, "watermark": watermark, "lag": max(0, last - watermark)}
 
 
-def _seconds_ahead(segments: list[Overview]) -> int | None:
+def _seconds_ahead(segments: list[SegmentOverview]) -> int | None:
     """Return the seconds by which log time is ahead of the wall clock, if that matters."""
     from transporter.log.clocks import AHEAD  # noqa: PLC0415
     from transporter.log.commit_log import wall_clock  # noqa: PLC0415 - imports pyarrow
@@ -99,7 +99,7 @@ def _seconds_ahead(segments: list[Overview]) -> int | None:
     return seconds if seconds > AHEAD else None
 
 
-def _gaps(segments: list[Overview]) -> list[dict[str, Any]]:
+def _gaps(segments: list[SegmentOverview]) -> list[dict[str, Any]]:
     return [
         {"first": gap.first, "last": gap.last, "kind": "lost" if gap.lost else "torn"}
         for segment in segments
@@ -107,7 +107,7 @@ def _gaps(segments: list[Overview]) -> list[dict[str, Any]]:
     ]
 
 
-def _segment_json(segment: Overview) -> dict[str, Any]:
+def _segment_json(segment: SegmentOverview) -> dict[str, Any]:
     return {
         "file": segment.name,
         "base": segment.base,
@@ -122,7 +122,7 @@ def _segment_json(segment: Overview) -> dict[str, Any]:
     }
 
 
-def _segment_row(segment: Overview) -> tuple[object, ...]:
+def _segment_row(segment: SegmentOverview) -> tuple[object, ...]:
     empty = segment.last < segment.base
     return (
         segment.name,

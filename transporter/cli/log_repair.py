@@ -46,10 +46,10 @@ def verify(target: Target, *, as_json: AsJson = False) -> int:
         _write_health(health)
         for each in ignored:
             write(f"ignored: {printable(each.name)}: {each.problem}")
-        if not health.sound:
+        if not health.is_sound:
             command = f"transporter log repair {printable(target)}"
             write(f"damaged: stop the engine and run '{command}'")
-    return 0 if health.sound else 1
+    return 0 if health.is_sound else 1
 
 
 def repair(
@@ -79,7 +79,7 @@ def repair(
     with DirectoryLock(directory):
         with _progress(directory) as advance:
             found = health.verify(directory, advance)
-        if found.sound:
+        if found.is_sound:
             _report_sound(directory, found, as_json=as_json)
             return
         if not as_json:
@@ -88,7 +88,7 @@ def repair(
             confirm("Repair this log?")
         details = {**_damage_details(found), "reason": reason}
         with AuditFile(directory).change("log repair", this_operator(), **details) as results:
-            mended = health.mend(directory, found, wall_clock())
+            mended = health.repair_log(directory, found, wall_clock())
             results["quarantine"] = str(mended.quarantine)
     _report(directory, target, mended, as_json=as_json)
 
@@ -96,7 +96,7 @@ def repair(
 def _damage_details(found: OffsetLogHealth) -> dict[str, Any]:
     """Return the files that a repair will change, and the lost offsets."""
     damages = [*found.damages, *(damage for _, damage in (*found.routes, *found.parked))]
-    lost = [[each.first, each.last] for each in found.damages if not each.empty]
+    lost = [[each.first, each.last] for each in found.damages if not each.is_empty]
     return {"files": sorted({str(each.file) for each in damages}), "lost": lost}
 
 
@@ -109,7 +109,7 @@ def _report_sound(directory: Path, health: OffsetLogHealth, *, as_json: bool) ->
 
 def _report(directory: Path, target: Path, mended: OffsetLogRepair, *, as_json: bool) -> None:
     if as_json:
-        result = _health_json(mended.found)
+        result = _health_json(mended.health)
         parked = [{"route": route, "offset": offset} for route, offset in mended.parked_lost]
         write_json(
             {
@@ -122,12 +122,12 @@ def _report(directory: Path, target: Path, mended: OffsetLogRepair, *, as_json: 
         )
         return
     write(f"repaired; copies of the damaged files are in {printable(mended.quarantine)}")
-    for damage in mended.found.damages:
-        if not damage.empty:
+    for damage in mended.health.damages:
+        if not damage.is_empty:
             offsets = f"{damage.first}..{damage.last}"
             write(f"lost: offsets {offsets}; a route that had not passed them halts there until")
             write(f"  transporter ack {printable(target)} ROUTE {offsets} --reason '…'")
-    for route, _ in mended.found.routes:
+    for route, _ in mended.health.routes:
         write(f"route {printable(route)} starts again at the oldest entry of the log")
     for route, offset in mended.parked_lost:
         write(f"route {printable(route)}: parked entry {offset} is lost, here and in the log")
@@ -136,7 +136,7 @@ def _report(directory: Path, target: Path, mended: OffsetLogRepair, *, as_json: 
 def _write_health(health: OffsetLogHealth) -> None:
     for first, last in health.lost:
         write(f"offsets {first}..{last} were lost before; an earlier repair recorded that")
-    if health.sound:
+    if health.is_sound:
         segments = "1 segment" if health.segments == 1 else f"{health.segments} segments"
         write(f"{segments}, whole through offset {health.through}")
         return
@@ -147,14 +147,14 @@ def _write_health(health: OffsetLogHealth) -> None:
 
 
 def _row(route: str, damage: Damage) -> tuple[object, ...]:
-    lost = "none" if damage.empty else f"{damage.first}..{damage.last}"
+    lost = "none" if damage.is_empty else f"{damage.first}..{damage.last}"
     return damage.file, damage.byte, route, lost, damage.problem
 
 
 def _health_json(health: OffsetLogHealth) -> dict[str, Any]:
     routes = [*health.routes, *health.parked]
     return {
-        "sound": health.sound,
+        "sound": health.is_sound,
         "segments": health.segments,
         "through": health.through,
         "damages": [
@@ -171,7 +171,7 @@ def _damage_json(route: str | None, damage: Damage) -> dict[str, Any]:
         "byte": damage.byte,
         "route": route,
         "problem": damage.problem,
-        "lost": None if damage.empty else [damage.first, damage.last],
+        "lost": None if damage.is_empty else [damage.first, damage.last],
     }
 
 

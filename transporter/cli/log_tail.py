@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from transporter.log.follow import Follower, Retained
+    from transporter.log.follow import Follower, RemovedOffsets
     from transporter.log.inspection import LogInfo
     from transporter.log.reader import Gap
     from transporter.log.search import EntryFilter
@@ -78,16 +78,16 @@ class TailPrinter:
 
     def write_news(self, follower: Follower) -> None:
         """Print all that *follower* has at the moment."""
-        from transporter.log.follow import Retained  # noqa: PLC0415 - imports pyarrow
+        from transporter.log.follow import RemovedOffsets  # noqa: PLC0415 - imports pyarrow
         from transporter.log.reader import Gap  # noqa: PLC0415
 
         for news in follower.poll():
-            if isinstance(news, Retained):
+            if isinstance(news, RemovedOffsets):
                 self._write_removed(news)
             elif isinstance(news, Gap):
                 self._write_lost(news)
             else:
-                self._write_entries(self._wanted.of(news))
+                self._write_entries(self._wanted.apply(news))
         sys.stdout.flush()
 
     def _write_entries(self, batch: pa.RecordBatch) -> None:
@@ -97,7 +97,7 @@ class TailPrinter:
             else:
                 self._lines.write(row_of(entry, entry.offset))
 
-    def _write_removed(self, missing: Retained) -> None:
+    def _write_removed(self, missing: RemovedOffsets) -> None:
         first, last = missing
         if self._as_json:
             _write_object({"retained_from": last + 1, "missing": [first, last]})

@@ -43,14 +43,14 @@ def table_options(
         ConfigError: one of them is wrong.
 
     """
-    from transporter.table.options import read_options, refuse  # noqa: PLC0415 - imports pyarrow
+    from transporter.table.options import read_options, refuse_options  # noqa: PLC0415 - imports pyarrow
 
     bounds = {"from": start, "to": end, "namespace": namespace}
     options = {name: value for name, value in bounds.items() if value} | parse_pairs(
         "--option", others
     )
     found = read_options({"path": str(directory), **options}, datetime.now(UTC))
-    refuse(options, streaming=False)
+    refuse_options(options, streaming=False)
     return options, found
 
 

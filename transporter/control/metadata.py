@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from transporter.control import requests
 from transporter.errors import ActionRefused
 from transporter.log.reader import LogReader
-from transporter.log.search import EntryFilter, matching, start_of_last
+from transporter.log.search import EntryFilter, matching_entries, start_of_last
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ def metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, A
         if first <= last:
             first = start_of_last(reader, first, last, request.most, EntryFilter())
             dropped = reader.count_dropped(first, last)
-            for batch in matching(reader, first, last, EntryFilter()):
+            for batch in matching_entries(reader, first, last, EntryFilter()):
                 rows = batch.select(_COLUMNS)
                 times = rows.column("logged_at").cast("int64")
                 rows = rows.set_column(1, "logged_at", times).to_pylist()

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from transporter.errors import ActionRefused, OffsetRefused
 from transporter.log.reader import dropped_text
-from transporter.log.search import EntryFilter, before_newer, behind_older, first_since, matching
+from transporter.log.search import (
+    EntryFilter,
+    first_offset_since,
+    matching_entries,
+    offset_before_newer,
+    offset_behind_older,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +97,7 @@ def contents(
     """
     count, oldest, newest = 0, None, None
     wanted = EntryFilter(planned.namespace)
-    for entries in matching(reader, planned.first, planned.last, wanted, seen):
+    for entries in matching_entries(reader, planned.first, planned.last, wanted, seen):
         if entries.num_rows:
             times = entries.column("logged_at")
             oldest = times[0].value if oldest is None else oldest
@@ -111,7 +117,7 @@ def _first(reader: LogReader, durable: int, request: Replay) -> int:
     if request.first is not None:
         return request.first
     since = request.since or 0
-    return behind_older(reader, since, 0, first_since(reader, since, durable))
+    return offset_behind_older(reader, since, 0, first_offset_since(reader, since, durable))
 
 
 def _last(reader: LogReader, durable: int, request: Replay, watermark: int) -> int:
@@ -122,7 +128,11 @@ def _last(reader: LogReader, durable: int, request: Replay, watermark: int) -> i
                 f"{request.last} comes later anyway"
             )
         return request.last
-    return watermark if request.until is None else before_newer(reader, request.until, 0, durable)
+    return (
+        watermark
+        if request.until is None
+        else offset_before_newer(reader, request.until, 0, durable)
+    )
 
 
 def _missing(reader: LogReader, first: int, last: int) -> list[tuple[int, int]]:

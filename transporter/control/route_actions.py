@@ -14,7 +14,7 @@ from transporter.control.replay_range import contents, plan
 from transporter.errors import ActionRefused, OffsetRefused
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
-from transporter.offsets.parked import parked_offsets, skip
+from transporter.offsets.parked import parked_offsets, skip_entries
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ def replay(
 
     *upserts* is whether the sink keeps the newest value of a key, ``None`` if unknown.
     """
-    rewritten = log.gate.rewritten
+    rewritten = log.gate.rewrite_count
     planned = _planned(log, offsets, request)
     with log.gate:
         # Invariant 11: the planned range is still there, and held from now on.
-        if log.gate.rewritten != rewritten:
+        if log.gate.rewrite_count != rewritten:
             planned = _planned(log, offsets, request)
         _refuse_what_is_gone(log, offsets, planned)
         offsets.refuse_replay(planned.first, planned.last)
@@ -199,7 +199,7 @@ def retry_parked(
 ) -> dict[str, Any]:
     """Have parked entries delivered, each key in order, and then those behind them."""
     chosen = chosen_parked(offsets, request.first, request.last)
-    behind = store.behind(frozenset(chosen))
+    behind = store.waiting_behind(frozenset(chosen))
     details = {"offsets": chosen, "only": request.only, "reason": request.reason}
     with offsets.audit_change("parked retry", by, **details):
         offsets.request_retries(chosen, only=request.only)
@@ -213,13 +213,13 @@ def skip_parked(
 ) -> dict[str, Any]:
     """Drop parked entries, and have those behind them delivered."""
     chosen = chosen_parked(offsets, request.first, request.last)
-    behind = store.behind(frozenset(chosen))
+    behind = store.waiting_behind(frozenset(chosen))
     # Behind an earlier one of their key that stays parked, they stay, too.
     heads = [] if request.only else store.followers(frozenset(chosen))
-    followers = sorted({*heads, *store.behind(frozenset(heads))})
+    followers = sorted({*heads, *store.waiting_behind(frozenset(heads))})
     details = {"offsets": chosen, "only": request.only, "reason": request.reason}
     with offsets.audit_change("parked skip", by, **details) as results:
-        gone = skip(store, offsets, chosen, only=request.only)
+        gone = skip_entries(store, offsets, chosen, only=request.only)
         results["skipped"] = len(gone)
     left = sorted({*behind}.difference(followers))
     return _with_those_behind(offsets, f"{len(gone)} parked skipped", gone, followers, left)

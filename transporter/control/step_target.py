@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from transporter.errors import ActionRefused
-from transporter.log.search import frames
+from transporter.log.search import frames_with_retry
 from transporter.pipeline.namespace_filter import NamespaceFilter
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def next_entry(
     if state.replay is not None:
         last = state.replay.last
         filters.append(NamespaceFilter(state.replay.namespace))
-    for found in frames(reader, state.next_offset(), last):
-        entries = found.within(state.next_offset(), last)
+    for found in frames_with_retry(reader, state.next_offset(), last):
+        entries = found.entries_within(state.next_offset(), last)
         for each in filters:
             entries = entries.filter(each.mask(entries.column("namespace")))
         for offset in entries.column("offset").to_pylist():

@@ -14,7 +14,7 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspection import inspect
 from transporter.log.lock import DirectoryLock
-from transporter.log.maintenance import read_record
+from transporter.log.maintenance import read_maintenance
 from transporter.log.paused_readers import PausedReaders
 from transporter.offsets.offset_log import (
     OffsetLog,
@@ -85,7 +85,7 @@ class StoppedLog:
     ) -> dict[str, Any]:
         with locked(self._directory) as audit:
             readers = PausedReaders(self._directory)
-            record = read_record(RealFileSystem(), self._directory)
+            record = read_maintenance(RealFileSystem(), self._directory)
             known = {*readers.names, *(record.readers if record else ())}
             if request.reader not in known:
                 raise UnknownName(

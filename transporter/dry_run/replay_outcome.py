@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
-from transporter.log.search import EntryFilter, matching
+from transporter.log.search import EntryFilter, matching_entries
 from transporter.message import batch_bytes, concat
 from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import parked_offsets
@@ -58,7 +58,9 @@ def count_deliveries(
     folder = route_folder(directory, route.name)
     parked = pa.array(parked_offsets(folder, RealFileSystem()), pa.int64())
     with LogReader(directory) as reader:
-        for entries in _group_batches(matching(reader, first, last, EntryFilter(namespace))):
+        for entries in _group_batches(
+            matching_entries(reader, first, last, EntryFilter(namespace))
+        ):
             aside = pc.is_in(entries.column("offset"), value_set=parked)
             found.parked += aside.true_count
             for each in route.run(entries.filter(pc.invert(aside))):

@@ -89,13 +89,13 @@ class Engine:
         self._log = CommitLog.open(
             directory,
             # Called with the log's lock held, so that its findings stay true.
-            proved=self._stored.highest,
+            proved=self._stored.highest_offset,
             segment_bytes=pipeline.log.segment_bytes,
             compression=pipeline.log.codec,
             max_bytes=pipeline.log.max_bytes,
             files=self._files,
         )
-        self._log.roll_after(pipeline.log.roll_after)
+        self._log.set_segment_age(pipeline.log.roll_after)
         self._size = 0
         self.audit = AuditFile(directory)
         self._failure: BaseException | None = None
@@ -281,8 +281,8 @@ class Engine:
             self._learn(wanted.secrets)
             told = self._running.change(wanted)
             self._pipeline = wanted
-            self._log.limit(wanted.log.max_bytes)
-            self._log.roll_after(wanted.log.roll_after)
+            self._log.set_max_bytes(wanted.log.max_bytes)
+            self._log.set_segment_age(wanted.log.roll_after)
             self._housekeeper.configure(wanted.log)
         parts = {kind: ", ".join(changed[kind]) for kind in ("routes", "readers")}
         parts |= {kind: ", ".join(named(changed[kind])) for kind in ("added", "removed")}

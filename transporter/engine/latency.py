@@ -127,7 +127,7 @@ class RouteLatency:
             whole += 1
         taken, self._open = self._open[:whole], self._open[whole:]
         if self._open:
-            begun, rest = self._open[0].cut(through)
+            begun, rest = self._open[0].split(through)
             if begun.entries:
                 taken.append(begun)
                 self._open[0] = rest

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 from transporter.errors import EnvironmentFault, TransporterError
 from transporter.log.lock import owner_of
 from transporter.log.meta import published_offset
-from transporter.log.pipeline_record import PipelineRecord, read_record, write_record
+from transporter.log.pipeline_record import (
+    PipelineRecord,
+    read_pipeline_record,
+    write_pipeline_record,
+)
 from transporter.offsets.offset_log import declared_routes, read_state
 
 if TYPE_CHECKING:
@@ -41,13 +45,13 @@ def tell_names(pipeline: Pipeline, files: FileSystem, observe: Observer) -> None
     """Record the pipeline's name in its log, and report logs that a change of it left behind."""
     directory = pipeline.log.dir
     record = PipelineRecord(pipeline.name, str(pipeline.file))
-    before = read_record(files, directory)
+    before = read_pipeline_record(files, directory)
     if before is not None and before.name != record.name:
         observe("pipeline-renamed", before=before.name, name=record.name)
     if before != record:
         # A disk without room must not keep an engine from delivering.
         with suppress(OSError):
-            write_record(files, directory, record)
+            write_pipeline_record(files, directory, record)
     for left, name, entries in _left_behind(files, directory, record.file):
         observe("log-left-behind", log=str(left), name=name, undelivered=entries)
 
@@ -63,7 +67,7 @@ def _left_behind(files: FileSystem, directory: Path, file: str) -> Iterator[tupl
         ours = (each for each in directory.parent.iterdir() if each.lstat().st_uid == os.geteuid())
         beside = sorted(each for each in ours if each != directory and each.is_dir())
     for each in beside:
-        found = read_record(files, each)
+        found = read_pipeline_record(files, each)
         if found is None or found.file != file:
             continue
         # A log that cannot be read, or is in use, is skipped.

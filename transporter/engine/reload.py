@@ -25,10 +25,10 @@ from transporter.engine.reading.delivery_progress import Delivering, refuse_stra
 from transporter.engine.reading.feed import Feed
 from transporter.engine.routing.route import Route
 from transporter.errors import ActionRefused, Corrupt
-from transporter.log.maintenance import read_record
+from transporter.log.maintenance import read_maintenance
 from transporter.log.paused_readers import PausedReaders
 from transporter.log.reader import LogReader
-from transporter.log.search import first_since
+from transporter.log.search import first_offset_since
 from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route, read_state
 from transporter.pipeline.reload_changes import changed_readers, changed_routes, named
 
@@ -277,7 +277,7 @@ class EngineParts:
         if reader in self._left:
             return self._left[reader]
         with suppress(Corrupt):
-            record = read_record(self._around.files, self._log.directory)
+            record = read_maintenance(self._around.files, self._log.directory)
             return record.readers.get(reader, -1) if record is not None else -1
         return -1
 
@@ -310,13 +310,13 @@ class EngineParts:
     def _declare(self, route: RouteConfig) -> None:
         """Open the route's offset log. A new route begins at its ``start``."""
         # Invariant 11: its first entry is not removed between this check and its declaration.
-        with self._log.gate.registering(), self.handing_over:
+        with self._log.gate.register_hold(), self.handing_over:
             offsets = OffsetLog(
                 self._log.directory,
                 route.name,
-                begin=lambda: self._first_of(route),
+                first_offset=lambda: self._first_of(route),
                 gate=self._log.gate,
-                stored=self._stored,
+                stored_routes=self._stored,
                 epoch=self._log.epoch,
                 audit=self._audit,
                 guard=self._log.check_lock,
@@ -324,7 +324,7 @@ class EngineParts:
             self.offsets = {**self.offsets, route.name: offsets}
             self.handovers += 1
         if offsets.is_new:
-            first = offsets.state.next_live()
+            first = offsets.state.next_unsettled()
             self._around.observe("route-begins", route=route.name, offset=first)
 
     def _first_of(self, route: RouteConfig) -> int:
@@ -335,7 +335,7 @@ class EngineParts:
                 case ("offset", offset):
                     return min(offset, self._log.durable + 1)
                 case ("time", time):
-                    return first_since(reader, time, self._log.durable)
+                    return first_offset_since(reader, time, self._log.durable)
                 case _:
                     return reader.first_offset()
 

@@ -58,17 +58,17 @@ class ActiveSegment:
             opened.callback(self._index.close)
             walk = walk_tail(files, self._segment)
             oldest = self._segment.frame_at(self._segment.first_byte)
-            self._opened = opened.pop_all()
+            self._resources = opened.pop_all()
         self.path, self.header = path, self._segment.header
         self.byte = self._allocated = walk.stop.byte
         self.positions = walk.positions
-        self.last = walk.last(self._segment)
+        self.last = walk.last_offset(self._segment)
         self.next = max(self.last + 1, self.header.next_offset)
         self.logged_at = walk.frames[-1].logged_at if walk.frames else self.header.created_at
         self.oldest = oldest.logged_at if oldest else self.header.created_at
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the segment has no frames yet."""
         return self.byte == self._segment.first_byte
 
@@ -95,15 +95,15 @@ class ActiveSegment:
 
         """
         self.logged_at = max(self.logged_at, time)
-        indexed = self._index.due(self.byte)
+        indexed = self._index.is_due(self.byte)
         if indexed:
             source = replace(source, checkpoint=self.positions)
         frame, data = self._encode(messages, source, durable)
         self._write_at_end(data)
-        if self.empty:
+        if self.is_empty:
             self.oldest = frame.logged_at
         if indexed:
-            self._index.note(frame)
+            self._index.add(frame)
         self.byte, self.last, self.next = frame.end, frame.last, frame.last + 1
         if source.position is not None:
             self.positions[source.reader] = source.position
@@ -127,7 +127,7 @@ class ActiveSegment:
             self._allocated = self.byte
             self._file.pwrite(trailer.encode(), self.byte)
         except OSError as error:
-            self._take_back(error)
+            self._roll_back(error)
         self.sync()
 
     def trim(self) -> None:
@@ -141,7 +141,7 @@ class ActiveSegment:
 
     def close(self) -> None:
         """Close the files without a sync."""
-        self._opened.close()
+        self._resources.close()
 
     def _encode(
         self, messages: pa.RecordBatch, source: layout.Source, durable: int
@@ -173,12 +173,12 @@ class ActiveSegment:
 
     def _write_at_end(self, data: bytes) -> None:
         try:
-            self._reserve(len(data))
+            self._preallocate(len(data))
             self._file.pwrite(data, self.byte)
         except OSError as error:
-            self._take_back(error)
+            self._roll_back(error)
 
-    def _reserve(self, size: int) -> None:
+    def _preallocate(self, size: int) -> None:
         try:
             while self.byte + size > self._allocated:
                 step = min(PREALLOCATION, max(_FIRST, self._allocated))
@@ -189,7 +189,7 @@ class ActiveSegment:
             if error.errno not in NO_SPACE:
                 raise
 
-    def _take_back(self, error: OSError) -> NoReturn:
+    def _roll_back(self, error: OSError) -> NoReturn:
         """Roll back a partial write (Invariant 14), leaving durable bytes untouched."""
         try:
             self._file.truncate(self.byte)

@@ -24,16 +24,16 @@ def encode(fields: dict[str, Any]) -> bytes:
 
 
 def decode(
-    data: bytes, file: str, what: str, remedy: str, read: Callable[[dict[str, Any]], T]
+    data: bytes, file: str, description: str, remedy: str, parse: Callable[[dict[str, Any]], T]
 ) -> T:
-    """Decode *data* and return the result of *read* on its fields.
+    """Decode *data* and return the result of *parse* on its fields.
 
     Args:
         data: the return value of :func:`encode`.
         file: its path, for errors.
-        what: the name of the file, for errors.
+        description: the name of the file, for errors.
         remedy: the next step after damage, for errors.
-        read: raises ``LookupError``, ``TypeError`` or ``ValueError`` for fields that no engine
+        parse: raises ``LookupError``, ``TypeError`` or ``ValueError`` for fields that no engine
             writes. A checksum proves the absence of damage, not the author (Invariant 17).
 
     Raises:
@@ -43,13 +43,13 @@ def decode(
     """
     body, _, checksum = data.partition(b"\n")
     if checksum.strip() != b"%08x" % crc32c(body):
-        raise Corrupt(f"{what} does not match its checksum; {remedy}", file, 0)
+        raise Corrupt(f"{description} does not match its checksum; {remedy}", file, 0)
     try:
         fields = json.loads(body)
         if (version := fields.pop("format")) != FORMAT:
             raise UnknownFormat(
                 f"{file}: format version {version}, but this transporter reads version {FORMAT}"
             )
-        return read(fields)
+        return parse(fields)
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise Corrupt(f"{what} cannot be read; {remedy}", file, 0) from error
+        raise Corrupt(f"{description} cannot be read; {remedy}", file, 0) from error

@@ -23,7 +23,7 @@ class JumpDetector:
         self._last: tuple[int, float] | None = None
         self._greatest = 0.0
 
-    def note(self, wall: int) -> None:
+    def record(self, wall: int) -> None:
         """Note the wall time *wall*, µs UTC, which was just read."""
         up = uptime()
         before, since = self._last or (wall, up)
@@ -32,7 +32,7 @@ class JumpDetector:
             self._greatest = max(self._greatest, ahead)
         self._last = wall, up
 
-    def take(self) -> float:
+    def take_greatest(self) -> float:
         """Return the greatest forward jump since the last call in seconds, or 0 without one."""
         greatest, self._greatest = self._greatest, 0.0
         return greatest

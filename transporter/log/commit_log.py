@@ -24,15 +24,15 @@ from transporter.log.filesystem import (
     FULL_TABLE,
     RealFileSystem,
     SyncFailed,
-    faults_of,
     make_directory,
-    no_room,
+    no_room_error,
+    translate_os_errors,
 )
 from transporter.log.group_commit import GROUP_BYTES, SyncGroup
 from transporter.log.inspection import segments_size
 from transporter.log.lock import DirectoryLock
 from transporter.log.meta import CleanMark, DurableMark, Meta, write_meta
-from transporter.log.opening import prepare
+from transporter.log.opening import prepare_log
 from transporter.log.reserve import Reserve
 from transporter.log.retention_gate import RetentionGate
 from transporter.log.sealed_segments import newest_time
@@ -68,7 +68,7 @@ class CommitLog:
     to need old ones, passes the ``gate``.
 
     Attributes:
-        pressed: set at each roll and each refusal by the budget, for code that makes room.
+        room_wanted: set at each roll and each refusal by the budget, for code that makes room.
         over_budget: whether the last append was refused.
 
     """
@@ -90,22 +90,22 @@ class CommitLog:
         self.epoch, self.runs = meta.epoch, meta.runs
         self._files, self._lock, self._clock = files, lock, clock
         self._segment_bytes, self._compression = segment_bytes, compression
-        self.pressed, self.over_budget = threading.Event(), False
-        self._wanted = 0
+        self.room_wanted, self.over_budget = threading.Event(), False
+        self._refused_bytes = 0
         self.gate = RetentionGate()
         self._max_bytes: int | None = None
         self._segment_age: float | None = None
-        self._sealed = 0
-        self._state = threading.Condition()
-        self._group, self._reserve = SyncGroup(self._state), Reserve(files, directory)
+        self._sealed_bytes = 0
+        self._condition = threading.Condition()
+        self._group, self._reserve = SyncGroup(self._condition), Reserve(files, directory)
         self._closed = False
         self._failure: LogPoisoned | None = None
-        self._jumps = JumpDetector()
-        self._published = DurableMark(files, directory)
-        self._active = self._last_segment()
-        self._begun: float | None = None
+        self._jump_detector = JumpDetector()
+        self._durable_mark = DurableMark(files, directory)
+        self._active = self._open_last_segment()
+        self._begun_at: float | None = None
         self._durable = self._active.last
-        self._published.publish(self.epoch, self._durable)
+        self._durable_mark.publish(self.epoch, self._durable)
 
     @classmethod
     def open(
@@ -139,7 +139,7 @@ class CommitLog:
 
         """
         files = files or RealFileSystem()
-        _make(files, directory)
+        _create_directory(files, directory)
         # A simulated disk has one user, and locks belong to the real system.
         lock = DirectoryLock(directory) if isinstance(files, RealFileSystem) else None
         try:
@@ -147,7 +147,7 @@ class CommitLog:
             log = cls(
                 directory,
                 files,
-                prepare(files, directory, proved(), now),
+                prepare_log(files, directory, proved(), now),
                 lock,
                 segment_bytes=segment_bytes,
                 compression=compression,
@@ -160,9 +160,9 @@ class CommitLog:
                 problem = f"{directory}: the log cannot be opened: {error.strerror}"
                 raise EnvironmentFault(problem) from error
             raise
-        log.limit(max_bytes)
-        if not log._active.empty:
-            log._begun = uptime() - _age(log._active, now)
+        log.set_max_bytes(max_bytes)
+        if not log._active.is_empty:
+            log._begun_at = uptime() - _active_age(log._active, now)
         return log
 
     def __enter__(self) -> Self:
@@ -176,11 +176,11 @@ class CommitLog:
         """The last offset that is durable, or -1 in an empty log."""
         return self._durable
 
-    def limit(self, max_bytes: int | None) -> None:
+    def set_max_bytes(self, max_bytes: int | None) -> None:
         """Limit all segments together to *max_bytes* from now on. ``None``: no limit."""
         self._max_bytes = max_bytes
 
-    def roll_after(self, segment_age: float | None) -> None:
+    def set_segment_age(self, segment_age: float | None) -> None:
         """Seal a segment *segment_age* seconds after its first entry. ``None``: by size only."""
         self._segment_age = segment_age
 
@@ -194,9 +194,9 @@ class CommitLog:
             LogPoisoned: a sync failed (Invariant 13).
 
         """
-        with self._state:
+        with self._condition:
             unusable = self._closed or self._failure is not None or self._group.syncing
-            if unusable or self._active.empty or not self._is_old():
+            if unusable or self._active.is_empty or not self._is_old():
                 return False
             try:
                 self._roll(self._clock())
@@ -212,40 +212,40 @@ class CommitLog:
         """
         if self._failure is None and (self._lock is None or self._lock.is_held()):
             return
-        with self._state:
+        with self._condition:
             if not self._closed:
                 self._refuse_without_lock()
 
     @property
-    def ahead(self) -> float:
+    def seconds_ahead(self) -> float:
         """The seconds by which log time, which never goes back, is ahead of the wall clock."""
         return max(0.0, (self._active.logged_at - self._clock()) / _SECOND)
 
     def take_clock_jump(self) -> float:
         """Return the seconds by which the wall clock has jumped ahead since the last call."""
-        with self._state:
-            return self._jumps.take()
+        with self._condition:
+            return self._jump_detector.take_greatest()
 
-    def take_wanted(self) -> int:
+    def take_refused_bytes(self) -> int:
         """Return the bytes of the largest append that was refused since the last call, or 0."""
-        with self._state:
-            wanted, self._wanted = self._wanted, 0
+        with self._condition:
+            wanted, self._refused_bytes = self._refused_bytes, 0
             return wanted
 
     @property
     def used_bytes(self) -> int:
         """The bytes that count against the budget, without preallocated ones."""
-        with self._state:
+        with self._condition:
             if not self._closed:
                 # Without a free descriptor, fall back to the last known size.
                 with suppress(LogFull):
-                    self._sealed = self._sealed_bytes()
-            return self._sealed + self._active.byte
+                    self._sealed_bytes = self._measure_sealed()
+            return self._sealed_bytes + self._active.byte
 
     @property
     def positions(self) -> dict[str, str]:
         """Every reader's newest position."""
-        with self._state:
+        with self._condition:
             return dict(self._active.positions)
 
     def append(
@@ -259,7 +259,7 @@ class CommitLog:
 
         Args:
             messages: at least one row of ``MESSAGE_SCHEMA``, at most :data:`MAX_APPEND` bytes.
-                :func:`appendable` splits larger batches.
+                :func:`split_for_append` splits larger batches.
             reader: the reader of the messages.
             position: the reader's position behind them, kept in the same frame.
             term: the number of the term under which they were read, if there is one.
@@ -272,12 +272,12 @@ class CommitLog:
                 Nothing was written.
 
         """
-        with self._state:
+        with self._condition:
             try:
                 now = self._clock()
                 kept = self._active.positions.values()
                 beside = sum(map(len, kept)) + len(position or "")
-                self._wait_for_turn(_size(messages), beside, now)
+                self._wait_for_turn(_entries_size(messages), beside, now)
                 source = layout.Source(reader, position, term=term)
                 first, last = self._write(messages, source, now)
             except SyncFailed as failure:
@@ -288,30 +288,30 @@ class CommitLog:
 
     def wait_beyond(self, offset: int, timeout: float) -> int:
         """Wait up to *timeout* seconds for durable entries beyond *offset* and return the last."""
-        with self._state:
-            self._state.wait_for(lambda: self._durable > offset or self._closed, timeout)
+        with self._condition:
+            self._condition.wait_for(lambda: self._durable > offset or self._closed, timeout)
             return self._durable
 
     def close(self) -> None:
         """Close the log so that the next open need not recover it (Invariant 18)."""
-        with self._state:
+        with self._condition:
             if self._closed:
                 return
             self._closed = True
-            self._state.notify_all()
+            self._condition.notify_all()
             # A thread that is syncing uses the files until it is done and notifies this one.
             while self._group.syncing:
-                self._state.wait(0.1)
+                self._condition.wait(0.1)
             try:
                 if self._failure is None:
-                    self._leave_cleanly()
+                    self._close_cleanly()
             finally:
                 self._active.close()
-                self._published.close()
+                self._durable_mark.close()
                 if self._lock is not None:
                     self._lock.release()
 
-    def _leave_cleanly(self) -> None:
+    def _close_cleanly(self) -> None:
         self._refuse_without_lock()
         try:
             self._active.trim()
@@ -328,17 +328,17 @@ class CommitLog:
             if isinstance(error, SyncFailed) or error.errno not in BACK_PRESSURE:
                 self._poison(error)
 
-    def _last_segment(self) -> ActiveSegment:
+    def _open_last_segment(self) -> ActiveSegment:
         bases = segment_bases(self._files, self.directory)
-        active = self._take_up(self.directory / segment_name(bases[-1]))
-        if active.empty and len(bases) > 1:
+        active = self._open_segment(self.directory / segment_name(bases[-1]))
+        if active.is_empty and len(bases) > 1:
             # Invariant 16: its header states the wall time, and log time may be ahead of that.
             path = self.directory / segment_name(bases[-2])
             with closing(Segment(self._files, path)) as segment:
                 active.logged_at = max(active.logged_at, newest_time(self._files, segment))
         return active
 
-    def _take_up(self, path: Path) -> ActiveSegment:
+    def _open_segment(self, path: Path) -> ActiveSegment:
         return ActiveSegment(self._files, path, self.epoch, self._compression)
 
     def _refuse_if_failed(self) -> None:
@@ -366,24 +366,24 @@ class CommitLog:
         most = self._max_bytes
         if most is None:
             return
-        if not self._sealed or self._sealed + self._active.byte + size > most:
-            self._sealed = self._sealed_bytes()
-        used = self._sealed + self._active.byte
-        self.over_budget = bool(self._sealed) and used + size > most
+        if not self._sealed_bytes or self._sealed_bytes + self._active.byte + size > most:
+            self._sealed_bytes = self._measure_sealed()
+        used = self._sealed_bytes + self._active.byte
+        self.over_budget = bool(self._sealed_bytes) and used + size > most
         if self.over_budget:
-            self._wanted = max(self._wanted, size)
-            self.pressed.set()
+            self._refused_bytes = max(self._refused_bytes, size)
+            self.room_wanted.set()
             raise BudgetSpent(
                 f"{self.directory}: log.max_bytes is reached ({used} of {most}); readers wait"
             )
 
-    def _sealed_bytes(self) -> int:
-        with faults_of(self.directory):
+    def _measure_sealed(self) -> int:
+        with translate_os_errors(self.directory):
             try:
                 return segments_size(self.directory, self._files) - self._active.size()
             except OSError as error:
                 if error.errno in FULL_TABLE:
-                    raise no_room(self.directory, error) from error
+                    raise no_room_error(self.directory, error) from error
                 raise
 
     def _poison(self, failure: OSError) -> NoReturn:
@@ -397,44 +397,46 @@ class CommitLog:
 
     def _fail(self, error: LogPoisoned) -> NoReturn:
         self._failure = error
-        self._state.notify_all()
+        self._condition.notify_all()
         raise error
 
     def _write(self, messages: pa.RecordBatch, source: layout.Source, now: int) -> tuple[int, int]:
         begun = self._active.byte
-        self._jumps.note(now)
+        self._jump_detector.record(now)
         offsets = self._active.write(messages, source, now, self._durable)
-        if self._begun is None:
-            self._begun = uptime()
+        if self._begun_at is None:
+            self._begun_at = uptime()
         self._group.add_write(self._active.byte - begun)
         return offsets
 
-    def _wait_for_turn(self, size: int, beside: int, now: int) -> None:
-        """Wait until *size* bytes, with *beside* of positions, may be written.
+    def _wait_for_turn(self, size: int, positions_size: int, now: int) -> None:
+        """Wait until *size* bytes, with *positions_size* of positions, may be written.
 
         The active segment may be full or old, and the group of the next sync may be large
         (Invariant 13). Each wait releases the lock, so all conditions are checked again.
         """
         self._refuse_if_unusable()
         self._refuse_over_budget(size)
-        self._set_aside(size + beside)
-        while (full := self._is_full()) or not self._group.has_room(size, self._reserve.covers):
+        self._grow_reserve(size + positions_size)
+        while (full := self._is_full()) or not self._group.has_room(
+            size, self._reserve.covered_bytes
+        ):
             if self._group.syncing:
-                self._state.wait()
+                self._condition.wait()
             elif full:
                 self._roll(now)
             else:
                 self._sync_now()
             self._refuse_if_unusable()
 
-    def _set_aside(self, size: int) -> None:
+    def _grow_reserve(self, size: int) -> None:
         """Grow the reserve for *size* bytes and their group, or for them alone (Invariant 13)."""
         try:
             self._reserve.grow(self._group.size_with(size))
         except OSError as error:
-            if self._reserve.covers < min(size, GROUP_BYTES):
+            if self._reserve.covered_bytes < min(size, GROUP_BYTES):
                 if error.errno in BACK_PRESSURE:
-                    raise no_room(self.directory, error) from error
+                    raise no_room_error(self.directory, error) from error
                 raise EnvironmentFault(f"{self.directory}: {error.strerror}") from error
 
     def _sync_through(self, offset: int) -> None:
@@ -442,9 +444,9 @@ class CommitLog:
         while self._durable < offset:
             self._refuse_if_failed()
             if self._group.syncing:
-                self._state.wait()
+                self._condition.wait()
                 continue
-            self._group.gather()
+            self._group.gather_writes()
             if self._failure is None:
                 self._sync_now()
 
@@ -463,17 +465,17 @@ class CommitLog:
         # finds everything that was written.
         self._refuse_without_lock()
         self._durable = max(self._durable, covered)
-        self._published.publish(self.epoch, self._durable)
-        self._state.notify_all()
+        self._durable_mark.publish(self.epoch, self._durable)
+        self._condition.notify_all()
 
     def _is_full(self) -> bool:
         full = self._active.byte >= self._segment_bytes or self._is_old()
-        return full and not self._active.empty
+        return full and not self._active.is_empty
 
     def _is_old(self) -> bool:
-        if self._segment_age is None or self._begun is None:
+        if self._segment_age is None or self._begun_at is None:
             return False
-        return uptime() - self._begun >= self._segment_age
+        return uptime() - self._begun_at >= self._segment_age
 
     def _roll(self, now: int) -> None:
         """Seal the active segment and begin the next one, in the order of Invariant 2.
@@ -497,29 +499,29 @@ class CommitLog:
         )
         try:
             path = write_segment(self._files, self.directory, header)
-            self._active = self._take_up(path)
+            self._active = self._open_segment(path)
         except SyncFailed:
             raise
         except OSError as error:
             # The sealed segment is still in use: the next append rolls again, over this base.
             if error.errno in BACK_PRESSURE:
-                raise no_room(self.directory, error) from error
+                raise no_room_error(self.directory, error) from error
             raise SyncFailed(error.errno, error.strerror) from error
         # Invariant 16: log time continues from its last value, whatever the wall clock shows.
         self._active.logged_at = max(self._active.logged_at, sealed.logged_at)
-        self._begun = None
-        self._sealed += sealed.byte + layout.TRAILER_BYTES
-        self.pressed.set()
+        self._begun_at = None
+        self._sealed_bytes += sealed.byte + layout.TRAILER_BYTES
+        self.room_wanted.set()
         sealed.close()
 
 
-def _age(active: ActiveSegment, now: int) -> float:
+def _active_age(active: ActiveSegment, now: int) -> float:
     """Return the least number of seconds that *active* has held entries at the wall time *now*."""
     begun = (time for time in (active.oldest, active.header.created_at) if time <= now)
     return (now - next(begun, now)) / _SECOND
 
 
-def _make(files: FileSystem, directory: Path) -> None:
+def _create_directory(files: FileSystem, directory: Path) -> None:
     try:
         make_directory(files, directory)
     except OSError as error:
@@ -528,7 +530,7 @@ def _make(files: FileSystem, directory: Path) -> None:
         ) from error
 
 
-def appendable(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def split_for_append(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Split *messages* into batches that :meth:`CommitLog.append` accepts.
 
     Raises:
@@ -537,19 +539,19 @@ def appendable(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """
     if messages.schema != MESSAGE_SCHEMA:
         messages = messages.cast(MESSAGE_SCHEMA)
-    if _size(messages) <= MAX_APPEND:
+    if _entries_size(messages) <= MAX_APPEND:
         yield messages
         return
     if messages.num_rows == 1:
         raise MessageTooLarge(
-            f"a message of {_size(messages)} bytes (namespace {messages['namespace'][0]}) exceeds "
-            f"the {MAX_APPEND} bytes that one append may take"
+            f"a message of {_entries_size(messages)} bytes (namespace {messages['namespace'][0]}) "
+            f"exceeds the {MAX_APPEND} bytes that one append may take"
         )
     half = messages.num_rows // 2
-    yield from appendable(messages.slice(0, half))
-    yield from appendable(messages.slice(half))
+    yield from split_for_append(messages.slice(0, half))
+    yield from split_for_append(messages.slice(half))
 
 
-def _size(messages: pa.RecordBatch) -> int:
+def _entries_size(messages: pa.RecordBatch) -> int:
     """Return the bytes that *messages* take as entries."""
     return batch_bytes(messages) + _ADDED * int(messages.num_rows)

@@ -23,16 +23,16 @@ import pyarrow.compute as pc
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.compaction_targets import CompactionTarget, groups, whole_chunks
-from transporter.log.filesystem import RealFileSystem, faults_of
-from transporter.log.key_history import Keep, NewestOf, Pass, keys_of
+from transporter.log.compaction_targets import CompactionTarget, group_targets, undamaged_chunks
+from transporter.log.filesystem import RealFileSystem, translate_os_errors
+from transporter.log.key_history import BackwardPass, Keep, NewestOffsets, keys_of
 from transporter.log.retention_gate import RetentionGate
 from transporter.log.sealed_segments import (
-    Sealed,
-    Stored,
+    SealedSegment,
+    StoredFrame,
     chunks_of,
-    each_sealed,
     entries_of,
+    iter_sealed,
     read_frames,
 )
 from transporter.log.segment import Segment
@@ -51,7 +51,7 @@ _STEP: Final = 256 << 10
 """Bytes read between two checks that the segment still exists."""
 
 
-class _Gone(Exception):
+class _SegmentGone(Exception):
     """Raised when retention has removed the segment."""
 
 
@@ -144,8 +144,8 @@ def compact(
 
     """
     files = files or RealFileSystem()
-    with faults_of(directory):
-        run = _Run(files, watermark, settings, now, progress, gate or RetentionGate())
+    with translate_os_errors(directory):
+        run = _Compaction(files, watermark, settings, now, progress, gate or RetentionGate())
         return run.compact(directory)
 
 
@@ -164,13 +164,13 @@ def preview(
 
     """
     files = files or RealFileSystem()
-    with faults_of(directory):
-        run = _Run(files, lambda: watermark, settings, now, lambda _: None, RetentionGate())
+    with translate_os_errors(directory):
+        run = _Compaction(files, lambda: watermark, settings, now, lambda _: None, RetentionGate())
         return run.preview(directory)
 
 
 @dataclass(slots=True)
-class _Run:
+class _Compaction:
     """One compaction."""
 
     files: FileSystem
@@ -180,16 +180,16 @@ class _Run:
     progress: Callable[[int], None]
     gate: RetentionGate
     problems: list[str] = field(default_factory=list)
-    ends: list[bytes] = field(default_factory=list)
+    end_keys: list[bytes] = field(default_factory=list)
     """The keys of the last entries of the segments that were passed, obsolete or not."""
-    sound: bool = True
+    older_compacted: bool = True
     """Whether every older segment is compacted. Otherwise a tombstone may hide older entries."""
-    needed: int | None = None
+    first_needed: int | None = None
     """The first offset of a segment that became needed meanwhile."""
     times: WallTimes | None = None
 
     def preview(self, directory: Path) -> Report:
-        sealed, targets = self._choose(directory)
+        sealed, targets = self._choose_segments(directory)
         found = [
             Compacted(
                 target.sealed.path.name,
@@ -198,17 +198,17 @@ class _Run:
                 target.sealed.size,
                 None,
             )
-            for group in groups(targets)
+            for group in group_targets(targets)
             for target in self._find_obsolete(group, sealed)[0]
         ]
         told = tuple(each for each in found if each.kept < each.entries)
         return Report(len(targets), told, tuple(self.problems))
 
     def compact(self, directory: Path) -> Report:
-        sealed, targets = self._choose(directory)
+        sealed, targets = self._choose_segments(directory)
         refuse_without_room(self.files, directory, max((each.size for each in targets), default=0))
         done = []
-        for group in groups(targets):
+        for group in group_targets(targets):
             targets_of_group, newest = self._find_obsolete(group, sealed)
             for target in targets_of_group:
                 found = self._replace(target, newest)
@@ -217,35 +217,35 @@ class _Run:
         through = max((each.end for each in targets if not self._is_needed(each)), default=-1)
         return Report(len(targets), tuple(done), tuple(self.problems), through)
 
-    def _is_needed(self, sealed: Sealed) -> bool:
-        return self.needed is not None and sealed.end >= self.needed
+    def _is_needed(self, sealed: SealedSegment) -> bool:
+        return self.first_needed is not None and sealed.end >= self.first_needed
 
-    def _choose(self, directory: Path) -> tuple[list[Sealed], list[Sealed]]:
+    def _choose_segments(self, directory: Path) -> tuple[list[SealedSegment], list[SealedSegment]]:
         """Return the segments that may obsolete entries, and the oldest, which may lose some."""
         least = self.watermark()
-        found = each_sealed(self.files, directory)
+        found = iter_sealed(self.files, directory)
         below = list(takewhile(lambda each: each.end <= least, found))
         oldest = self.now - round(self.settings.after * _SECOND)
         times = self.times = WallTimes(self.files, directory, self.now)
-        return below, list(takewhile(lambda each: times.newest(each) < oldest, below))
+        return below, list(takewhile(lambda each: times.newest_time(each) < oldest, below))
 
     def _find_obsolete(
-        self, group: Sequence[Sealed], sealed: Sequence[Sealed]
-    ) -> tuple[list[CompactionTarget], NewestOf]:
+        self, group: Sequence[SealedSegment], sealed: Sequence[SealedSegment]
+    ) -> tuple[list[CompactionTarget], NewestOffsets]:
         """Find the obsolete entries of *group*, in as many passes as memory requires."""
-        targets = {each.base: target for each in group if (target := self._target(each))}
-        newest = NewestOf()
+        targets = {each.base: target for each in group if (target := self._make_target(each))}
+        newest = NewestOffsets()
         lower, first = None, True
         while first or lower is not None:
-            going = Pass(lower)
+            backward_pass = BackwardPass(lower)
             for each in reversed([one for one in sealed if one.base >= group[0].base]):
-                self._scan(each, targets.get(each.base), going, newest if first else None)
-            lower, first = going.end(), False
+                self._scan(each, targets.get(each.base), backward_pass, newest if first else None)
+            lower, first = backward_pass.finish(), False
         for target in targets.values():
-            target.spare_the_last()
+            target.keep_last_entry()
         return list(targets.values()), newest
 
-    def _target(self, sealed: Sealed) -> CompactionTarget | None:
+    def _make_target(self, sealed: SealedSegment) -> CompactionTarget | None:
         """Return the segment with nothing obsolete yet, or ``None`` if it is damaged or gone."""
         chunks = []
         try:
@@ -256,47 +256,51 @@ class _Run:
         except Corrupt as error:
             self._note_damage(error)
             return None
-        except _Gone:
+        except _SegmentGone:
             return None
         nothing = [pa.repeat(pa.scalar(value=False), chunk.rows) for chunk in chunks]
         return CompactionTarget(sealed, chunks, nothing)
 
     @contextmanager
-    def _open(self, sealed: Sealed) -> Iterator[Segment]:
+    def _open(self, sealed: SealedSegment) -> Iterator[Segment]:
         self._refuse_gone(sealed)
         try:
             segment = Segment(self.files, sealed.path)
         except FileNotFoundError:
-            raise _Gone from None
+            raise _SegmentGone from None
         with closing(segment):
             yield segment
 
-    def _count_read(self, sealed: Sealed, size: int) -> None:
+    def _count_read(self, sealed: SealedSegment, size: int) -> None:
         """Count *size* bytes of *sealed* as read. Stop if it is gone: its room is needed now."""
         for start in range(0, size, _STEP):
             self._refuse_gone(sealed)
             self.progress(min(_STEP, size - start))
 
-    def _refuse_gone(self, sealed: Sealed) -> None:
-        if sealed.end <= self.gate.removed:
-            raise _Gone
+    def _refuse_gone(self, sealed: SealedSegment) -> None:
+        if sealed.end <= self.gate.removed_through:
+            raise _SegmentGone
 
     def _note_damage(self, error: Corrupt) -> None:
-        self.sound = False
+        self.older_compacted = False
         if str(error) not in self.problems:
             self.problems.append(str(error))
 
     def _scan(
-        self, sealed: Sealed, target: CompactionTarget | None, going: Pass, newest: NewestOf | None
+        self,
+        sealed: SealedSegment,
+        target: CompactionTarget | None,
+        backward_pass: BackwardPass,
+        newest: NewestOffsets | None,
     ) -> None:
         """Scan a segment backwards and mark the obsolete rows of *target*.
 
         The first pass also notes the *newest* entry of each namespace.
         """
         # A segment that is gone obsoletes nothing: all segments before it are gone too.
-        with suppress(_Gone), self._open(sealed) as segment:
+        with suppress(_SegmentGone), self._open(sealed) as segment:
             spend = partial(self._count_read, sealed)
-            chunks = target.chunks if target else whole_chunks(segment, sealed.end, spend)
+            chunks = target.chunks if target else undamaged_chunks(segment, sealed.end, spend)
             for number in reversed(range(len(chunks))):
                 spend(chunks[number].size)
                 try:
@@ -306,102 +310,108 @@ class _Run:
                     self._note_damage(error)
                     continue
                 keys = keys_of(found, self.settings.keep)
-                going.add(keys, partial(target.mark, number) if target else _ignore)
+                backward_pass.add(
+                    keys, partial(target.mark_obsolete, number) if target else _ignore
+                )
                 if newest is not None and self.settings.keep == "key":
-                    newest.note(found.column("namespace"), found.column("offset"))
+                    newest.add(found.column("namespace"), found.column("offset"))
                     if target is not None:
-                        target.deletes += _deletes(found)
+                        target.deletes += _count_deletes(found)
 
-    def _replace(self, target: CompactionTarget, newest: NewestOf) -> Compacted | None:
+    def _replace(self, target: CompactionTarget, newest: NewestOffsets) -> Compacted | None:
         """Replace *target* by its remaining entries. Return ``None`` if it stays as it is."""
         sealed = target.sealed
         try:
             if self._is_held(sealed):
                 return None
             with self._open(sealed) as segment:
-                worthwhile = target.dropped_entries or target.tiny
+                worthwhile = target.dropped_entries or target.has_tiny_frames
                 if worthwhile or (target.deletes and self._is_cold(sealed)):
                     return self._rewrite(segment, target, newest)
                 last = read_frames(segment, target.chunks[-1])[-1]
                 self._note_last_key(entries_of(segment, [last]))
         except Corrupt as error:
             self._note_damage(error)
-        except _Gone:
+        except _SegmentGone:
             # None of its entries can come back, and the incomplete file is removed.
             pass
         return None
 
-    def _is_held(self, sealed: Sealed) -> bool:
+    def _is_held(self, sealed: SealedSegment) -> bool:
         """Return whether *sealed* is needed by now, because a replay has begun (Invariant 11)."""
         held = self.watermark() < sealed.end
         if held:
-            self.sound = False
-            self.needed = sealed.base if self.needed is None else self.needed
+            self.older_compacted = False
+            self.first_needed = sealed.base if self.first_needed is None else self.first_needed
         return held
 
     def _rewrite(
-        self, segment: Segment, target: CompactionTarget, newest: NewestOf
+        self, segment: Segment, target: CompactionTarget, newest: NewestOffsets
     ) -> Compacted | None:
         sealed, settings = target.sealed, self.settings
         refuse_without_room(self.files, sealed.path.parent, sealed.size)
-        made = Replacement(self.files, sealed.path, segment.header, settings.compression)
+        replacement = Replacement(self.files, sealed.path, segment.header, settings.compression)
         try:
-            kept = self._copy(segment, target, made, newest)
-            if kept == target.rows and made.size > sealed.size // 2:
-                made.abandon()
+            kept = self._copy(segment, target, replacement, newest)
+            if kept == target.rows and replacement.size > sealed.size // 2:
+                replacement.abandon()
                 return None
-            made.finish(sealed.end, segment.header.created_at)
-            if not self._switch(sealed, segment, made):
-                made.abandon()
+            replacement.finish(sealed.end, segment.header.created_at)
+            if not self._switch(sealed, segment, replacement):
+                replacement.abandon()
                 return None
         except BaseException:
-            made.abandon()
+            replacement.abandon()
             raise
-        return Compacted(sealed.path.name, target.rows, kept, sealed.size, made.size)
+        return Compacted(sealed.path.name, target.rows, kept, sealed.size, replacement.size)
 
-    def _switch(self, sealed: Sealed, segment: Segment, made: Replacement) -> bool:
-        """Replace *segment* by *made*. Return false if the segment is needed by now.
+    def _switch(self, sealed: SealedSegment, segment: Segment, replacement: Replacement) -> bool:
+        """Replace *segment* by *replacement*. Return false if the segment is needed by now.
 
         Runs in the gate from the last check to the rename. No replay begins in between, and a
         segment that was removed is not brought back.
         """
         with self.gate, self._open(sealed) as there:
             if there.header.segment_id != segment.header.segment_id:
-                raise _Gone
+                raise _SegmentGone
             if self._is_held(sealed):
                 return False
-            made.switch()
-            self.gate.rewritten += 1
+            replacement.switch()
+            self.gate.rewrite_count += 1
             return True
 
-    def _is_cold(self, sealed: Sealed) -> bool:
+    def _is_cold(self, sealed: SealedSegment) -> bool:
         """Return whether this segment is old enough for its tombstones to be dropped."""
         settings = self.settings
         grace = round((settings.after + settings.tombstones) * _SECOND)
-        return settings.keep == "key" and self.sound and self._is_older(sealed, grace)
+        return settings.keep == "key" and self.older_compacted and self._is_older(sealed, grace)
 
-    def _is_older(self, sealed: Sealed, age: int) -> bool:
-        return self.times is not None and self.times.newest(sealed) < self.now - age
+    def _is_older(self, sealed: SealedSegment, age: int) -> bool:
+        return self.times is not None and self.times.newest_time(sealed) < self.now - age
 
     def _note_last_key(self, entries: pa.Table) -> None:
         key = keys_of(entries.slice(entries.num_rows - 1), "key")[0].as_py()
         if key is not None:
             # Invariant 17: a key that is too long to remember keeps all tombstones behind it.
-            self.sound = self.sound and len(key) <= _LONG
-            self.ends.append(key[:_LONG])
+            self.older_compacted = self.older_compacted and len(key) <= _LONG
+            self.end_keys.append(key[:_LONG])
 
     def _copy(
-        self, segment: Segment, target: CompactionTarget, made: Replacement, newest: NewestOf
+        self,
+        segment: Segment,
+        target: CompactionTarget,
+        replacement: Replacement,
+        newest: NewestOffsets,
     ) -> int:
-        """Copy every frame of *segment* to *made* and return the number of remaining entries."""
+        """Copy every frame of *segment* to *replacement*. Return the number of kept entries."""
         kept = 0
         for chunk, obsolete in zip(target.chunks, target.obsolete, strict=True):
             self._count_read(target.sealed, chunk.size)
             found = read_frames(segment, chunk)
             rows = entries_of(segment, found).combine_chunks()
             mask = pc.invert(pc.or_(obsolete, self._droppable_tombstones(rows, target, newest)))
-            for each, part, left in _frames(found, rows, mask):
-                self._copy_frame(segment, each, part, left, made)
+            for each, part, left in _split_rows(found, rows, mask):
+                self._copy_frame(segment, each, part, left, replacement)
             kept += mask.true_count
         self._note_last_key(rows)
         return kept
@@ -409,23 +419,23 @@ class _Run:
     def _copy_frame(
         self,
         segment: Segment,
-        each: Stored,
+        stored: StoredFrame,
         rows: pa.RecordBatch,
-        left: pa.BooleanArray,
-        made: Replacement,
+        kept: pa.BooleanArray,
+        replacement: Replacement,
     ) -> None:
-        source = segment.source(each.frame) or layout.Source("")
-        if not left.true_count:
-            made.drop(each.frame, source)
-        elif left.true_count < len(left):
-            made.add(each.frame, rows.filter(left), source)
-        elif each.frame.entries_bytes < FRAME_BYTES // 2:
-            made.add(each.frame, rows, source)
+        source = segment.source(stored.frame) or layout.Source("")
+        if not kept.true_count:
+            replacement.drop(stored.frame, source)
+        elif kept.true_count < len(kept):
+            replacement.add(stored.frame, rows.filter(kept), source)
+        elif stored.frame.entries_bytes < FRAME_BYTES // 2:
+            replacement.add(stored.frame, rows, source)
         else:
-            made.keep(each, source)
+            replacement.keep(stored, source)
 
     def _droppable_tombstones(
-        self, rows: pa.Table, target: CompactionTarget, newest: NewestOf
+        self, rows: pa.Table, target: CompactionTarget, newest: NewestOffsets
     ) -> pa.BooleanArray:
         """Return a mask of the unneeded tombstones in *rows*, if they are the last of their key.
 
@@ -439,19 +449,19 @@ class _Run:
         kept = pa.concat_arrays([newest.offsets(), pa.array([target.sealed.end])])
         spared = pc.or_(
             pc.is_in(offsets, value_set=kept),
-            pc.is_in(keys, value_set=pa.array(self.ends, pa.binary())),
+            pc.is_in(keys, value_set=pa.array(self.end_keys, pa.binary())),
         )
-        gone = pc.and_(_tombstones(rows), pc.is_valid(keys))
+        gone = pc.and_(_tombstone_mask(rows), pc.is_valid(keys))
         return pc.and_(gone, pc.invert(spared))
 
 
-def _frames(
-    found: Sequence[Stored], rows: pa.Table, mask: pa.BooleanArray
-) -> Iterator[tuple[Stored, pa.RecordBatch, pa.BooleanArray]]:
+def _split_rows(
+    stored: Sequence[StoredFrame], rows: pa.Table, mask: pa.BooleanArray
+) -> Iterator[tuple[StoredFrame, pa.RecordBatch, pa.BooleanArray]]:
     """Yield each frame of a chunk with its own part of *rows* and of *mask*."""
     whole = rows.to_batches()[0]
     start = 0
-    for each in found:
+    for each in stored:
         count = each.frame.count
         yield each, whole.slice(start, count), mask.slice(start, count)
         start += count
@@ -461,10 +471,10 @@ def _ignore(_: pa.BooleanArray) -> None:
     """Drop nothing of a segment that is not compacted."""
 
 
-def _deletes(rows: pa.Table) -> int:
+def _count_deletes(rows: pa.Table) -> int:
     return int(pc.sum(pc.equal(rows.column("op"), "delete")).as_py() or 0)
 
 
-def _tombstones(rows: pa.Table) -> pa.BooleanArray:
+def _tombstone_mask(rows: pa.Table) -> pa.BooleanArray:
     deleted = pc.equal(rows.column("op").combine_chunks(), pa.scalar("delete"))
     return pc.or_(deleted, pc.is_null(rows.column("data").combine_chunks()))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transporter.errors import Corrupt
-from transporter.log.sealed_segments import Chunk, Sealed, chunks_of
+from transporter.log.sealed_segments import Chunk, SealedSegment, chunks_of
 from transporter.log.segment_rewriter import FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class CompactionTarget:
     ``deletes`` counts its entries with the operation ``delete``.
     """
 
-    sealed: Sealed
+    sealed: SealedSegment
     chunks: list[Chunk]
     obsolete: list[pa.BooleanArray]
     deletes: int = 0
@@ -40,11 +40,11 @@ class CompactionTarget:
         """Entries in the segment."""
         return sum(chunk.rows for chunk in self.chunks)
 
-    def mark(self, number: int, obsolete: pa.BooleanArray) -> None:
+    def mark_obsolete(self, number: int, obsolete: pa.BooleanArray) -> None:
         """Mark the rows of one chunk that a pass found obsolete."""
         self.obsolete[number] = pc.or_(self.obsolete[number], obsolete)
 
-    def spare_the_last(self) -> None:
+    def keep_last_entry(self) -> None:
         """Keep the segment's last entry: it marks the end of its covered offsets."""
         last = self.obsolete[-1]
         end = pa.array([False])
@@ -56,15 +56,15 @@ class CompactionTarget:
         return sum(mask.true_count for mask in self.obsolete)
 
     @property
-    def tiny(self) -> bool:
+    def has_tiny_frames(self) -> bool:
         """Whether the frames are so small that joining them is worth a copy."""
         frames = sum(chunk.frames for chunk in self.chunks)
         return frames > _TINY * (1 + self.sealed.size // FRAME_BYTES)
 
 
-def groups(targets: Sequence[Sealed]) -> Iterator[list[Sealed]]:
+def group_targets(targets: Sequence[SealedSegment]) -> Iterator[list[SealedSegment]]:
     """Split *targets* into groups so that the memory for one group's rows is bounded."""
-    group: list[Sealed] = []
+    group: list[SealedSegment] = []
     rows = 0
     for each in targets:
         size = each.end - each.base + 1
@@ -77,12 +77,12 @@ def groups(targets: Sequence[Sealed]) -> Iterator[list[Sealed]]:
         yield group
 
 
-def whole_chunks(segment: Segment, end: int, walked: Callable[[int], None]) -> list[Chunk]:
-    """Return the chunks before the first damage. *walked* is called with the bytes read."""
+def undamaged_chunks(segment: Segment, end: int, progress: Callable[[int], None]) -> list[Chunk]:
+    """Return the chunks before the first damage. *progress* is called with the bytes read."""
     found = []
     try:
         for chunk in chunks_of(segment, end):
-            walked(chunk.walked_bytes)
+            progress(chunk.walked_bytes)
             found.append(chunk)
     except Corrupt:
         pass

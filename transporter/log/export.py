@@ -80,7 +80,7 @@ def _is_text(column: pa.Array) -> bool:
     return True
 
 
-def parquet(
+def parquet_bytes(
     batches: Iterable[pa.RecordBatch], text: Collection[str] = frozenset()
 ) -> Iterator[bytes]:
     """Yield the bytes of a Parquet file of ``ENTRY_SCHEMA``, row group by row group.
@@ -94,13 +94,13 @@ def parquet(
     )
     schema, sink = pa.schema(fields), _Sink()
     with ParquetWriter(sink, schema, compression="zstd") as writer:
-        for group in _groups(batches):
+        for group in _row_groups(batches):
             writer.write_table(group.cast(schema), row_group_size=group.num_rows)
             yield from sink.take()
     yield from sink.take()
 
 
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Join *batches* into tables large enough for a row group each."""
     held: list[pa.RecordBatch] = []
     size = rows = 0

@@ -96,7 +96,7 @@ class FileSystem(Protocol):
     def sync_directory(self, directory: Path) -> None:
         """Make creations, renames and removals in *directory* durable."""
 
-    def free(self, directory: Path) -> int:
+    def free_bytes(self, directory: Path) -> int:
         """Return the bytes that this user may still write to the disk of *directory*."""
 
 
@@ -218,7 +218,7 @@ class RealFileSystem:
         finally:
             os.close(descriptor)
 
-    def free(self, directory: Path) -> int:
+    def free_bytes(self, directory: Path) -> int:
         """Return the free space of the file system that holds *directory*."""
         found = os.statvfs(directory)
         return found.f_bavail * found.f_frsize
@@ -246,7 +246,7 @@ def sync_directory(files: FileSystem, directory: Path) -> None:
         raise SyncFailed(error.errno, error.strerror) from error
 
 
-def no_room(place: Path, error: OSError) -> LogFull:
+def no_room_error(place: Path, error: OSError) -> LogFull:
     """Return the back-pressure error for *place*: no space, or no descriptor (Invariant 14)."""
     if error.errno in FULL_TABLE:
         return LogFull(f"{place}: no free file descriptor ({error.strerror}); see 'ulimit -n'")
@@ -254,7 +254,7 @@ def no_room(place: Path, error: OSError) -> LogFull:
 
 
 @contextmanager
-def faults_of(place: Path, *, reading: bool = False) -> Iterator[None]:
+def translate_os_errors(place: Path, *, reading: bool = False) -> Iterator[None]:
     """Turn operating system errors about *place* into errors of this project.
 
     With *reading*, a transient error becomes :class:`DiskUnavailable`. Otherwise only a full
@@ -268,7 +268,7 @@ def faults_of(place: Path, *, reading: bool = False) -> Iterator[None]:
         ) from error
     except OSError as error:
         if error.errno in NO_SPACE:
-            raise no_room(place, error) from error
+            raise no_room_error(place, error) from error
         if error.errno in (TRANSIENT if reading else FULL_TABLE):
             raise DiskUnavailable(f"{place}: {error.strerror}") from error
         raise EnvironmentFault(f"{place}: {error.strerror}") from error
@@ -292,7 +292,7 @@ def replace_durably(files: FileSystem, path: Path, parts: Iterable[bytes]) -> No
     Temporary file, sync, rename, directory sync: each of the four is needed.
     """
     _write_temporary(files, path, parts)
-    files.rename(_temporary(path), path)
+    files.rename(_temporary_path(path), path)
     sync_directory(files, path.parent)
 
 
@@ -308,19 +308,19 @@ def replace_all_durably(files: FileSystem, folder: Path, contents: Mapping[str, 
             _write_temporary(files, path, [data])
     except OSError:
         for path in paths:
-            files.remove(_temporary(path))
+            files.remove(_temporary_path(path))
         raise
     for path in paths:
-        files.rename(_temporary(path), path)
+        files.rename(_temporary_path(path), path)
     sync_directory(files, folder)
 
 
-def _temporary(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(path.name + TEMPORARY)
 
 
 def _write_temporary(files: FileSystem, path: Path, parts: Iterable[bytes]) -> None:
-    with open_file(files, _temporary(path), write=True, create=True) as file:
+    with open_file(files, _temporary_path(path), write=True, create=True) as file:
         file.truncate(0)
         byte = 0
         for part in parts:
@@ -353,18 +353,18 @@ def remove_tree(files: FileSystem, directory: Path) -> None:
     Its name is removed first, so that a crash leaves all of it or none.
     """
     doomed = directory.with_name(f".{directory.name}.removed")
-    _remove_at_once(files, doomed)
+    _remove_recursively(files, doomed)
     files.rename(directory, doomed)
     sync_directory(files, directory.parent)
-    _remove_at_once(files, doomed)
+    _remove_recursively(files, doomed)
 
 
-def _remove_at_once(files: FileSystem, directory: Path) -> None:
+def _remove_recursively(files: FileSystem, directory: Path) -> None:
     if not files.is_directory(directory):
         return
     for path in (directory / name for name in files.names(directory)):
         if files.is_directory(path):
-            _remove_at_once(files, path)
+            _remove_recursively(files, path)
         else:
             files.remove(path)
     files.remove_directory(directory)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from transporter.errors import OffsetRefused
-from transporter.log.filesystem import RealFileSystem, faults_of
+from transporter.log.filesystem import RealFileSystem, translate_os_errors
 from transporter.log.lock import owner_of
 from transporter.log.meta import published_offset, read_meta
 from transporter.log.open_segments import sweep_open_segments
 from transporter.log.reader import Gap, LogReader
-from transporter.log.search import frames
+from transporter.log.search import frames_with_retry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transporter.log.filesystem import FileSystem
 
 
-class Retained(NamedTuple):
+class RemovedOffsets(NamedTuple):
     """The offsets from ``first`` to ``last`` were removed before they were read."""
 
     first: int
@@ -59,7 +59,7 @@ class Follower:
         """Close the reader."""
         self._reader.close()
 
-    def poll(self) -> Iterator[pa.RecordBatch | Retained | Gap]:
+    def poll(self) -> Iterator[pa.RecordBatch | RemovedOffsets | Gap]:
         """Yield the new entries since the last call, and the gaps between them.
 
         Raises:
@@ -75,7 +75,7 @@ class Follower:
             try:
                 yield from self._read_through(last)
             except OffsetRefused:
-                missing = Retained(self.next, self._reader.first_offset() - 1)
+                missing = RemovedOffsets(self.next, self._reader.first_offset() - 1)
                 if missing.last < missing.first:
                     raise
                 self.next = missing.last + 1
@@ -83,7 +83,7 @@ class Follower:
 
     def confirmed_offset(self) -> int:
         """Return the last offset that is known to be durable (Invariant 12)."""
-        with faults_of(self.directory, reading=True):
+        with translate_os_errors(self.directory, reading=True):
             running = owner_of(self.directory) is not None
             meta = read_meta(self._files, self.directory)
             if meta is not None:
@@ -96,9 +96,9 @@ class Follower:
         return self._confirmed
 
     def _read_through(self, last: int) -> Iterator[pa.RecordBatch | Gap]:
-        for found in frames(self._reader, self.next, last):
+        for found in frames_with_retry(self._reader, self.next, last):
             yield from self._report_lost(found.frame.first - 1)
-            entries = found.within(self.next, last)
+            entries = found.entries_within(self.next, last)
             self.next = found.frame.last + 1
             yield entries
         yield from self._report_lost(last)

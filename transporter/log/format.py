@@ -61,7 +61,7 @@ def _append_checksum(body: bytes) -> bytes:
     return body + _CRC.pack(crc32c(body))
 
 
-def _json(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
+def _parse_json(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
     """Parse JSON from an untrusted writer, or raise ``ValueError`` if it is not JSON."""
     try:
         return json.loads(data)
@@ -69,7 +69,7 @@ def _json(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
         raise ValueError("it is nested too deeply") from error
 
 
-def _positions(value: object) -> dict[str, str]:
+def _check_positions(value: object) -> dict[str, str]:
     """Return *value* if it is a valid map of readers' positions, or raise ``ValueError``."""
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         raise ValueError("they are not readers' positions")
@@ -150,7 +150,7 @@ class SegmentHeader:
         if not -1 <= previous < base <= following <= MAX_OFFSET:
             raise Corrupt("the segment header has impossible offsets", file, 0)
         try:
-            positions = _positions(_json(data[_SEGMENT.size : _SEGMENT.size + size]))
+            positions = _check_positions(_parse_json(data[_SEGMENT.size : _SEGMENT.size + size]))
         except ValueError as error:
             problem = f"the segment header's positions cannot be read: {error}"
             raise Corrupt(problem, file, _SEGMENT.size) from error
@@ -250,11 +250,11 @@ class FrameHeader:
             return None
         _, length, *rest = _FRAME.unpack_from(data)
         header = cls(*rest)
-        ours = length == FRAME_HEADER_BYTES and header._plausible()
+        ours = length == FRAME_HEADER_BYTES and header._is_plausible()
         here = header.byte == byte and segment_id in (None, header.segment_id)
         return header if ours and here else None
 
-    def _plausible(self) -> bool:
+    def _is_plausible(self) -> bool:
         return (
             self.extension_length <= MAX_EXTENSION
             and self.payload_length <= MAX_PAYLOAD
@@ -297,7 +297,7 @@ class Source:
             ValueError: it is not an extension block, whatever its checksum is.
 
         """
-        values = _json(data)
+        values = _parse_json(data)
         if not isinstance(values, dict) or values.keys() - {each.name for each in fields(cls)}:
             raise ValueError("its fields are not those of a source block")
         found = cls(**{"reader": None, **values})
@@ -305,7 +305,7 @@ class Source:
         if not texts or not isinstance(found.term, int | None):
             raise ValueError("its fields are not those of a source block")
         if found.checkpoint is not None:
-            _positions(found.checkpoint)
+            _check_positions(found.checkpoint)
         return found
 
 
@@ -341,14 +341,14 @@ def encode_payload(entries: pa.RecordBatch, compression: str | None) -> pa.Buffe
     return pa.py_buffer(b"".join((_PACKED.pack(_PACKED_MAGIC, len(message)), block)))
 
 
-def entries_in(
-    payload: bytes | pa.Buffer, frame: FrameHeader, file: str, *, own: bool = False
+def decode_entries(
+    payload: bytes | pa.Buffer, frame: FrameHeader, file: str, *, trusted: bool = False
 ) -> pa.RecordBatch:
     """Return the entries of *frame* from its *payload*, validated to the last byte.
 
     The checksum is not a proof, because an attacker could have written the log with valid
     checksums. The returned entries can be read without harm, and memory is bounded. A frame
-    that this run of the engine has written itself (*own*) is checked by its checksum alone.
+    that this run of the engine has written itself (*trusted*) is checked by its checksum alone.
 
     Raises:
         Corrupt: it is not a valid payload of a log (Invariant 2).
@@ -358,16 +358,16 @@ def entries_in(
         problem = "the entries do not match their checksum"
         raise Corrupt(problem, file, frame.byte, frame.first)
     try:
-        entries = decode_payload(payload, own=own)
-        if not own:
-            _compare(entries, frame)
+        entries = decode_payload(payload, trusted=trusted)
+        if not trusted:
+            _check_entries(entries, frame)
     except ValueError as error:
         problem = f"the entries cannot be decoded: {error}"
         raise Corrupt(problem, file, frame.byte, frame.first) from error
     return entries
 
 
-def decode_payload(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.RecordBatch:
+def decode_payload(payload: bytes | pa.Buffer, *, trusted: bool = False) -> pa.RecordBatch:
     """Decode a payload from an untrusted writer. Arrow may have compressed its parts.
 
     Raises:
@@ -375,8 +375,8 @@ def decode_payload(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Recor
 
     """
     try:
-        message = unpack(payload, own=own)
-        if own:
+        message = unpack(payload, trusted=trusted)
+        if trusted:
             return pa.ipc.read_record_batch(message, ENTRY_SCHEMA)
         if (claimed := claimed_bytes(message)) > MAX_PAYLOAD:
             raise ValueError(f"its buffers claim {claimed} bytes")
@@ -393,7 +393,7 @@ def decode_payload(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Recor
     return entries
 
 
-def unpack(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Buffer:
+def unpack(payload: bytes | pa.Buffer, *, trusted: bool = False) -> pa.Buffer:
     """Return the Arrow message in *payload*. Raises as :func:`decode_payload` does."""
     message = pa.py_buffer(payload)
     magic, size = _PACKED.unpack_from(message)
@@ -402,7 +402,7 @@ def unpack(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Buffer:
     if size > MAX_PAYLOAD:
         raise ValueError(f"the payload claims {size} bytes")
     block = message.slice(_PACKED.size)
-    if not own and _fits(block, size - 1):
+    if not trusted and _fits(block, size - 1):
         # Arrow does not report how much it decompressed, and the rest would be stale memory.
         raise ValueError(f"the payload has less than the {size} bytes that it claims")
     return _LZ4.decompress(block, size)
@@ -416,7 +416,7 @@ def _fits(block: pa.Buffer, size: int) -> bool:
     return True
 
 
-def _compare(entries: pa.RecordBatch, frame: FrameHeader) -> None:
+def _check_entries(entries: pa.RecordBatch, frame: FrameHeader) -> None:
     """Raise ``ValueError`` unless *entries* match the header *frame*."""
     if entries.num_rows != frame.count:
         raise ValueError(f"{entries.num_rows} entries in a frame of {frame.count}")

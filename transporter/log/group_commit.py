@@ -24,34 +24,34 @@ _SHARE: Final = 4
 class SyncGroup:
     """The writes that no sync has covered yet, and the running sync, if any."""
 
-    def __init__(self, state: threading.Condition) -> None:
-        """Guard all state by *state*, which is notified whenever a waiter may continue."""
-        self._state = state
+    def __init__(self, condition: threading.Condition) -> None:
+        """Guard all state by *condition*, which is notified whenever a waiter may continue."""
+        self._condition = condition
         self.syncing = False
         self._bytes = self._writes = 0
-        self._company = 0
-        self._took = 0.0
+        self._expected_writes = 0
+        self._sync_seconds = 0.0
 
     def add_write(self, size: int) -> None:
         """Add a write of *size* bytes to those that the next sync covers."""
         self._bytes += size
         self._writes += 1
-        if self.syncing and self._writes == self._company:
-            self._state.notify_all()
+        if self.syncing and self._writes == self._expected_writes:
+            self._condition.notify_all()
 
     def size_with(self, size: int) -> int:
         """Return the bytes of the group after *size* more."""
         return self._bytes + size
 
-    def has_room(self, size: int, most: int) -> bool:
-        """Return whether *size* bytes fit into a group of at most *most*. An empty one fits all."""
-        return not self._bytes or self._bytes + size <= most
+    def has_room(self, size: int, limit: int) -> bool:
+        """Return whether *size* bytes fit into a group of *limit* bytes. An empty one takes all."""
+        return not self._bytes or self._bytes + size <= limit
 
     def clear(self) -> None:
         """Clear the group, because a sync covers its writes."""
         self._bytes = self._writes = 0
 
-    def gather(self) -> None:
+    def gather_writes(self) -> None:
         """Wait briefly for the callers of the last sync, so that the next sync serves all of them.
 
         Otherwise they miss each sync that begins as the last one ends, and two halves take
@@ -59,7 +59,9 @@ class SyncGroup:
         """
         self.syncing = True
         try:
-            self._state.wait_for(lambda: self._writes >= self._company, self._took / _SHARE)
+            self._condition.wait_for(
+                lambda: self._writes >= self._expected_writes, self._sync_seconds / _SHARE
+            )
         finally:
             self.syncing = False
 
@@ -69,13 +71,16 @@ class SyncGroup:
         self.syncing = True
         served = self._writes
         self.clear()
-        self._state.release()
+        self._condition.release()
         began = time.monotonic()
         try:
             yield
         finally:
-            self._state.acquire()
+            self._condition.acquire()
             self.syncing = False
-            self._took, self._company = time.monotonic() - began, served + self._writes
+            self._sync_seconds, self._expected_writes = (
+                time.monotonic() - began,
+                served + self._writes,
+            )
             # Also after an error of any kind: each waiter for this sync now runs its own.
-            self._state.notify_all()
+            self._condition.notify_all()

@@ -57,7 +57,7 @@ class IndexWriter:
         """Continue behind the entries that *segment* confirms."""
         self._file: File = files.open(index_path(segment.path), write=True, create=True)
         try:
-            known = _read_marks(self._file)
+            known = _read_entries(self._file)
             while known and not _is_confirmed(segment, known[-1]):
                 known.pop()
             self._end = len(known) * _ENTRY.size
@@ -65,39 +65,39 @@ class IndexWriter:
         except BaseException:
             self._file.close()
             raise
-        self._due = known[-1].byte + STRIDE if known else 0
+        self._due_byte = known[-1].byte + STRIDE if known else 0
 
-    def due(self, byte: int) -> bool:
+    def is_due(self, byte: int) -> bool:
         """Return whether a frame at *byte* is at least a stride behind the last one noted."""
-        return byte >= self._due
+        return byte >= self._due_byte
 
-    def note(self, frame: FrameHeader) -> None:
+    def add(self, frame: FrameHeader) -> None:
         """Add *frame*, for which an entry was due, to the index."""
         body = _ENTRY.pack(frame.first, frame.byte, frame.segment_id, 0)[:_BODY]
         # A missing hint must not fail the append. The next frame is due instead.
         with suppress(OSError):
             self._file.pwrite(body + struct.pack("<I", crc32c(body)), self._end)
             self._end += _ENTRY.size
-            self._due = frame.byte + STRIDE
+            self._due_byte = frame.byte + STRIDE
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-def marks(files: FileSystem, segment: Segment) -> list[IndexEntry]:
+def confirmed_entries(files: FileSystem, segment: Segment) -> list[IndexEntry]:
     """Return the index entries that *segment* confirms, ascending."""
     try:
         with open_file(files, index_path(segment.path)) as file:
-            return [mark for mark in _read_marks(file) if _is_confirmed(segment, mark)]
+            return [mark for mark in _read_entries(file) if _is_confirmed(segment, mark)]
     except FileNotFoundError:
         return []
 
 
-def blocks(files: FileSystem, segment: Segment) -> list[int]:
+def block_starts(files: FileSystem, segment: Segment) -> list[int]:
     """Return the starts of blocks of about a stride, ascending: from the index, or by a walk."""
     starts = [segment.first_byte]
-    for byte in [*(mark.byte for mark in marks(files, segment)), segment.size()]:
+    for byte in [*(mark.byte for mark in confirmed_entries(files, segment)), segment.size()]:
         if byte - starts[-1] > 2 * STRIDE:
             starts += _walk_blocks(segment, starts[-1], byte)
         starts.append(byte)
@@ -114,11 +114,11 @@ def _walk_blocks(segment: Segment, start: int, end: int) -> Iterator[int]:
             due = frame.byte + STRIDE
 
 
-def nearest(files: FileSystem, segment: Segment, offset: int) -> int:
+def nearest_byte(files: FileSystem, segment: Segment, offset: int) -> int:
     """Return the byte of the nearest known frame of *segment* at or before *offset*."""
     try:
         with open_file(files, index_path(segment.path)) as file:
-            known = _read_marks(file)
+            known = _read_entries(file)
     except FileNotFoundError:
         return segment.first_byte
     for at in range(bisect_right(known, offset, key=lambda mark: mark.first) - 1, -1, -1):
@@ -127,7 +127,7 @@ def nearest(files: FileSystem, segment: Segment, offset: int) -> int:
     return segment.first_byte
 
 
-def _read_marks(file: File) -> list[IndexEntry]:
+def _read_entries(file: File) -> list[IndexEntry]:
     data = file.pread(min(file.size(), _MAX_BYTES), 0)
     known = []
     for start in range(0, len(data) - _ENTRY.size + 1, _ENTRY.size):

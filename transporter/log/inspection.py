@@ -10,7 +10,7 @@ from transporter.errors import EnvironmentFault
 from transporter.log.filesystem import RealFileSystem, open_file
 from transporter.log.lock import owner_of
 from transporter.log.meta import published_offset, read_meta
-from transporter.log.reader import LOOKS
+from transporter.log.reader import MAX_LISTINGS
 from transporter.log.recovery import survey
 from transporter.log.segment import Segment, segment_bases, segment_name
 
@@ -78,7 +78,7 @@ def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) 
 
     """
     files = files or RealFileSystem()
-    for _ in range(LOOKS):
+    for _ in range(MAX_LISTINGS):
         # An engine that starts meanwhile may roll and remove the last segment: try again.
         with suppress(FileNotFoundError):
             return _inspect_once(files, directory, proved)

@@ -30,20 +30,20 @@ def keys_of(entries: pa.Table, keep: Keep) -> pa.Array:
 
     Null for a keyless entry if keys count: no later entry makes it obsolete.
     """
-    names = _whole(entries.column("namespace")).view(pa.binary())
+    names = _combine_chunks(entries.column("namespace")).view(pa.binary())
     if keep == "namespace":
         return names
-    return pc.binary_join_element_wise(names, _whole(entries.column("key")), _BETWEEN)
+    return pc.binary_join_element_wise(names, _combine_chunks(entries.column("key")), _BETWEEN)
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     found = column.combine_chunks()
     # A chunked array of no chunk would stay chunked. So would one of more than 2 GiB, but
     # chunks are smaller.
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
-class Seen:
+class SeenKeys:
     """The keys that one pass, from the newest entry back to the oldest, has seen.
 
     A pass covers the keys from *lower* on. When they take more than :data:`SEEN_BYTES`, the
@@ -55,7 +55,7 @@ class Seen:
         self._lower, self.upper = lower, None
         self._keys = _NOTHING
 
-    def obsolete(self, keys: pa.Array) -> pa.BooleanArray:
+    def find_obsolete(self, keys: pa.Array) -> pa.BooleanArray:
         """Return a mask of those *keys* that a later entry repeats, and remember them.
 
         The entries of one call must be consecutive and in order, and older than those of the
@@ -71,7 +71,7 @@ class Seen:
         latest = pc.inverse_permutation(rows, max_index=len(known) - 1)
         # Null if the entry has no key.
         decided = pc.fill_null(ours.take(rows), fill_value=False)
-        kept = _rows(latest.filter(fresh), len(keys))
+        kept = _mask_of(latest.filter(fresh), len(keys))
         self._remember(known.filter(fresh))
         return pc.and_(decided, pc.invert(kept))
 
@@ -93,41 +93,41 @@ class Seen:
             self._keys = self._keys.filter(pc.less(self._keys, pa.scalar(self.upper, pa.binary())))
 
 
-class Pass:
+class BackwardPass:
     """A backward pass through a log that finds the obsolete entries of many chunks at once.
 
     Looking up a key is cheap. Preparing the seen keys costs in proportion to their size.
     """
 
     def __init__(self, lower: bytes | None = None) -> None:
-        self._seen = Seen(lower)
-        self._waiting: list[tuple[pa.Array, Callable[[pa.BooleanArray], None]]] = []
+        self._seen = SeenKeys(lower)
+        self._pending: list[tuple[pa.Array, Callable[[pa.BooleanArray], None]]] = []
         self._size = 0
 
     def add(self, keys: pa.Array, report: Callable[[pa.BooleanArray], None]) -> None:
         """Add a chunk older than all before. *report* is called later with its obsolete rows."""
-        self._waiting.append((keys, report))
+        self._pending.append((keys, report))
         self._size += keys.nbytes
         if self._size >= SEEN_BYTES // 4:
-            self._report_waiting()
+            self._report_pending()
 
-    def end(self) -> bytes | None:
+    def finish(self) -> bytes | None:
         """Process the remaining chunks. Return the start of the next pass, ``None`` at the end."""
-        self._report_waiting()
+        self._report_pending()
         return self._seen.upper
 
-    def _report_waiting(self) -> None:
-        chunks, self._waiting, self._size = self._waiting[::-1], [], 0
+    def _report_pending(self) -> None:
+        chunks, self._pending, self._size = self._pending[::-1], [], 0
         if not chunks:
             return
-        obsolete = self._seen.obsolete(pa.concat_arrays([keys for keys, _ in chunks]))
+        obsolete = self._seen.find_obsolete(pa.concat_arrays([keys for keys, _ in chunks]))
         start = 0
         for keys, report in chunks:
             report(obsolete.slice(start, len(keys)))
             start += len(keys)
 
 
-def _rows(indices: pa.Array, count: int) -> pa.BooleanArray:
+def _mask_of(indices: pa.Array, count: int) -> pa.BooleanArray:
     """Return *count* booleans, true at *indices*."""
     true = pa.repeat(pa.scalar(value=True), len(indices))
     if not len(indices):
@@ -135,7 +135,7 @@ def _rows(indices: pa.Array, count: int) -> pa.BooleanArray:
     return pc.fill_null(pc.scatter(true, indices, max_index=count - 1), fill_value=False)
 
 
-class NewestOf:
+class NewestOffsets:
     """The newest entry of each namespace, up to a limit of namespaces."""
 
     LIMIT: Final = 100_000
@@ -148,7 +148,7 @@ class NewestOf:
         """Whether every namespace had room."""
         return len(self._offsets) <= self.LIMIT
 
-    def note(self, names: pa.ChunkedArray, offsets: pa.ChunkedArray) -> None:
+    def add(self, names: pa.ChunkedArray, offsets: pa.ChunkedArray) -> None:
         """Note entries, in any order."""
         if not self.is_complete:
             return

@@ -86,11 +86,11 @@ class MaintenanceRecord:
             dict(fields["readers"]),
             Extent(*compacted) if compacted else None,
         )
-        _refuse_other_kinds(found)
+        _check_types(found)
         return found
 
 
-def _refuse_other_kinds(record: MaintenanceRecord) -> None:
+def _check_types(record: MaintenanceRecord) -> None:
     """Raise ``TypeError`` if *record* has values of types that no engine writes.
 
     A checksum proves the absence of damage, not the author of the file (Invariant 17).
@@ -110,12 +110,12 @@ def _refuse_other_kinds(record: MaintenanceRecord) -> None:
         raise TypeError
 
 
-def extent(through: int, settings: CompactionSettings) -> Extent:
+def extent_of(through: int, settings: CompactionSettings) -> Extent:
     """Return the extent of a compaction with *settings* that came to the offset *through*."""
     return Extent(through, *_settings_key(settings))
 
 
-def read_record(files: FileSystem, directory: Path) -> MaintenanceRecord | None:
+def read_maintenance(files: FileSystem, directory: Path) -> MaintenanceRecord | None:
     """Return the record of the log in *directory*, ``None`` if no engine has written one.
 
     Raises:
@@ -131,7 +131,7 @@ def read_record(files: FileSystem, directory: Path) -> MaintenanceRecord | None:
         return None
 
 
-def write_record(files: FileSystem, directory: Path, record: MaintenanceRecord) -> None:
+def write_maintenance(files: FileSystem, directory: Path, record: MaintenanceRecord) -> None:
     """Replace the record of the log in *directory*, durably on return."""
     replace_durably(files, directory / MAINTENANCE, [record.encode()])
 

@@ -41,22 +41,22 @@ class OpenSegments:
         self._files = files
         self._lock = threading.Lock()
         self._open: OrderedDict[Path, Segment] = OrderedDict()
-        self._users = 0
-        self._swept = time.monotonic()
+        self._user_count = 0
+        self._swept_at = time.monotonic()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def join(self) -> None:
+    def add_user(self) -> None:
         """Add a user. Open segments are kept until the last user has left."""
         with self._lock:
-            self._users += 1
+            self._user_count += 1
 
-    def leave(self) -> None:
+    def remove_user(self) -> None:
         """Remove a user."""
         with self._lock:
-            self._users -= 1
-            if not self._users:
+            self._user_count -= 1
+            if not self._user_count:
                 self._open.clear()
 
     def get(self, path: Path) -> Segment:
@@ -67,25 +67,25 @@ class OpenSegments:
             Corrupt: its header is damaged.
 
         """
-        if time.monotonic() - self._swept >= SWEEP:
+        if time.monotonic() - self._swept_at >= SWEEP:
             self.sweep()
         with self._lock:
             if (segment := self._open.get(path)) is not None:
                 self._open.move_to_end(path)
                 return segment
-        segment = self.open_once(path)
+        segment = self.open_uncached(path)
         with self._lock:
-            if self._users:
+            if self._user_count:
                 self._open[path] = segment
             while len(self._open) > MOST:
                 self._open.popitem(last=False)
         return segment
 
-    def open_once(self, path: Path) -> Segment:
+    def open_uncached(self, path: Path) -> Segment:
         """Open the segment at *path* for this caller alone. Raises as :meth:`get` does."""
-        return self.making_room(lambda: Segment(self._files, path))
+        return self.call_with_retry(lambda: Segment(self._files, path))
 
-    def making_room(self, call: Callable[[], T]) -> T:
+    def call_with_retry(self, call: Callable[[], T]) -> T:
         """Return the result of *call*. If descriptors run out, close unused segments and repeat."""
         try:
             return call()
@@ -108,10 +108,10 @@ class OpenSegments:
     def sweep(self) -> None:
         """Close every segment that was removed or replaced."""
         with self._lock:
-            self._swept = time.monotonic()
+            self._swept_at = time.monotonic()
             found = list(self._open.items())
         for path, segment in found:
-            if not segment.in_place:
+            if not segment.is_in_place:
                 with self._lock:
                     if self._open.get(path) is segment:
                         del self._open[path]

@@ -17,8 +17,8 @@ from transporter.log import format as layout
 from transporter.log.filesystem import NO_SPACE, TEMPORARY, SyncFailed
 from transporter.log.index import index_path, make_index
 from transporter.log.meta import Meta, read_meta, write_meta
-from transporter.log.recovery import copy_tail, last_covered, survey
-from transporter.log.reserve import free_reserve, keep_reserve
+from transporter.log.recovery import copy_tail, last_covered_offset, survey
+from transporter.log.reserve import ensure_reserve, free_reserve
 from transporter.log.runs import Runs
 from transporter.log.segment import (
     Segment,
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from transporter.log.filesystem import FileSystem
 
 
-def prepare(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
+def prepare_log(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
     """Recover the log or begin a new one. Afterwards the last segment may be extended."""
     _refuse_blocked_names(files, directory)
     _remove_temporaries(files, directory)
     try:
-        meta = _recover_or_begin(files, directory, proved, now)
+        meta = _recover_or_create(files, directory, proved, now)
     except OSError as error:
         if isinstance(error, SyncFailed) or error.errno not in NO_SPACE:
             raise
         free_reserve(files, directory)
-        meta = _recover_or_begin(files, directory, proved, now)
-    keep_reserve(files, directory)
+        meta = _recover_or_create(files, directory, proved, now)
+    ensure_reserve(files, directory)
     return meta
 
 
@@ -67,12 +67,12 @@ def _remove_temporaries(files: FileSystem, directory: Path) -> None:
             files.remove(directory / name)
 
 
-def _recover_or_begin(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
+def _recover_or_create(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
     meta = read_meta(files, directory)
     bases = segment_bases(files, directory)
     if meta is None:
         _refuse_without_meta(files, directory, bases)
-        return _begin(files, directory, now)
+        return _create_log(files, directory, now)
     if not bases:
         raise Corrupt("the log has a meta file but no segment", str(directory))
     _check_chain(files, directory, bases, meta)
@@ -112,7 +112,7 @@ def _refuse_without_meta(files: FileSystem, directory: Path, bases: list[int]) -
         segment.close()
 
 
-def _begin(files: FileSystem, directory: Path, now: int) -> Meta:
+def _create_log(files: FileSystem, directory: Path, now: int) -> Meta:
     log_id = uuid.uuid4()
     header = layout.SegmentHeader(
         log_id=log_id.bytes,
@@ -142,4 +142,4 @@ def _check_chain(files: FileSystem, directory: Path, bases: list[int], meta: Met
             if base != bases[0] and covered is not None and covered < header.previous:
                 raise Corrupt("the segment before it is missing", str(segment.path), 0, covered + 1)
             if base != bases[-1]:
-                covered = last_covered(files, segment)
+                covered = last_covered_offset(files, segment)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from transporter.errors import Corrupt
-from transporter.log.filesystem import RealFileSystem, faults_of
-from transporter.log.index import nearest
+from transporter.log.filesystem import RealFileSystem, translate_os_errors
+from transporter.log.index import nearest_byte
 from transporter.log.reader import Gap, LogReader
 from transporter.log.segment import Segment, segment_name
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class SegmentOverview:
     """One segment, which covers the offsets ``base`` to ``last``, unless ``last`` is below.
 
     Attributes:
@@ -44,16 +44,16 @@ class Overview:
     dropped: int
 
 
-def overview(
+def describe_segments(
     directory: Path, bases: list[int], last: int, files: FileSystem | None = None
-) -> list[Overview]:
+) -> list[SegmentOverview]:
     """Describe the segments at *bases* (ascending), the newest of which covers up to *last*.
 
     A segment that was removed meanwhile is left out.
     """
     files = files or RealFileSystem()
-    found: list[Overview] = []
-    with faults_of(directory), LogReader(directory, files) as reader:
+    found: list[SegmentOverview] = []
+    with translate_os_errors(directory), LogReader(directory, files) as reader:
         for base in reversed(bases):
             with (
                 suppress(FileNotFoundError),
@@ -64,15 +64,15 @@ def overview(
     return found[::-1]
 
 
-def _describe(files: FileSystem, segment: Segment, last: int, reader: LogReader) -> Overview:
+def _describe(files: FileSystem, segment: Segment, last: int, reader: LogReader) -> SegmentOverview:
     header, trailer = segment.header, segment.trailer()
     first = segment.frame_at(segment.first_byte)
     if first is None or first.first > last:
         oldest = newest = None
     else:
         oldest = first.logged_at
-        newest = trailer.newest if trailer is not None else _newest(reader, last)
-    return Overview(
+        newest = trailer.newest if trailer is not None else _newest_time(reader, last)
+    return SegmentOverview(
         name=segment.path.name,
         base=header.base,
         last=last,
@@ -82,25 +82,25 @@ def _describe(files: FileSystem, segment: Segment, last: int, reader: LogReader)
         created_at=header.created_at,
         oldest=oldest,
         newest=newest,
-        gaps=tuple(_gaps(files, segment)),
+        gaps=tuple(_declared_gaps(files, segment)),
         dropped=reader.count_dropped(header.base, last),
     )
 
 
-def _newest(reader: LogReader, last: int) -> int | None:
+def _newest_time(reader: LogReader, last: int) -> int | None:
     # A reader of the entries reports the damage. Here only the time is missing.
     with suppress(Corrupt):
-        return next(found.frame.logged_at for found in reader.backwards(last))
+        return next(found.frame.logged_at for found in reader.frames_backwards(last))
     return None
 
 
-def _gaps(files: FileSystem, segment: Segment) -> Iterator[Gap]:
+def _declared_gaps(files: FileSystem, segment: Segment) -> Iterator[Gap]:
     header = segment.header
     if header.previous + 1 < header.base:
         yield Gap(header.previous + 1, header.base - 1, lost=header.lost)
     if header.base < header.next_offset:
         moved = header.base - 1
-        for frame in segment.frames(nearest(files, segment, header.next_offset - 1)):
+        for frame in segment.frames(nearest_byte(files, segment, header.next_offset - 1)):
             if frame.first >= header.next_offset:
                 break
             moved = frame.last

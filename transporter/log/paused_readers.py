@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.log import checksummed_file
-from transporter.log.filesystem import RealFileSystem, faults_of, open_file, replace_durably
+from transporter.log.filesystem import (
+    RealFileSystem,
+    open_file,
+    replace_durably,
+    translate_os_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,16 +32,18 @@ def read_paused(directory: Path, files: FileSystem | None = None) -> frozenset[s
 
     """
     path = directory / PAUSED
-    with faults_of(path, reading=True):
+    with translate_os_errors(path, reading=True):
         try:
             with open_file(files or RealFileSystem(), path) as file:
                 data = file.pread(_MOST, 0)
         except FileNotFoundError:
             return frozenset()
-    return checksummed_file.decode(data, str(path), "the list of paused readers", _REMEDY, _names)
+    return checksummed_file.decode(
+        data, str(path), "the list of paused readers", _REMEDY, _parse_names
+    )
 
 
-def _names(fields: dict[str, Any]) -> frozenset[str]:
+def _parse_names(fields: dict[str, Any]) -> frozenset[str]:
     names = fields["readers"]
     if type(names) is not list or not {*map(type, names)} <= {str}:
         raise TypeError
@@ -68,7 +75,7 @@ class PausedReaders:
         names = self.names | {reader} if paused else self.names - {reader}
         if names != self.names:
             self._guard()  # Invariant 12
-            with faults_of(self._path):
+            with translate_os_errors(self._path):
                 content = checksummed_file.encode({"readers": sorted(names)})
                 replace_durably(self._files, self._path, [content])
             self.names = names

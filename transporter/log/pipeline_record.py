@@ -29,7 +29,7 @@ class PipelineRecord:
     file: str
 
 
-def read_record(files: FileSystem, directory: Path) -> PipelineRecord | None:
+def read_pipeline_record(files: FileSystem, directory: Path) -> PipelineRecord | None:
     """Return the last pipeline that ran on the log in *directory*, if that is known."""
     with suppress(OSError, ValueError, TypeError, RecursionError):
         with open_file(files, directory / PIPELINE) as file:
@@ -39,6 +39,6 @@ def read_record(files: FileSystem, directory: Path) -> PipelineRecord | None:
     return None
 
 
-def write_record(files: FileSystem, directory: Path, record: PipelineRecord) -> None:
+def write_pipeline_record(files: FileSystem, directory: Path, record: PipelineRecord) -> None:
     """Replace the record durably."""
     replace_durably(files, directory / PIPELINE, [json.dumps(asdict(record)).encode() + b"\n"])

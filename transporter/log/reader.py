@@ -13,11 +13,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
-from transporter.log.filesystem import RealFileSystem, faults_of
+from transporter.log.filesystem import RealFileSystem, translate_os_errors
 from transporter.log.format import MAX_OFFSET
-from transporter.log.index import blocks, nearest
+from transporter.log.index import block_starts, nearest_byte
 from transporter.log.open_segments import open_segments
-from transporter.log.segment import Misplaced, SegmentEnd, segment_bases, segment_name
+from transporter.log.segment import MisplacedSegment, SegmentEnd, segment_bases, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     from transporter.log.format import FrameHeader, Source
     from transporter.log.segment import Segment
 
-LOOKS: Final = 1000
+MAX_LISTINGS: Final = 1000
 """Most times in a row that segments may vanish between being listed and being opened."""
 
 
-class Located(NamedTuple):
+class LocatedFrame(NamedTuple):
     """A frame and its segment, which stays open with it.
 
-    ``own`` is true if this run of the engine wrote the frame.
+    ``trusted`` is true if this run of the engine wrote the frame.
     """
 
     segment: Segment
     frame: FrameHeader
-    own: bool = False
+    trusted: bool = False
 
     def entries(self) -> pa.RecordBatch:
         """Return the frame's entries, verified."""
-        with faults_of(self.segment.path, reading=True):
-            return self.segment.entries(self.frame, own=self.own)
+        with translate_os_errors(self.segment.path, reading=True):
+            return self.segment.entries(self.frame, trusted=self.trusted)
 
-    def within(self, first: int, last: int) -> pa.RecordBatch:
+    def entries_within(self, first: int, last: int) -> pa.RecordBatch:
         """Return the frame's entries from *first* to *last*, verified."""
         return clip_entries(self.entries(), self.frame, first, last)
 
     def source(self) -> Source | None:
         """Return the reader of the frame, with its position."""
-        with faults_of(self.segment.path, reading=True):
+        with translate_os_errors(self.segment.path, reading=True):
             return self.segment.source(self.frame)
 
 
@@ -81,7 +81,7 @@ class Append(NamedTuple):
     entries: int
     logged_at: int
 
-    def cut(self, through: int) -> tuple[Append, Append]:
+    def split(self, through: int) -> tuple[Append, Append]:
         """Return the part up to *through*, and the rest; there is no gap within."""
         rest = min(self.entries, self.last - through)
         return self._replace(last=through, entries=self.entries - rest), self._replace(entries=rest)
@@ -114,18 +114,18 @@ class LogReader:
     """
 
     def __init__(
-        self, directory: Path, files: FileSystem | None = None, own: int | None = None
+        self, directory: Path, files: FileSystem | None = None, trusted_from: int | None = None
     ) -> None:
         """Open nothing yet. Segments are opened when they are needed.
 
-        Offsets from *own* on were written by this run of the engine, and are trusted once their
-        checksum matches. ``None`` means that there are none.
+        Offsets from *trusted_from* on were written by this run of the engine, and are trusted once
+        their checksum matches. ``None`` means that there are none.
         """
         self.directory = directory
         self.files = files or RealFileSystem()
-        self._own = MAX_OFFSET if own is None else own
+        self._trusted_from = MAX_OFFSET if trusted_from is None else trusted_from
         self._bases: list[int] = []
-        self._segments, self._joined = open_segments(self.files), False
+        self._segments, self._registered = open_segments(self.files), False
         self._paths: dict[int, Path] = {}
         self._gaps: dict[int, Gap] = {}
         self._ends: dict[int, int] = {}
@@ -140,11 +140,11 @@ class LogReader:
 
     def close(self) -> None:
         """Leave the shared open segments."""
-        if self._joined:
-            self._joined = False
-            self._segments.leave()
+        if self._registered:
+            self._registered = False
+            self._segments.remove_user()
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Discard all cached state of the directory, because its files may have been replaced."""
         self._segments.clear()
         self._bases, self._lost, self._cursor = [], [], None
@@ -153,25 +153,25 @@ class LogReader:
 
     def first_offset(self) -> int:
         """Return the oldest offset that the log still holds."""
-        with faults_of(self.directory, reading=True):
+        with translate_os_errors(self.directory, reading=True):
             self._refresh()
         return self._bases[0] if self._bases else 0
 
     def lost_gap(self, first: int, last: int) -> Gap | None:
         """Return the first gap in *first* to *last* whose entries a repair could not save."""
         if not self._bases:
-            with faults_of(self.directory, reading=True):
+            with translate_os_errors(self.directory, reading=True):
                 self._refresh()
         overlapping = (gap for gap in self._lost if gap.first <= last and gap.last >= first)
         return next(overlapping, None)
 
     def count_dropped(
-        self, first: int, last: int, seen: Callable[[int], object] = lambda _: None
+        self, first: int, last: int, progress: Callable[[int], object] = lambda _: None
     ) -> int:
         """Count the entries from *first* to *last* that compaction has dropped.
 
         Offsets that a frame header covers without an entry were dropped. Not counted are entries
-        that retention has removed, and those behind damage in their segment. *seen* is called
+        that retention has removed, and those behind damage in their segment. *progress* is called
         with each offset up to which frames were examined, and may raise.
 
         Raises:
@@ -179,49 +179,49 @@ class LogReader:
             EnvironmentFault: the disk cannot be read.
 
         """
-        with faults_of(self.directory, reading=True):
+        with translate_os_errors(self.directory, reading=True):
             if not self._bases:
                 self._refresh()
             covered = [
                 base for base in self._bases if base <= last and self._last_of(base) >= first
             ]
-            return sum(self._count_dropped_in(base, first, last, seen) for base in covered)
+            return sum(self._count_dropped_in(base, first, last, progress) for base in covered)
 
     def _count_dropped_in(
-        self, base: int, first: int, last: int, seen: Callable[[int], object]
+        self, base: int, first: int, last: int, progress: Callable[[int], object]
     ) -> int:
         if (segment := self._segment_at(base)) is None:
             return 0
-        total, last = 0, min(last, self._last_of(base), self._last_moved(segment))
-        for frame in segment.frames(self._start(segment, max(first, base))):
+        total, last = 0, min(last, self._last_of(base), self._last_moved_offset(segment))
+        for frame in segment.frames(self._start_byte(segment, max(first, base))):
             if frame.first > last:
                 break
-            seen(frame.last)
+            progress(frame.last)
             begin, end = max(first, frame.first), min(last, frame.last)
             held = frame.count
             if begin > end or held > frame.last - frame.first:
                 continue
             if (begin, end) != (frame.first, frame.last):
-                held = Located(segment, frame).within(begin, end).num_rows
+                held = LocatedFrame(segment, frame).entries_within(begin, end).num_rows
             total += end - begin + 1 - held
         return total
 
-    def _last_moved(self, segment: Segment) -> int:
+    def _last_moved_offset(self, segment: Segment) -> int:
         """Return the last offset of *segment* whose frame compaction may have written.
 
         Such a frame proves no offset of its own segment durable. A frame that proves one was
         appended here, and so were all others that no recovery or repair has moved here before.
         """
         base, following = segment.header.base, segment.header.next_offset
-        frame = segment.frame_at(self._start(segment, MAX_OFFSET))
+        frame = segment.frame_at(self._start_byte(segment, MAX_OFFSET))
         return following - 1 if frame is not None and frame.durable >= base else MAX_OFFSET
 
-    def logged_by(self, offset: int) -> str | None:
+    def reader_of(self, offset: int) -> str | None:
         """Return the reader of *offset*, if its frame names one. Raises as :meth:`frames` does."""
         source = next(self.frames(offset, offset)).source()
         return source.reader if source is not None else None
 
-    def frames(self, first: int, last: int) -> Iterator[Located]:
+    def frames(self, first: int, last: int) -> Iterator[LocatedFrame]:
         """Yield the frames that hold the offsets *first* to *last*, in order.
 
         *last* must be durable, and nothing beyond it is read.
@@ -232,7 +232,7 @@ class LogReader:
             EnvironmentFault: the disk cannot be read.
 
         """
-        with faults_of(self.directory, reading=True):
+        with translate_os_errors(self.directory, reading=True):
             wanted = first
             while wanted <= last:
                 base = self._base_of(wanted)
@@ -242,14 +242,14 @@ class LogReader:
                     yield found
                     wanted = found.frame.last + 1
                 if wanted <= last:
-                    wanted = self._beyond(base, wanted)
+                    wanted = self._next_readable(base, wanted)
 
     def read(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the entries from *first* to *last*, one batch per frame. See :meth:`frames`."""
         for found in self.frames(first, last):
-            yield found.within(first, last)
+            yield found.entries_within(first, last)
 
-    def bound(
+    def slice_end(
         self, first: int, last: int, rows: int, size: int, appends: list[Append] | None = None
     ) -> int:
         """Return the last offset of a slice from *first* of at most *rows* and about *size* bytes.
@@ -277,12 +277,12 @@ class LogReader:
             reached, count = end, count + held
         return last
 
-    def backwards(
-        self, last: int, passes: Callable[[Located], bool] | None = None
-    ) -> Iterator[Located]:
+    def frames_backwards(
+        self, last: int, skip_block: Callable[[LocatedFrame], bool] | None = None
+    ) -> Iterator[LocatedFrame]:
         """Yield the frames up to *last*, newest first.
 
-        *passes* is called with the first frame of each block of about 1 MiB, newest first, and
+        *skip_block* is called with the first frame of each block of about 1 MiB, newest first, and
         returns whether to skip the block. An exception that it raises ends the walk.
 
         Raises:
@@ -290,10 +290,12 @@ class LogReader:
             EnvironmentFault: the disk cannot be read.
 
         """
-        with faults_of(self.directory, reading=True):
-            yield from self._backwards(last, passes)
+        with translate_os_errors(self.directory, reading=True):
+            yield from self._frames_backwards(last, skip_block)
 
-    def _backwards(self, last: int, passes: Callable[[Located], bool] | None) -> Iterator[Located]:
+    def _frames_backwards(
+        self, last: int, skip_block: Callable[[LocatedFrame], bool] | None
+    ) -> Iterator[LocatedFrame]:
         self._refresh()
         for base in reversed([base for base in self._bases if base <= last]):
             if (segment := self._segment_at(base)) is None:
@@ -303,28 +305,28 @@ class LogReader:
             ends: list[int | None] = [*starts[1:], None]
             limit = min(last, self._last_of(base))
             for start, end in zip(reversed(starts), reversed(ends), strict=True):
-                first = next(segment.frames(start), None) if passes else None
-                if first is None or not passes or not passes(Located(segment, first)):
-                    yield from reversed(list(_block(segment, start, end, limit)))
+                first = next(segment.frames(start), None) if skip_block else None
+                if first is None or not skip_block or not skip_block(LocatedFrame(segment, first)):
+                    yield from reversed(list(_block_frames(segment, start, end, limit)))
 
     def _blocks_of(self, segment: Segment) -> list[int]:
-        return self._segments.making_room(lambda: blocks(self.files, segment))
+        return self._segments.call_with_retry(lambda: block_starts(self.files, segment))
 
-    def _frames_of(self, segment: Segment, first: int, last: int) -> Iterator[Located]:
-        for frame in segment.frames(self._start(segment, first)):
+    def _frames_of(self, segment: Segment, first: int, last: int) -> Iterator[LocatedFrame]:
+        for frame in segment.frames(self._start_byte(segment, first)):
             if frame.first > last:
                 return
             if frame.last >= first:
-                yield Located(segment, frame, frame.first >= self._own)
+                yield LocatedFrame(segment, frame, frame.first >= self._trusted_from)
             self._cursor = _Cursor(segment.header.segment_id, frame.end, frame.last + 1)
             if frame.last >= last:
                 return
 
-    def _start(self, segment: Segment, offset: int) -> int:
+    def _start_byte(self, segment: Segment, offset: int) -> int:
         cursor = self._cursor
         if cursor and (cursor.segment_id, cursor.offset) == (segment.header.segment_id, offset):
             return cursor.byte
-        return self._segments.making_room(lambda: nearest(self.files, segment, offset))
+        return self._segments.call_with_retry(lambda: nearest_byte(self.files, segment, offset))
 
     def _base_of(self, offset: int) -> int:
         if not self._bases or offset > self._last_of(self._bases[-1]):
@@ -340,9 +342,9 @@ class LogReader:
 
     def _segment_at(self, base: int) -> Segment | None:
         """Return the segment at *base*. If it was removed, list again and return ``None``."""
-        if not self._joined:
-            self._joined = True
-            self._segments.join()
+        if not self._registered:
+            self._registered = True
+            self._segments.add_user()
         try:
             return self._segments.get(self._path(base))
         except FileNotFoundError:
@@ -354,7 +356,7 @@ class LogReader:
         """Return the last offset that this segment is known to cover."""
         return self._ends.get(base, (1 << 63) - 1)
 
-    def _beyond(self, base: int, missing: int) -> int:
+    def _next_readable(self, base: int, missing: int) -> int:
         """Return the next offset to read if the segment at *base* has no frame for *missing*.
 
         Only offsets of frames that recovery cut may be missing. Then the next frame begins behind
@@ -367,18 +369,18 @@ class LogReader:
             return missing
         if missing > self._last_of(base):
             return max(missing, self._bases[bisect_right(self._bases, base)])
-        byte = self._start(segment, missing)
+        byte = self._start_byte(segment, missing)
         for frame in segment.frames(byte):
             if frame.last >= missing:
                 # It holds *missing* if a recovery has replaced the file that was open.
                 return max(missing, frame.first)
             byte = frame.end
-        raise _missing(segment, byte, missing)
+        raise _missing_frame(segment, byte, missing)
 
     def _refresh(self) -> None:
         self._segments.sweep()
         # Segments may be removed between being listed and being opened: list them again.
-        if not any(self._list_segments() for _ in range(LOOKS)):
+        if not any(self._list_segments() for _ in range(MAX_LISTINGS)):
             raise EnvironmentFault(
                 f"{self.directory}: its segments are listed, but cannot be opened; look at the "
                 "names and the file system of this directory"
@@ -391,7 +393,7 @@ class LogReader:
         """List the segments. Return false if one of them no longer exists."""
         gaps = {}
         try:
-            for base in self._segments.making_room(
+            for base in self._segments.call_with_retry(
                 lambda: segment_bases(self.files, self.directory)
             ):
                 gap = self._gaps.get(base) or self._gap_before(base)
@@ -406,9 +408,9 @@ class LogReader:
     def _gap_before(self, base: int) -> Gap | None:
         """Return the gap that the segment at *base* declares, or ``None`` if it is misplaced."""
         try:
-            with closing(self._segments.open_once(self._path(base))) as segment:
+            with closing(self._segments.open_uncached(self._path(base))) as segment:
                 header = segment.header
-        except Misplaced:
+        except MisplacedSegment:
             # The engine names it at its next start.
             return None
         return Gap(header.previous + 1, base - 1, lost=header.lost)
@@ -420,16 +422,18 @@ class LogReader:
         return path
 
 
-def _block(segment: Segment, start: int, end: int | None, last: int) -> Iterator[Located]:
+def _block_frames(
+    segment: Segment, start: int, end: int | None, last: int
+) -> Iterator[LocatedFrame]:
     byte, covered = start, -1
     for frame in segment.frames(start):
         if frame.first > last or (end is not None and frame.byte >= end):
             return
-        yield Located(segment, frame)
+        yield LocatedFrame(segment, frame)
         byte, covered = frame.end, frame.last
     if covered < last and byte != end and segment.stop_at(byte).end is SegmentEnd.BAD:
-        raise _missing(segment, byte, max(covered + 1, segment.header.base))
+        raise _missing_frame(segment, byte, max(covered + 1, segment.header.base))
 
 
-def _missing(segment: Segment, byte: int, offset: int) -> Corrupt:
+def _missing_frame(segment: Segment, byte: int, offset: int) -> Corrupt:
     return Corrupt("no valid frame where one was written", str(segment.path), byte, offset)

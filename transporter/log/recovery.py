@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from transporter.errors import Corrupt
 from transporter.log import format as layout
 from transporter.log.filesystem import open_file
-from transporter.log.index import nearest
+from transporter.log.index import nearest_byte
 from transporter.log.segment import Segment, SegmentEnd, Stop, write_segment
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Walk:
     positions: dict[str, str]
     stop: Stop
 
-    def last(self, segment: Segment) -> int:
+    def last_offset(self, segment: Segment) -> int:
         """Return the last offset that the walk found, or the one before the segment."""
         return self.frames[-1].last if self.frames else segment.header.base - 1
 
@@ -87,18 +87,18 @@ def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | 
         # The index led beyond unproved frames, or right behind the floor. The frame that holds
         # the floor must exist before the frames behind it are moved.
         walk, cut = _frames_and_cut(segment, _walk(files, segment, floor))
-    if walk.last(segment) < floor:
+    if walk.last_offset(segment) < floor:
         raise Corrupt(
-            f"the log ends at offset {walk.last(segment)}, but offset {floor} was proved durable; "
-            "restore the file, or see 'transporter log repair'",
+            f"the log ends at offset {walk.last_offset(segment)}, but offset {floor} was proved "
+            "durable; restore the file, or see 'transporter log repair'",
             str(segment.path),
             walk.stop.byte,
-            walk.last(segment) + 1,
+            walk.last_offset(segment) + 1,
         )
-    return _above(files, segment, floor, walk, cut, clean)
+    return _survey_above(files, segment, floor, walk, cut, clean)
 
 
-def proved_by(files: FileSystem, segment: Segment, proved: int) -> int:
+def proved_floor(files: FileSystem, segment: Segment, proved: int) -> int:
     """Return the floor from *segment*, the log's last, and *proved*, even if it is damaged."""
     walk, cut = _frames_and_cut(segment, walk_tail(files, segment))
     floor = _highest_proof(segment, proved, walk, cut)
@@ -123,7 +123,7 @@ def walk_tail(files: FileSystem, segment: Segment) -> Walk:
     return _walk(files, segment, _LAST)
 
 
-def last_covered(files: FileSystem, segment: Segment) -> int | None:
+def last_covered_offset(files: FileSystem, segment: Segment) -> int | None:
     """Return the last offset that *segment* holds, by its trailer or else by its frames.
 
     ``None`` if damage ends the frames. The route that needs them will find it.
@@ -132,12 +132,12 @@ def last_covered(files: FileSystem, segment: Segment) -> int | None:
     if trailer is not None:
         return trailer.last
     walk = walk_tail(files, segment)
-    return None if walk.stop.end is SegmentEnd.BAD else walk.last(segment)
+    return None if walk.stop.end is SegmentEnd.BAD else walk.last_offset(segment)
 
 
 def _walk(files: FileSystem, segment: Segment, offset: int) -> Walk:
     """Walk from the nearest index entry below *offset* to the end of the frames."""
-    start = nearest(files, segment, offset)
+    start = nearest_byte(files, segment, offset)
     frames: list[layout.FrameHeader] = []
     positions = dict(segment.header.positions)
     expected, byte = segment.header.base, start
@@ -170,7 +170,7 @@ def _advance(positions: dict[str, str], source: layout.Source | None) -> None:
         positions[source.reader] = source.position
 
 
-def _above(
+def _survey_above(
     files: FileSystem,
     segment: Segment,
     floor: int,
@@ -180,9 +180,9 @@ def _above(
 ) -> TailSurvey:
     floor = next((f.last for f in walk.frames if f.first <= floor <= f.last), floor)
     above = [frame for frame in walk.frames if frame.first > floor]
-    whole = _whole(segment, above)
+    whole = _intact_frames(segment, above)
     lost = [*above[len(whole) :], *cut]
-    ends = [walk.last(segment), floor, *(frame.last for frame in lost)]
+    ends = [walk.last_offset(segment), floor, *(frame.last for frame in lost)]
     is_clean = (
         clean is not None
         and clean.file == segment.path.name
@@ -207,11 +207,13 @@ def _byte_behind(walk: Walk, floor: int) -> int:
     return next(behind, walk.stop.byte)
 
 
-def _whole(segment: Segment, frames: Iterable[layout.FrameHeader]) -> list[layout.FrameHeader]:
+def _intact_frames(
+    segment: Segment, frames: Iterable[layout.FrameHeader]
+) -> list[layout.FrameHeader]:
     """Return the frames before the first one whose bytes do not match their checksums."""
     whole = []
     for frame in frames:
-        if not segment.intact(frame):
+        if not segment.is_intact(frame):
             break
         whole.append(frame)
     return whole
@@ -236,7 +238,7 @@ def _positions_at(files: FileSystem, segment: Segment, walk: Walk, floor: int) -
 def copy_tail(
     files: FileSystem,
     segment: Segment,
-    found: TailSurvey,
+    findings: TailSurvey,
     *,
     segment_id: int,
     epoch: int,
@@ -248,24 +250,26 @@ def copy_tail(
     has the same base, so the rename replaces that file. Otherwise the copied frames are cut
     from the old file, and its remaining bytes behind the floor are never read again.
     """
-    old, base = segment.header, found.floor + 1
+    old, base = segment.header, findings.floor + 1
     header = layout.SegmentHeader(
         log_id=old.log_id,
         segment_id=segment_id,
         base=base,
-        previous=old.previous if base == old.base else found.floor,
-        next_offset=max(found.next_offset, base),
+        previous=old.previous if base == old.base else findings.floor,
+        next_offset=max(findings.next_offset, base),
         epoch=epoch,
         created_at=created_at,
-        positions=found.positions,
+        positions=findings.positions,
         lost=old.lost and base == old.base,
     )
-    if found.stop.end is SegmentEnd.CLEAN:
+    if findings.stop.end is SegmentEnd.CLEAN:
         # Cut preallocated zeros, because the copy may need their room.
-        _truncate(files, segment, found.stop.byte)
-    path = write_segment(files, segment.path.parent, header, _moved_frames(segment, found, header))
+        _truncate(files, segment, findings.stop.byte)
+    path = write_segment(
+        files, segment.path.parent, header, _moved_frames(segment, findings, header)
+    )
     if path != segment.path:
-        _truncate(files, segment, found.tail_byte)
+        _truncate(files, segment, findings.tail_byte)
     return path
 
 
@@ -275,17 +279,17 @@ def _truncate(files: FileSystem, segment: Segment, byte: int) -> None:
 
 
 def _moved_frames(
-    segment: Segment, found: TailSurvey, header: layout.SegmentHeader
+    segment: Segment, findings: TailSurvey, header: layout.SegmentHeader
 ) -> Iterator[bytes]:
     place = len(header.encode())
-    for frame in found.tail:
-        extension, payload = segment.raw(frame)
+    for frame in findings.tail:
+        extension, payload = segment.read_raw(frame)
         moved = replace(
             frame,
             segment_id=header.segment_id,
             byte=place,
             # Only the proof of the old file counts: this copy is not durable yet.
-            durable=min(frame.durable, found.floor),
+            durable=min(frame.durable, findings.floor),
         )
         yield layout.encode_frame(moved, extension, payload)
         place = moved.end

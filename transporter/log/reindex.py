@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import Corrupt
-from transporter.log.index import IndexWriter, index_path, nearest
+from transporter.log.index import IndexWriter, index_path, nearest_byte
 from transporter.log.retention_gate import RetentionGate
 from transporter.log.segment import Segment, segment_bases, segment_name
 
@@ -45,26 +45,26 @@ def reindex(
         path = directory / segment_name(base)
         with suppress(OSError, Corrupt):
             try:
-                entries += _complete(files, path, progress)
+                entries += _complete_index(files, path, progress)
             finally:
                 _remove_orphan(files, path, base, gate)
     return entries
 
 
-def _complete(files: FileSystem, path: Path, progress: Callable[[int], None]) -> int:
+def _complete_index(files: FileSystem, path: Path, progress: Callable[[int], None]) -> int:
     entries = 0
     walked = _PAGE
     with (
         closing(Segment(files, path)) as segment,
         closing(IndexWriter(files, segment)) as index,
     ):
-        for frame in segment.frames(nearest(files, segment, _END)):
+        for frame in segment.frames(nearest_byte(files, segment, _END)):
             walked += min(frame.end - frame.byte, _PAGE)
             if walked >= _STEP:
                 progress(walked)
                 walked = 0
-            if index.due(frame.byte) and _has_checkpoint(segment, frame):
-                index.note(frame)
+            if index.is_due(frame.byte) and _has_checkpoint(segment, frame):
+                index.add(frame)
                 entries += 1
     progress(walked)
     return entries
@@ -73,7 +73,7 @@ def _complete(files: FileSystem, path: Path, progress: Callable[[int], None]) ->
 def _remove_orphan(files: FileSystem, path: Path, base: int, gate: RetentionGate) -> None:
     """Remove the index of a segment that retention has removed during the walk."""
     with gate:
-        if base <= gate.removed:
+        if base <= gate.removed_through:
             files.remove(index_path(path))
 
 

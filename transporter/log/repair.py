@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.filesystem import File, FileSystem
-    from transporter.log.verify import Examination, Examined
+    from transporter.log.verify import Examination, ExaminedSegment
 
 QUARANTINE: Final = "quarantine"
 _BLOCK: Final = 1 << 20
@@ -60,18 +60,18 @@ class Quarantine:
         self.kept: list[str] = []
         self._files, self._directory = files, directory
 
-    def keep(self, path: Path) -> None:
+    def keep_copy(self, path: Path) -> None:
         """Copy *path* here, durably on return. A missing file needs no copy."""
         name = "-".join(path.relative_to(self._directory).parts)
         if name in self.kept:
             return
         with suppress(FileNotFoundError), open_file(self._files, path) as file:
             make_directory(self._files, self.folder)
-            replace_durably(self._files, self.folder / name, _blocks(file))
+            replace_durably(self._files, self.folder / name, _read_blocks(file))
             self.kept.append(name)
 
 
-def _blocks(file: File) -> Iterator[bytes]:
+def _read_blocks(file: File) -> Iterator[bytes]:
     return (file.pread(_BLOCK, byte) for byte in range(0, file.size(), _BLOCK))
 
 
@@ -85,13 +85,13 @@ def log_id_of(files: FileSystem, directory: Path) -> str:
     with suppress(Corrupt):
         if (meta := read_meta(files, directory)) is not None:
             return meta.log_id
-    ids = Counter(header.log_id for header in _headers(files, directory))
+    ids = Counter(header.log_id for header in _read_headers(files, directory))
     if not ids:
         raise Corrupt("neither meta nor any segment header can be read", str(directory))
     return str(uuid.UUID(bytes=ids.most_common(1)[0][0]))
 
 
-def _headers(files: FileSystem, directory: Path) -> Iterator[layout.SegmentHeader]:
+def _read_headers(files: FileSystem, directory: Path) -> Iterator[layout.SegmentHeader]:
     for base in segment_bases(files, directory):
         with (
             suppress(Corrupt),
@@ -100,13 +100,13 @@ def _headers(files: FileSystem, directory: Path) -> Iterator[layout.SegmentHeade
             yield segment.header
 
 
-def mend_meta(files: FileSystem, directory: Path, quarantine: Quarantine) -> Meta:
+def repair_meta(files: FileSystem, directory: Path, quarantine: Quarantine) -> Meta:
     """Return the log's meta, made again from its segments if it is damaged or missing."""
     with suppress(Corrupt):
         if (meta := read_meta(files, directory)) is not None:
             return meta
-    quarantine.keep(directory / META)
-    epochs = [header.epoch for header in _headers(files, directory)]
+    quarantine.keep_copy(directory / META)
+    epochs = [header.epoch for header in _read_headers(files, directory)]
     with suppress(Corrupt, IndexError):
         last = directory / segment_name(segment_bases(files, directory)[-1])
         with closing(Segment(files, last)) as segment:
@@ -116,31 +116,31 @@ def mend_meta(files: FileSystem, directory: Path, quarantine: Quarantine) -> Met
     return meta
 
 
-def mend_segments(
-    files: FileSystem, directory: Path, found: Examination, quarantine: Quarantine
+def repair_segments(
+    files: FileSystem, directory: Path, examination: Examination, quarantine: Quarantine
 ) -> None:
     """Repair every segment. The log's lock must be held.
 
     Args:
         files: the file system of the log.
         directory: the log's directory.
-        found: the result of an examination under this lock.
+        examination: the result of an examination under this lock.
         quarantine: keeps copies of the changed files.
 
     """
-    meta = mend_meta(files, directory, quarantine)
-    for damage in found.damages:
-        quarantine.keep(directory / damage.file.rpartition("/")[2])
-    for damage in found.useless:
+    meta = repair_meta(files, directory, quarantine)
+    for damage in examination.damages:
+        quarantine.keep_copy(directory / damage.file.rpartition("/")[2])
+    for damage in examination.unusable:
         _remove(files, directory / damage.file.rpartition("/")[2])
-    if not found.segments:
-        _write_empty(files, directory, meta, found.floor)
-    befores = [None, *found.segments]
-    for before, part in reversed(list(zip(befores, found.segments, strict=False))):
+    if not examination.segments:
+        _write_empty(files, directory, meta, examination.floor)
+    befores = [None, *examination.segments]
+    for before, part in reversed(list(zip(befores, examination.segments, strict=False))):
         if part.damages:
-            quarantine.keep(part.path)
-            _Mending(files, part, before, meta.epoch, found.floor).mend(
-                is_last=part is found.segments[-1]
+            quarantine.keep_copy(part.path)
+            _SegmentRepair(files, part, before, meta.epoch, examination.floor).run(
+                is_last=part is examination.segments[-1]
             )
     for damage in replaced_segments(files, directory, meta.log_id):
         _remove(files, directory / damage.file.rpartition("/")[2])
@@ -178,11 +178,16 @@ class _Piece:
     stop: int
 
 
-class _Mending:
+class _SegmentRepair:
     """The repair of one examined segment."""
 
     def __init__(
-        self, files: FileSystem, part: Examined, before: Examined | None, epoch: int, floor: int
+        self,
+        files: FileSystem,
+        part: ExaminedSegment,
+        before: ExaminedSegment | None,
+        epoch: int,
+        floor: int,
     ) -> None:
         """Prepare the repair of *part*, which follows *before*."""
         self._files, self._part, self._before = files, part, before
@@ -191,10 +196,10 @@ class _Mending:
         self._leading = [damage for damage in part.damages if damage.first <= base]
         self._inner = part.damages[len(self._leading) :]
 
-    def mend(self, *, is_last: bool) -> None:
+    def run(self, *, is_last: bool) -> None:
         """Write a segment for each intact part, then cut the old one behind its first part."""
         with closing(self._part.open(self._files)) as segment:
-            pieces = [*self._first(segment), *self._others()]
+            pieces = [*self._first_piece(segment), *self._inner_pieces()]
             ends = [after.previous for _, after in pairwise(pieces)]
             end = _NO_END if is_last else self._part.end
             for piece, stop in reversed(list(zip(pieces, [*ends, end], strict=True))):
@@ -202,7 +207,7 @@ class _Mending:
         if not self._leading:
             self._truncate(self._inner[0].byte)
 
-    def _first(self, segment: Segment) -> Iterator[_Piece]:
+    def _first_piece(self, segment: Segment) -> Iterator[_Piece]:
         """Yield the replacement of the segment itself, if damage reaches its beginning."""
         if not self._leading:
             return
@@ -211,15 +216,15 @@ class _Mending:
         yield _Piece(
             base=max(old.base, *(damage.last + 1 for damage in leading)),
             previous=min(old.previous, *(damage.first - 1 for damage in leading)),
-            lost=old.lost or not all(damage.empty for damage in leading),
+            lost=old.lost or not all(damage.is_empty for damage in leading),
             resume=own[-1].resume if own else segment.first_byte,
             stop=_NO_END,
         )
 
-    def _others(self) -> Iterator[_Piece]:
+    def _inner_pieces(self) -> Iterator[_Piece]:
         for damage in self._inner:
             base, previous = damage.last + 1, damage.first - 1
-            yield _Piece(base, previous, not damage.empty, damage.resume, _NO_END)
+            yield _Piece(base, previous, not damage.is_empty, damage.resume, _NO_END)
 
     def _write(self, segment: Segment, piece: _Piece, *, is_last: bool) -> None:
         old = self._part.header
@@ -244,7 +249,7 @@ class _Mending:
     def _positions_at(self, segment: Segment, byte: int | None) -> dict[str, str]:
         """Return the readers' newest positions before *byte*, as far as they can be read."""
         positions = dict(segment.header.positions)
-        if self._part.salvaged and self._before is not None:
+        if self._part.is_salvaged and self._before is not None:
             with closing(self._before.open(self._files)) as before:
                 positions = walk_tail(self._files, before).positions
         end = segment.size() if byte is None else byte
@@ -268,7 +273,7 @@ def _moved_frames(segment: Segment, piece: _Piece, header: layout.SegmentHeader)
     place, expected = len(header.encode()), piece.base
     allowed = max(segment.header.next_offset, piece.base)
     for frame in segment.frames(piece.resume):
-        extension, payload = segment.raw(frame)
+        extension, payload = segment.read_raw(frame)
         torn = frame.first > max(expected, allowed) or crc32c(payload) != frame.payload_crc
         if frame.first > piece.stop or torn:
             return

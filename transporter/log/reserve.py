@@ -30,30 +30,30 @@ class Reserve:
     """The reserve of an open log, which grows with the groups that are written."""
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
-        """Start with the reserve that :func:`keep_reserve` has made."""
+        """Start with the reserve that :func:`ensure_reserve` has made."""
         self._files, self._path = files, directory / RESERVE
         self._bytes = 0
         with suppress(FileNotFoundError), open_file(files, self._path) as file:
             self._bytes = file.size()
 
     @property
-    def covers(self) -> int:
+    def covered_bytes(self) -> int:
         """The largest size of a group such that recovery finds room for two of them.
 
         If there was no room for the least reserve, the result is the same as with it.
         """
-        return max(self._bytes, _least()) * GROUP_BYTES // RESERVE_BYTES
+        return max(self._bytes, _least_size()) * GROUP_BYTES // RESERVE_BYTES
 
-    def grow(self, group: int) -> None:
-        """Grow the reserve to fit two groups of *group* bytes, up to its maximum size.
+    def grow(self, group_bytes: int) -> None:
+        """Grow the reserve to fit two groups of *group_bytes* bytes, up to its maximum size.
 
         Raises:
             OSError: there is no room. The reserve is as large as before.
 
         """
-        while self.covers < min(group, GROUP_BYTES):
+        while self.covered_bytes < min(group_bytes, GROUP_BYTES):
             sizes = (RESERVE_BYTES >> halvings for halvings in _HALVINGS)
-            self._allocate(next(size for size in sizes if size > max(self._bytes, _least())))
+            self._allocate(next(size for size in sizes if size > max(self._bytes, _least_size())))
 
     def _allocate(self, size: int) -> None:
         with open_file(self._files, self._path, write=True, create=True) as file:
@@ -66,13 +66,13 @@ class Reserve:
         self._bytes = size
 
 
-def keep_reserve(files: FileSystem, directory: Path) -> None:
+def ensure_reserve(files: FileSystem, directory: Path) -> None:
     """Make the reserve if it is missing. If there is no room, the next start tries again."""
     path = directory / RESERVE
     try:
         with open_file(files, path, write=True, create=True) as file:
-            if file.size() < _least():
-                file.allocate(0, _least())
+            if file.size() < _least_size():
+                file.allocate(0, _least_size())
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
@@ -85,5 +85,5 @@ def free_reserve(files: FileSystem, directory: Path) -> None:
         files.remove(directory / RESERVE)
 
 
-def _least() -> int:
+def _least_size() -> int:
     return RESERVE_BYTES >> _HALVINGS[0]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from transporter.log.filesystem import RealFileSystem, faults_of, sync_directory
+from transporter.log.filesystem import RealFileSystem, sync_directory, translate_os_errors
 from transporter.log.index import index_path
 from transporter.log.inspection import segments_size
 from transporter.log.open_segments import drop_open_segment
 from transporter.log.retention_gate import RetentionGate
-from transporter.log.sealed_segments import each_sealed
+from transporter.log.sealed_segments import iter_sealed
 from transporter.log.wall_times import WallTimes
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
-    from transporter.log.sealed_segments import Sealed
+    from transporter.log.sealed_segments import SealedSegment
 
 _SECOND: Final = 1_000_000
 
@@ -32,7 +32,7 @@ class RetentionSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedSegment:
     """A removed segment: its file name, the last offset that it covered, its bytes."""
 
     name: str
@@ -40,7 +40,7 @@ class Removed:
     size: int
 
 
-def retain(
+def apply_retention(
     directory: Path,
     files: FileSystem | None = None,
     *,
@@ -49,7 +49,7 @@ def retain(
     now: int,
     size: int | None = None,
     gate: RetentionGate | None = None,
-) -> Iterator[Removed]:
+) -> Iterator[RemovedSegment]:
     """Remove what exceeds *settings* from the log in *directory*, yielding each removed segment.
 
     The last segment stays, and so does every segment that the *watermark* still protects
@@ -71,23 +71,23 @@ def retain(
         LogPoisoned: a sync failed (Invariant 13).
 
     """
-    files, holds = files or RealFileSystem(), _Holds(watermark, gate or RetentionGate())
-    with faults_of(directory):
+    files, holds = files or RealFileSystem(), _HoldCache(watermark, gate or RetentionGate())
+    with translate_os_errors(directory):
         size = segments_size(directory, files) if size is None else size
         times = WallTimes(files, directory, now)
-        for each in each_sealed(files, directory):
+        for each in iter_sealed(files, directory):
             if not _exceeds(size, each, settings, times):
                 return
             with holds.gate:
-                if holds.need(each.end):
+                if holds.is_needed(each.end):
                     return
-                _remove(files, directory, each)
-                holds.gate.removed = each.end
+                _remove_segment(files, directory, each)
+                holds.gate.removed_through = each.end
             size -= each.size
-            yield Removed(each.path.name, each.end, each.size)
+            yield RemovedSegment(each.path.name, each.end, each.size)
 
 
-class _Holds:
+class _HoldCache:
     """Cache of the last offset that is not needed, looked up only when necessary.
 
     A look-up costs a sync of each offset log, and many segments may be removed at once.
@@ -95,17 +95,17 @@ class _Holds:
 
     def __init__(self, watermark: Callable[[], int], gate: RetentionGate) -> None:
         self._watermark, self.gate = watermark, gate
-        self._through, self._registered = -1, gate.registered
+        self._through, self._registered = -1, gate.hold_count
 
-    def need(self, end: int) -> bool:
+    def is_needed(self, end: int) -> bool:
         """Return whether any offset up to *end* is needed. To be called inside the gate."""
-        if end > self._through or self._registered != self.gate.registered:
-            self._registered = self.gate.registered
+        if end > self._through or self._registered != self.gate.hold_count:
+            self._registered = self.gate.hold_count
             self._through = self._watermark()
         return end > self._through
 
 
-def excess(
+def last_excess_offset(
     directory: Path,
     size: int,
     limit: int,
@@ -119,22 +119,24 @@ def excess(
     """
     files = files or RealFileSystem()
     end = None
-    with faults_of(directory):
-        for each in each_sealed(files, directory):
+    with translate_os_errors(directory):
+        for each in iter_sealed(files, directory):
             if size <= limit or each.end > through:
                 break
             end, size = each.end, size - each.size
     return end
 
 
-def _exceeds(size: int, oldest: Sealed, settings: RetentionSettings, times: WallTimes) -> bool:
+def _exceeds(
+    size: int, oldest: SealedSegment, settings: RetentionSettings, times: WallTimes
+) -> bool:
     if settings.bytes is not None and size > settings.bytes:
         return True
     # Computed only if it counts, because it may have to read later headers.
     return settings.age is not None and times.age(oldest) > round(settings.age * _SECOND)
 
 
-def _remove(files: FileSystem, directory: Path, segment: Sealed) -> None:
+def _remove_segment(files: FileSystem, directory: Path, segment: SealedSegment) -> None:
     # The index first: without its segment it would never be found again.
     files.remove(index_path(segment.path))
     files.remove(segment.path)

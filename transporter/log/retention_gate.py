@@ -21,18 +21,18 @@ class RetentionGate:
     """A re-entrant lock of one log directory.
 
     Attributes:
-        removed: the last offset that retention has removed.
-        rewritten: the number of segments that compaction has replaced.
-        registered: the number of times a hold may have moved back. While it is unchanged,
+        removed_through: the last offset that retention has removed.
+        rewrite_count: the number of segments that compaction has replaced.
+        hold_count: the number of times a hold may have moved back. While it is unchanged,
             an earlier hold is still a lower bound of the present one.
 
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self.removed = -1
-        self.rewritten = 0
-        self.registered = 0
+        self.removed_through = -1
+        self.rewrite_count = 0
+        self.hold_count = 0
 
     def __enter__(self) -> Self:
         self._lock.acquire()
@@ -42,10 +42,10 @@ class RetentionGate:
         self._lock.release()
 
     @contextmanager
-    def registering(self) -> Iterator[None]:
+    def register_hold(self) -> Iterator[None]:
         """Run the body, which may move a hold back, inside the gate."""
         with self._lock:
             try:
                 yield
             finally:
-                self.registered += 1
+                self.hold_count += 1

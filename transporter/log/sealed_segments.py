@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from transporter.errors import Corrupt
-from transporter.log.format import entries_in
-from transporter.log.index import STRIDE, nearest
+from transporter.log.format import decode_entries
+from transporter.log.index import STRIDE, nearest_byte
 from transporter.log.recovery import walk_tail
 from transporter.log.segment import Segment, segment_bases, segment_name
 from transporter.message import ENTRY_SCHEMA
@@ -36,7 +36,7 @@ _LAST: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedSegment:
     """A sealed segment.
 
     Attributes:
@@ -73,24 +73,24 @@ class Chunk:
         return min(self.size, self.frames * _PAGE)
 
 
-class Stored(NamedTuple):
+class StoredFrame(NamedTuple):
     """A frame and its payload."""
 
     frame: FrameHeader
     payload: bytes
 
 
-def sealed_segments(files: FileSystem, directory: Path) -> list[Sealed]:
-    """Return the sealed segments in *directory*, oldest first. See :func:`each_sealed`."""
-    return list(each_sealed(files, directory))
+def sealed_segments(files: FileSystem, directory: Path) -> list[SealedSegment]:
+    """Return the sealed segments in *directory*, oldest first. See :func:`iter_sealed`."""
+    return list(iter_sealed(files, directory))
 
 
-def each_sealed(
-    files: FileSystem, directory: Path, known: Mapping[int, Sealed] = MappingProxyType({})
-) -> Iterator[Sealed]:
+def iter_sealed(
+    files: FileSystem, directory: Path, cached: Mapping[int, SealedSegment] = MappingProxyType({})
+) -> Iterator[SealedSegment]:
     """Yield the sealed segments in *directory*, oldest first, opening one after the other.
 
-    Segments in *known*, by their base, are not opened. A segment that is removed meanwhile
+    Segments in *cached*, by their base, are not opened. A segment that is removed meanwhile
     is left out.
 
     Raises:
@@ -99,15 +99,17 @@ def each_sealed(
     """
     for base, following in pairwise(segment_bases(files, directory)):
         with suppress(FileNotFoundError):
-            yield known[base] if base in known else _read_sealed(files, directory, base, following)
+            yield (
+                cached[base] if base in cached else _read_sealed(files, directory, base, following)
+            )
 
 
-def _read_sealed(files: FileSystem, directory: Path, base: int, following: int) -> Sealed:
+def _read_sealed(files: FileSystem, directory: Path, base: int, following: int) -> SealedSegment:
     with closing(Segment(files, directory / segment_name(following))) as after:
         header = after.header
     with closing(Segment(files, directory / segment_name(base))) as segment:
         newest = newest_time(files, segment, header.created_at)
-        return Sealed(segment.path, base, header.previous, segment.size(), newest)
+        return SealedSegment(segment.path, base, header.previous, segment.size(), newest)
 
 
 def newest_time(files: FileSystem, segment: Segment, following: int | None = None) -> int:
@@ -120,7 +122,7 @@ def newest_time(files: FileSystem, segment: Segment, following: int | None = Non
     trailer = segment.trailer()
     if trailer is not None:
         return trailer.newest
-    if following is not None and segment.size() - nearest(files, segment, _LAST) > 2 * STRIDE:
+    if following is not None and segment.size() - nearest_byte(files, segment, _LAST) > 2 * STRIDE:
         return max(following, segment.header.created_at)
     frames = walk_tail(files, segment).frames
     return frames[-1].logged_at if frames else segment.header.created_at
@@ -152,24 +154,24 @@ def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
         )
 
 
-def read_frames(segment: Segment, chunk: Chunk) -> list[Stored]:
+def read_frames(segment: Segment, chunk: Chunk) -> list[StoredFrame]:
     """Return the frames of *chunk* with their payloads, which :func:`entries_of` verifies."""
     found = []
     for frame in segment.frames(chunk.first):
         if frame.byte >= chunk.end:
             break
-        _, payload = segment.raw(frame)
-        found.append(Stored(frame, payload))
+        _, payload = segment.read_raw(frame)
+        found.append(StoredFrame(frame, payload))
     return found
 
 
-def entries_of(segment: Segment, found: Iterable[Stored]) -> pa.Table:
-    """Return the entries of the frames *found* in *segment*, each frame a batch.
+def entries_of(segment: Segment, stored: Iterable[StoredFrame]) -> pa.Table:
+    """Return the entries of the frames *stored* in *segment*, each frame a batch.
 
     Raises:
         Corrupt: one of them is damaged.
 
     """
     file = str(segment.path)
-    batches = (entries_in(each.payload, each.frame, file) for each in found)
+    batches = (decode_entries(each.payload, each.frame, file) for each in stored)
     return pa.Table.from_batches(batches, ENTRY_SCHEMA)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
-from transporter.log.filesystem import RealFileSystem, faults_of
-from transporter.log.index import marks
+from transporter.log.filesystem import RealFileSystem, translate_os_errors
+from transporter.log.index import confirmed_entries
 from transporter.log.segment import Segment, SegmentEnd, segment_bases, segment_name
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
-    from transporter.log.reader import Located, LogReader
+    from transporter.log.reader import LocatedFrame, LogReader
 
 END: Final = (1 << 63) - 1
 """Beyond every offset and every time."""
@@ -54,16 +54,16 @@ class EntryFilter:
 
     def __post_init__(self) -> None:
         if self.namespace:
-            self._in_namespace(pa.array([""]))  # an empty array would not compile the pattern
+            self._namespace_mask(pa.array([""]))  # an empty array would not compile the pattern
 
     @property
-    def everything(self) -> bool:
+    def accepts_all(self) -> bool:
         """Whether all entries are accepted."""
         return self == EntryFilter()
 
-    def of(self, entries: pa.RecordBatch) -> pa.RecordBatch:
+    def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return the *entries* that match."""
-        if self.everything or not entries.num_rows:
+        if self.accepts_all or not entries.num_rows:
             return entries
         import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that most commands do without
 
@@ -81,9 +81,9 @@ class EntryFilter:
         if self.key is not None:
             yield pc.equal(entries.column("key"), pa.scalar(self.key, type=pa.binary()))
         if self.namespace:
-            yield self._in_namespace(entries.column("namespace"))
+            yield self._namespace_mask(entries.column("namespace"))
 
-    def _in_namespace(self, column: pa.Array) -> pa.BooleanArray:
+    def _namespace_mask(self, column: pa.Array) -> pa.BooleanArray:
         import pyarrow.compute as pc  # noqa: PLC0415 - see of()
 
         try:
@@ -94,7 +94,7 @@ class EntryFilter:
             raise ValueError(f"is not a regular expression that RE2 reads: {reason}") from error
 
 
-def frames(reader: LogReader, first: int, last: int) -> Iterator[Located]:
+def frames_with_retry(reader: LogReader, first: int, last: int) -> Iterator[LocatedFrame]:
     """Yield the frames from *first* to *last* as :meth:`LogReader.frames` does, with retries.
 
     If a segment was replaced or removed under the *reader*, the frame is looked up again. A
@@ -114,85 +114,91 @@ def frames(reader: LogReader, first: int, last: int) -> Iterator[Located]:
             tries += 1
             if tries > RETRIES:
                 raise
-            reader.forget()
+            reader.clear_cache()
         else:
             return
 
 
-def matching(
+def matching_entries(
     reader: LogReader,
     first: int,
     last: int,
-    wanted: EntryFilter,
-    seen: Callable[[int], object] = lambda _: None,
+    entry_filter: EntryFilter,
+    progress: Callable[[int], object] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the *wanted* entries from *first* to *last*, in order.
+    """Yield the *entry_filter* entries from *first* to *last*, in order.
 
-    *seen* is called with each offset up to which the log has been read.
+    *progress* is called with each offset up to which the log has been read.
     """
-    for found in frames(reader, first, last):
-        entries = found.within(first, last)
-        if entries.num_rows and entries.column("logged_at")[0].value > wanted.until:
+    for found in frames_with_retry(reader, first, last):
+        entries = found.entries_within(first, last)
+        if entries.num_rows and entries.column("logged_at")[0].value > entry_filter.until:
             return
-        yield wanted.of(entries)
-        seen(found.frame.last)
+        yield entry_filter.apply(entries)
+        progress(found.frame.last)
 
 
-def first_since(reader: LogReader, time: int, last: int) -> int:
+def first_offset_since(reader: LogReader, time: int, last: int) -> int:
     """Return the first offset up to *last* that was logged at *time* (µs UTC) or later.
 
     Raises:
         OffsetRefused: everything in the log is older.
 
     """
-    begin = max(reader.first_offset(), around(reader.directory, time, reader.files)[0])
-    for entries in matching(reader, begin, last, EntryFilter(since=time)):
+    begin = max(reader.first_offset(), offsets_around(reader.directory, time, reader.files)[0])
+    for entries in matching_entries(reader, begin, last, EntryFilter(since=time)):
         if entries.num_rows:
             return int(entries.column("offset")[0].as_py())
     raise OffsetRefused(f"{reader.directory}: nothing was logged at or after that time")
 
 
-def behind_older(reader: LogReader, time: int, first: int, last: int) -> int:
+def offset_behind_older(reader: LogReader, time: int, first: int, last: int) -> int:
     """Return the offset behind the last entry logged before *time* (µs UTC), by default *first*.
 
     Entries dropped between that and the next entry may have been logged at *time* or later.
     """
-    begin = max(first, reader.first_offset(), around(reader.directory, time, reader.files)[0])
-    for entries in matching(reader, begin, last, EntryFilter(until=time - 1)):
+    begin = max(
+        first, reader.first_offset(), offsets_around(reader.directory, time, reader.files)[0]
+    )
+    for entries in matching_entries(reader, begin, last, EntryFilter(until=time - 1)):
         if entries.num_rows:
             begin = int(entries.column("offset")[entries.num_rows - 1].as_py()) + 1
     return begin
 
 
-def before_newer(reader: LogReader, time: int, first: int, last: int) -> int:
+def offset_before_newer(reader: LogReader, time: int, first: int, last: int) -> int:
     """Return the offset before the first entry logged after *time* (µs UTC), by default *last*.
 
     Entries dropped between that and the entry before may have been logged at *time* or earlier.
     """
-    begin = max(first, reader.first_offset(), around(reader.directory, time + 1, reader.files)[0])
-    for entries in matching(reader, begin, last, EntryFilter(since=time + 1)):
+    begin = max(
+        first, reader.first_offset(), offsets_around(reader.directory, time + 1, reader.files)[0]
+    )
+    for entries in matching_entries(reader, begin, last, EntryFilter(since=time + 1)):
         if entries.num_rows:
             return int(entries.column("offset")[0].as_py()) - 1
     return last
 
 
-def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: EntryFilter) -> int:
-    """Return the offset from which up to *last* there are *count* entries that are *wanted*.
+def start_of_last(
+    reader: LogReader, first: int, last: int, count: int, entry_filter: EntryFilter
+) -> int:
+    """Return the offset from which up to *last* there are *count* entries that are *entry_filter*.
 
     That is *first*, or the oldest offset, if there are fewer. Searches from the newest entry
     backwards and keeps no entry, so the found entries are read again, in order.
     """
     missing = count
     try:
-        for found in reader.backwards(last):
+        for found in reader.frames_backwards(last):
             frame = found.frame
             if frame.last < first:
                 break
-            whole = wanted.everything and first <= frame.first and frame.last <= last
+            whole = entry_filter.accepts_all and first <= frame.first and frame.last <= last
             if whole and frame.count < missing:
                 missing -= frame.count
                 continue
-            offsets = wanted.of(found.within(first, last)).column("offset")
+            offsets = entry_filter.apply(found.entries_within(first, last)).column("offset")
             if len(offsets) >= missing:
                 return int(offsets[len(offsets) - missing].as_py())
             missing -= len(offsets)
@@ -200,29 +206,31 @@ def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: 
         # The oldest segments were removed meanwhile: the log begins at that point now.
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        reader.forget()
+        reader.clear_cache()
     return max(first, reader.first_offset())
 
 
-def first_of(
-    batches: Iterable[pa.RecordBatch], count: int, ended: Callable[[int], object] = lambda _: None
+def take_entries(
+    batches: Iterable[pa.RecordBatch],
+    count: int,
+    report_last: Callable[[int], object] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the first *count* entries of *batches*, and read no further.
 
-    *ended* is called with the offset of the last one, unless there are fewer.
+    *report_last* is called with the offset of the last one, unless there are fewer.
     """
     missing = count
     for batch in batches:
         part = batch.slice(0, missing)
         missing -= part.num_rows
         if not missing:
-            ended(int(part.column("offset")[-1].as_py()))
+            report_last(int(part.column("offset")[-1].as_py()))
         yield part
         if not missing:
             return
 
 
-def around(directory: Path, time: int, files: FileSystem | None = None) -> tuple[int, int]:
+def offsets_around(directory: Path, time: int, files: FileSystem | None = None) -> tuple[int, int]:
     """Return two offsets that enclose *time*.
 
     All entries before the first offset were logged before *time*, all beyond the second were
@@ -230,16 +238,18 @@ def around(directory: Path, time: int, files: FileSystem | None = None) -> tuple
     time never goes back (Invariant 16), so only a few frames of one segment are read.
     """
     files = files or RealFileSystem()
-    with faults_of(directory, reading=True):
+    with translate_os_errors(directory, reading=True):
         while True:
             try:
-                return _around(files, directory, segment_bases(files, directory), time)
+                return _search_segments(files, directory, segment_bases(files, directory), time)
             except FileNotFoundError:
                 continue  # a segment was removed meanwhile: there are fewer at each turn
 
 
-def _around(files: FileSystem, directory: Path, bases: list[int], time: int) -> tuple[int, int]:
-    at = bisect_left(bases, time, key=lambda base: _begins(files, directory, base))
+def _search_segments(
+    files: FileSystem, directory: Path, bases: list[int], time: int
+) -> tuple[int, int]:
+    at = bisect_left(bases, time, key=lambda base: _first_time(files, directory, base))
     behind = END
     if at < len(bases):
         with closing(Segment(files, directory / segment_name(bases[at]))) as segment:
@@ -248,10 +258,10 @@ def _around(files: FileSystem, directory: Path, bases: list[int], time: int) -> 
     if at == 0:
         return (bases[0] if bases else 0), behind
     with closing(Segment(files, directory / segment_name(bases[at - 1]))) as segment:
-        return _around_in(files, segment, time, behind)
+        return _search_segment(files, segment, time, behind)
 
 
-def _begins(files: FileSystem, directory: Path, base: int) -> int:
+def _first_time(files: FileSystem, directory: Path, base: int) -> int:
     """Return the log time of the first entry of a segment, or beyond all if it holds none."""
     with closing(Segment(files, directory / segment_name(base))) as segment:
         frame = segment.frame_at(segment.first_byte)
@@ -264,9 +274,9 @@ def _begins(files: FileSystem, directory: Path, base: int) -> int:
         return END if empty else segment.header.created_at
 
 
-def _around_in(files: FileSystem, segment: Segment, time: int, behind: int) -> tuple[int, int]:
+def _search_segment(files: FileSystem, segment: Segment, time: int, behind: int) -> tuple[int, int]:
     """Search the last segment that begins before *time*. *behind* ends the frame after it."""
-    known = marks(files, segment)
+    known = confirmed_entries(files, segment)
     at = bisect_left(known, time, key=lambda mark: _time_at(segment, mark.byte)) - 1
     before = segment.header.base
     for frame in segment.frames(known[at].byte if at >= 0 else None):

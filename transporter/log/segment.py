@@ -33,12 +33,12 @@ _LIKE_A_SEGMENT: Final = re.compile(r"[0-9]+\.log|[0-9]{20}\.log\b.*", re.DOTALL
 """Names of segments, and usual names for copies of segments."""
 
 
-class Misplaced(Corrupt):
+class MisplacedSegment(Corrupt):
     """A segment under the name of another one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class StrayFile:
     """A file or folder whose ``name`` looks like a segment's but that is not one of the log's."""
 
     name: str
@@ -70,10 +70,10 @@ def segment_bases(files: FileSystem, directory: Path) -> list[int]:
     )
 
 
-def stray_files(files: FileSystem, directory: Path) -> list[Stray]:
+def stray_files(files: FileSystem, directory: Path) -> list[StrayFile]:
     """Return the files in *directory* whose names look like a segment's but that are ignored."""
     return [
-        Stray(name, problem)
+        StrayFile(name, problem)
         for name in files.names(directory)
         if _LIKE_A_SEGMENT.fullmatch(name)
         and not name.endswith(TEMPORARY)
@@ -108,33 +108,33 @@ class Segment:
     """An open segment file. Thread-safe, because it keeps no file position of its own."""
 
     def __init__(
-        self, files: FileSystem, path: Path, salvaged: layout.SegmentHeader | None = None
+        self, files: FileSystem, path: Path, makeshift: layout.SegmentHeader | None = None
     ) -> None:
         """Open *path* and read its header.
 
-        With *salvaged*, the file's own header is damaged and this one takes its place, with the
+        With *makeshift*, the file's own header is damaged and this one takes its place, with the
         segment id of the first intact frame (Corrupt if there is none).
 
         Raises:
-            Misplaced: the file has the name of another segment.
+            MisplacedSegment: the file has the name of another segment.
             Corrupt: the header is damaged.
 
         """
         self.path = path
         self._file = files.open(path)
         try:
-            if salvaged is None:
+            if makeshift is None:
                 self.header, self.first_byte = _read_header(self._file, str(path))
                 self._check_name()
             else:
-                self.header, self.first_byte = self._salvage(salvaged)
+                self.header, self.first_byte = self._salvage(makeshift)
         except BaseException:
             self._file.close()
             raise
 
     def _check_name(self) -> None:
         if base_of(self.path.name) not in (None, self.header.base):
-            raise Misplaced(
+            raise MisplacedSegment(
                 f"this file is a copy of {segment_name(self.header.base)} by its header, or was "
                 "renamed; move it out of the log directory, or give it its own name back",
                 str(self.path),
@@ -142,7 +142,7 @@ class Segment:
             )
 
     @property
-    def in_place(self) -> bool:
+    def is_in_place(self) -> bool:
         """Whether its path still names this file, which may be removed or replaced while open."""
         return self._file.is_at(self.path)
 
@@ -172,7 +172,7 @@ class Segment:
         data = self._file.pread(layout.TRAILER_BYTES, byte)
         if layout.Trailer.decode(data, self.header.segment_id, byte) is not None:
             return Stop(byte, SegmentEnd.SEALED)
-        return Stop(byte, SegmentEnd.CLEAN if self._zeros_from(byte) else SegmentEnd.BAD)
+        return Stop(byte, SegmentEnd.CLEAN if self._is_zero_from(byte) else SegmentEnd.BAD)
 
     def trailer(self) -> layout.Trailer | None:
         """Return the trailer of a segment that was sealed."""
@@ -186,20 +186,20 @@ class Segment:
         Recovery needs them as proofs of durability and for the offsets that they used up
         (Invariants 3 and 4), never for their entries.
         """
-        for place in self._places(byte):
+        for place in self._frame_places(byte):
             frame = self.frame_at(place)
             if frame is not None:
                 yield frame
 
     def _salvage(self, header: layout.SegmentHeader) -> tuple[layout.SegmentHeader, int]:
-        for place in self._places(0):
+        for place in self._frame_places(0):
             data = self._file.pread(layout.FRAME_HEADER_BYTES, place)
             frame = layout.FrameHeader.decode(data, None, place)
             if frame is not None:
                 return replace(header, segment_id=frame.segment_id), place
         raise Corrupt("neither a header nor a frame of this segment is intact", str(self.path), 0)
 
-    def _places(self, byte: int) -> Iterator[int]:
+    def _frame_places(self, byte: int) -> Iterator[int]:
         """Yield the places from *byte* on at which a frame might begin."""
         for start in range(byte, self._file.size(), SCAN_BYTES):
             block = self._file.pread(SCAN_BYTES, start)
@@ -209,8 +209,8 @@ class Segment:
                     yield start + found
                 found = block.find(layout.FRAME_MAGIC, found + 1)
 
-    def entries(self, frame: layout.FrameHeader, *, own: bool = False) -> pa.RecordBatch:
-        """Return the frame's entries, verified. This run's *own* are verified by checksum only.
+    def entries(self, frame: layout.FrameHeader, *, trusted: bool = False) -> pa.RecordBatch:
+        """Return the frame's entries, verified. This run's *trusted* are verified by checksum only.
 
         Raises:
             Corrupt: the payload is damaged (Invariant 2).
@@ -219,7 +219,7 @@ class Segment:
         # Into Arrow's memory, because the entries lie in it. Python would map new pages each time.
         payload = pa.allocate_buffer(frame.payload_length)
         got = self._file.pread_into(memoryview(payload).cast("B"), frame.payload_byte)
-        return layout.entries_in(payload.slice(0, got), frame, str(self.path), own=own)
+        return layout.decode_entries(payload.slice(0, got), frame, str(self.path), trusted=trusted)
 
     def source(self, frame: layout.FrameHeader) -> layout.Source | None:
         """Return the source of the frame, if it has one, verified like the entries."""
@@ -243,17 +243,17 @@ class Segment:
                 frame.first,
             ) from error
 
-    def intact(self, frame: layout.FrameHeader) -> bool:
+    def is_intact(self, frame: layout.FrameHeader) -> bool:
         """Return whether everything in the frame matches its checksums."""
-        extension, payload = self.raw(frame)
+        extension, payload = self.read_raw(frame)
         return crc32c(extension) == frame.extension_crc and crc32c(payload) == frame.payload_crc
 
-    def raw(self, frame: layout.FrameHeader) -> tuple[bytes, bytes]:
+    def read_raw(self, frame: layout.FrameHeader) -> tuple[bytes, bytes]:
         """Return the extension block and the payload unverified."""
         payload = self._file.pread(frame.payload_length, frame.payload_byte)
         return self._file.pread(frame.extension_length, frame.extension_byte), payload
 
-    def _zeros_from(self, byte: int) -> bool:
+    def _is_zero_from(self, byte: int) -> bool:
         blocks = (
             self._file.pread(SCAN_BYTES, start)
             for start in range(byte, self._file.size(), SCAN_BYTES)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
-    from transporter.log.sealed_segments import Stored
+    from transporter.log.sealed_segments import StoredFrame
 
 FRAME_BYTES: Final = 1 << 20
 """Bytes of entries, in memory, up to which frames are joined."""
@@ -40,7 +40,7 @@ ROOM: Final = 64 << 20
 
 def refuse_without_room(files: FileSystem, directory: Path, size: int) -> None:
     """Raise ``LogFull`` if *size* more bytes would leave the disk less than :data:`ROOM`."""
-    free = files.free(directory)
+    free = files.free_bytes(directory)
     if free < size + ROOM:
         raise LogFull(
             f"{directory}: compaction needs {size + ROOM:,} bytes free on the disk to replace a "
@@ -56,28 +56,35 @@ class Replacement:
     """
 
     def __init__(
-        self, files: FileSystem, path: Path, old: layout.SegmentHeader, compression: str | None
+        self,
+        files: FileSystem,
+        path: Path,
+        old_header: layout.SegmentHeader,
+        compression: str | None,
     ) -> None:
-        """Begin the file that will replace *path*, the segment with the header *old*."""
+        """Begin the file that will replace *path*, the segment with the header *old_header*."""
         self._files, self._path, self._compression = files, path, compression
         self._temporary = path.with_name(path.name + TEMPORARY)
         # Another id, so that neither old index entries nor old bytes are taken for its own.
-        self._header = replace(old, segment_id=secrets.randbits(63))
-        self._covered = self._passed = old.base - 1
-        self._hole = 0
-        self._written_positions, self._positions = dict(old.positions), dict(old.positions)
+        self._header = replace(old_header, segment_id=secrets.randbits(63))
+        self._covered_through = self._passed_through = old_header.base - 1
+        self._hole_size = 0
+        self._written_positions, self._positions = (
+            dict(old_header.positions),
+            dict(old_header.positions),
+        )
         self._reader = ""
         self._term: int | None = None
-        self._epoch = old.epoch
+        self._epoch = old_header.epoch
         self._rows: list[pa.RecordBatch] = []
-        self._size = self._due = 0
+        self._size = self._checkpoint_byte = 0
         self._frames: list[layout.FrameHeader] = []
-        self._opened = ExitStack()
+        self._resources = ExitStack()
         self._file = files.open(self._temporary, write=True, create=True)
-        self._opened.callback(self._file.close)
+        self._resources.callback(self._file.close)
         try:
             self._file.truncate(0)
-            self._byte = self._synced = 0
+            self._byte = self._synced_bytes = 0
             self._append(self._header.encode())
         except BaseException:
             self.abandon()
@@ -93,11 +100,11 @@ class Replacement:
         """Frames written so far."""
         return len(self._frames)
 
-    def keep(self, stored: Stored, source: layout.Source) -> None:
+    def keep(self, stored: StoredFrame, source: layout.Source) -> None:
         """Take over unchanged a frame that lost nothing."""
         self._flush()
-        self._pass(stored.frame)
-        self._note(stored.frame, source)
+        self._advance_to(stored.frame)
+        self._record_source(stored.frame, source)
         self._write(
             stored.payload,
             last=stored.frame.last,
@@ -112,8 +119,8 @@ class Replacement:
         if (source.reader, source.term) != (self._reader, self._term):
             # A frame names one reader and one term.
             self._flush()
-        self._pass(frame)
-        self._note(frame, source)
+        self._advance_to(frame)
+        self._record_source(frame, source)
         self._rows.append(rows)
         self._size += rows.nbytes
         if self._size >= FRAME_BYTES:
@@ -121,7 +128,7 @@ class Replacement:
 
     def drop(self, frame: layout.FrameHeader, source: layout.Source) -> None:
         """Skip *frame*. Only its reader's position is kept."""
-        self._pass(frame)
+        self._advance_to(frame)
         if source.position is not None:
             self._positions[source.reader] = source.position
         self._epoch = frame.epoch
@@ -129,35 +136,35 @@ class Replacement:
     def finish(self, end: int, oldest: int) -> None:
         """Complete the file, durably. The old segment covered offsets up to *end*."""
         self._flush()
-        if self._covered != end:
-            raise ValueError(f"{self._path}: covers {self._covered}, not {end}")
+        if self._covered_through != end:
+            raise ValueError(f"{self._path}: covers {self._covered_through}, not {end}")
         # The last entry of a segment always stays.
         newest = self._frames[-1].logged_at
         trailer = layout.Trailer(self._header.segment_id, self._byte, end, oldest, newest)
         self._append(trailer.encode())
         sync(self._file)
-        self._opened.close()
+        self._resources.close()
 
     def switch(self) -> None:
         """Take the old segment's place, durably on return. Call it only in the gate."""
         self._files.rename(self._temporary, self._path)
         drop_open_segment(self._path)
         sync_directory(self._files, self._path.parent)
-        self._index()
+        self._write_index()
 
     def abandon(self) -> None:
         """Leave the old segment as it is."""
-        self._opened.close()
+        self._resources.close()
         self._files.remove(self._temporary)
 
-    def _pass(self, frame: layout.FrameHeader) -> None:
+    def _advance_to(self, frame: layout.FrameHeader) -> None:
         """Advance to *frame* of the old segment. Offsets before it without a frame stay a hole."""
-        if frame.first > self._passed + 1:
+        if frame.first > self._passed_through + 1:
             self._flush()
-            self._hole += frame.first - self._passed - 1
-        self._passed = frame.last
+            self._hole_size += frame.first - self._passed_through - 1
+        self._passed_through = frame.last
 
-    def _note(self, frame: layout.FrameHeader, source: layout.Source) -> None:
+    def _record_source(self, frame: layout.FrameHeader, source: layout.Source) -> None:
         self._reader, self._term, self._epoch = source.reader, source.term, frame.epoch
         if source.position is not None:
             self._positions[source.reader] = source.position
@@ -193,7 +200,7 @@ class Replacement:
         whole: bool,
     ) -> None:
         """Write a frame. *whole*: all rows noted so far are in it or before it."""
-        extension = self._source(whole=whole).encode()
+        extension = self._next_source(whole=whole).encode()
         frame = layout.FrameHeader(
             extension_length=len(extension),
             payload_length=len(payload),
@@ -201,7 +208,7 @@ class Replacement:
             segment_id=self._header.segment_id,
             byte=self._byte,
             # Behind the hole, although dropped entries may lie before it: the count is right.
-            first=self._covered + 1 + self._hole,
+            first=self._covered_through + 1 + self._hole_size,
             last=last,
             count=count,
             extension_crc=crc32c(extension),
@@ -213,9 +220,9 @@ class Replacement:
         )
         self._append(layout.encode_frame(frame, extension, payload))
         self._frames.append(frame)
-        self._covered, self._hole = last, 0
+        self._covered_through, self._hole_size = last, 0
 
-    def _source(self, *, whole: bool) -> layout.Source:
+    def _next_source(self, *, whole: bool) -> layout.Source:
         """Return the source block of the next frame, and note its positions as written."""
         position = self._positions.get(self._reader) if whole else None
         if position == self._written_positions.get(self._reader):
@@ -224,10 +231,10 @@ class Replacement:
         others = {name: at for name, at in known.items() if name != self._reader}
         owed = any(self._written_positions.get(name) != at for name, at in others.items())
         checkpoint = None
-        if owed or self._byte >= self._due:
+        if owed or self._byte >= self._checkpoint_byte:
             checkpoint = {**self._written_positions, **others}
-        if self._byte >= self._due:
-            self._due = self._byte + STRIDE
+        if self._byte >= self._checkpoint_byte:
+            self._checkpoint_byte = self._byte + STRIDE
         self._written_positions.update(others)
         if position is not None:
             self._written_positions[self._reader] = position
@@ -236,12 +243,12 @@ class Replacement:
     def _append(self, data: bytes) -> None:
         self._file.pwrite(data, self._byte)
         self._byte += len(data)
-        if self._byte - self._synced >= SYNC_BYTES:
+        if self._byte - self._synced_bytes >= SYNC_BYTES:
             sync(self._file)
-            self._synced = self._byte
+            self._synced_bytes = self._byte
             refuse_without_room(self._files, self._path.parent, 0)
 
-    def _index(self) -> None:
+    def _write_index(self) -> None:
         # Only a hint: without it the segment is walked from its beginning.
         with (
             suppress(OSError),
@@ -249,5 +256,5 @@ class Replacement:
             closing(IndexWriter(self._files, segment)) as index,
         ):
             for frame in self._frames:
-                if index.due(frame.byte):
-                    index.note(frame)
+                if index.is_due(frame.byte):
+                    index.add(frame)

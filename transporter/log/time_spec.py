@@ -27,7 +27,7 @@ def parse_time(text: str, now: datetime) -> ParsedTime:
         local = time.astimezone() if time.tzinfo is None else None
         return ParsedTime(max(0, microseconds(local or time)), local)
     except (ValueError, OverflowError, OSError):
-        return ParsedTime(max(0, microseconds(now) - _age(text)))
+        return ParsedTime(max(0, microseconds(now) - _parse_age(text)))
 
 
 def microseconds(time: datetime) -> int:
@@ -35,7 +35,7 @@ def microseconds(time: datetime) -> int:
     return (time - EPOCH) // timedelta(microseconds=1)
 
 
-def _age(text: str) -> int:
+def _parse_age(text: str) -> int:
     """Parse an age such as ``10m`` or ``10m ago`` into microseconds."""
     from transporter.units import parse_duration  # noqa: PLC0415 - imports pydantic
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.recovery import proved_by
-from transporter.log.segment import Misplaced, Segment, segment_bases, segment_name
+from transporter.log.recovery import proved_floor
+from transporter.log.segment import MisplacedSegment, Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,18 +45,18 @@ class Damage:
     resume: int | None = None
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no entry is lost."""
         return self.last < self.first
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class ExaminedSegment:
     """A segment and the damage in it or before it, in the order of offsets.
 
     Attributes:
         end: the last offset that it must hold, by the next header or the floor.
-        salvaged: whether its own header is lost and ``header`` a makeshift.
+        is_salvaged: whether its own header is lost and ``header`` a makeshift.
 
     """
 
@@ -64,25 +64,25 @@ class Examined:
     header: layout.SegmentHeader
     end: int
     damages: tuple[Damage, ...]
-    salvaged: bool = False
+    is_salvaged: bool = False
 
     def open(self, files: FileSystem) -> Segment:
         """Open the segment, even if its header is damaged."""
-        return Segment(files, self.path, self.header if self.salvaged else None)
+        return Segment(files, self.path, self.header if self.is_salvaged else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
     """All segments of a log, the files that do not belong to it, and its proved floor."""
 
-    segments: tuple[Examined, ...]
-    useless: tuple[Damage, ...]
+    segments: tuple[ExaminedSegment, ...]
+    unusable: tuple[Damage, ...]
     floor: int
 
     @property
     def damages(self) -> tuple[Damage, ...]:
         """All damage in the log."""
-        return (*self.useless, *(each for part in self.segments for each in part.damages))
+        return (*self.unusable, *(each for part in self.segments for each in part.damages))
 
 
 def examine(
@@ -109,7 +109,7 @@ def examine(
     if not ours:
         return Examination((), useless, proved)
     with closing(ours[-1].open(files)) as last:
-        floor = proved_by(files, last, proved)
+        floor = proved_floor(files, last, proved)
     ends = [*(after.header.previous for _, after in pairwise(ours)), floor]
     examined = [
         _examine_segment(files, head, end, progress) for head, end in zip(ours, ends, strict=True)
@@ -123,9 +123,11 @@ def replaced_segments(files: FileSystem, directory: Path, log_id: str) -> tuple[
     return _split_replaced([head for head in heads if not isinstance(head, Damage)])[1]
 
 
-def _split_replaced(heads: list[Examined]) -> tuple[list[Examined], tuple[Damage, ...]]:
+def _split_replaced(
+    heads: list[ExaminedSegment],
+) -> tuple[list[ExaminedSegment], tuple[Damage, ...]]:
     """Separate the segments from those that an interrupted repair replaced but did not remove."""
-    ours: list[Examined] = []
+    ours: list[ExaminedSegment] = []
     replaced = []
     for head in reversed(heads):
         base = head.header.base
@@ -137,41 +139,45 @@ def _split_replaced(heads: list[Examined]) -> tuple[list[Examined], tuple[Damage
     return ours[::-1], tuple(replaced)
 
 
-def _read_head(files: FileSystem, directory: Path, base: int, log_id: str) -> Examined | Damage:
+def _read_head(
+    files: FileSystem, directory: Path, base: int, log_id: str
+) -> ExaminedSegment | Damage:
     """Read or make up the header of a segment. Return damage if neither is possible."""
     path = directory / segment_name(base)
     makeshift = layout.SegmentHeader(uuid.UUID(log_id).bytes, 0, base, base - 1, base, 0, 0)
     try:
         with closing(Segment(files, path)) as segment:
             header = segment.header
-    except Misplaced as error:
+    except MisplacedSegment as error:
         return Damage(str(path), 0, error.problem, base, base - 1)
     except Corrupt as error:
         return _salvage(files, path, makeshift, error.problem)
     if header.log_id != makeshift.log_id:
         return Damage(str(path), 16, "this segment belongs to another log", base, base - 1)
-    return Examined(path, header, base - 1, ())
+    return ExaminedSegment(path, header, base - 1, ())
 
 
 def _salvage(
     files: FileSystem, path: Path, makeshift: layout.SegmentHeader, problem: str
-) -> Examined | Damage:
+) -> ExaminedSegment | Damage:
     base = makeshift.base
     try:
         with closing(Segment(files, path, makeshift)) as segment:
             bad = Damage(str(path), 0, problem, base, base - 1, segment.first_byte)
     except Corrupt as error:
         return Damage(str(path), 0, error.problem, base, base - 1)
-    return Examined(path, makeshift, base - 1, (bad,), salvaged=True)
+    return ExaminedSegment(path, makeshift, base - 1, (bad,), is_salvaged=True)
 
 
-def _examine_segment(files: FileSystem, head: Examined, end: int, progress: Progress) -> Examined:
+def _examine_segment(
+    files: FileSystem, head: ExaminedSegment, end: int, progress: Progress
+) -> ExaminedSegment:
     with closing(head.open(files)) as segment:
-        found = _join_adjacent(_damages(segment, end, progress))
+        found = _join_adjacent(_find_damage(segment, end, progress))
         return replace(head, end=end, damages=(*head.damages, *found))
 
 
-def _damages(segment: Segment, end: int, progress: Progress) -> Iterator[Damage]:
+def _find_damage(segment: Segment, end: int, progress: Progress) -> Iterator[Damage]:
     """Yield the damage among the offsets up to *end*, frame by frame."""
     byte, expected = segment.first_byte, segment.header.base
     while expected <= end:
@@ -196,7 +202,7 @@ def _join_adjacent(damages: Iterable[Damage]) -> Iterator[Damage]:
     for damage in damages:
         if before is None:
             before = damage
-        elif damage.first == before.last + 1 and not (damage.empty or before.empty):
+        elif damage.first == before.last + 1 and not (damage.is_empty or before.is_empty):
             before = replace(before, last=damage.last, resume=damage.resume)
         else:
             yield before
@@ -225,9 +231,9 @@ def _frame_damage(segment: Segment, frame: layout.FrameHeader) -> Iterator[Damag
         yield Damage(file, place, error.problem, frame.first, frame.first - 1, frame.byte)
 
 
-def _pass_on_missing(segments: Iterable[Examined]) -> Iterator[Examined]:
+def _pass_on_missing(segments: Iterable[ExaminedSegment]) -> Iterator[ExaminedSegment]:
     """Move missing offsets at the end of a segment to the next one, whose header declares them."""
-    before: Examined | None = None
+    before: ExaminedSegment | None = None
     for part in segments:
         missing: tuple[Damage, ...] = ()
         if before is not None:
@@ -238,9 +244,9 @@ def _pass_on_missing(segments: Iterable[Examined]) -> Iterator[Examined]:
         yield before
 
 
-def _split_undeclarable(part: Examined) -> tuple[tuple[Damage, ...], tuple[Damage, ...]]:
+def _split_undeclarable(part: ExaminedSegment) -> tuple[tuple[Damage, ...], tuple[Damage, ...]]:
     """Separate the damage of a segment from the damage that it cannot declare itself."""
-    own = tuple(each for each in part.damages if each.empty or each.last < part.end)
+    own = tuple(each for each in part.damages if each.is_empty or each.last < part.end)
     missing = part.damages[len(own) :]
     if missing and missing[0].first <= part.header.base:
         # Nothing of this segment is left. The missing offsets before it move along, and so

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
-    from transporter.log.sealed_segments import Sealed
+    from transporter.log.sealed_segments import SealedSegment
 
 _AHEAD: Final = round(AHEAD * 1_000_000)
 
@@ -33,24 +33,24 @@ class WallTimes:
     def __init__(self, files: FileSystem, directory: Path, now: int) -> None:
         """Start for the log in *directory* at the wall time *now*, µs UTC."""
         self._files, self._directory, self._now = files, directory, now
-        self._begun: dict[int, int] | None = None
+        self._least_times: dict[int, int] | None = None
 
-    def newest(self, segment: Sealed) -> int:
+    def newest_time(self, segment: SealedSegment) -> int:
         """Return the latest possible time at which *segment*'s newest entry was logged, µs UTC.
 
         That is its log time, unless it is more than an hour ahead of the wall clock.
         """
         if segment.newest <= self._now + _AHEAD:
             return segment.newest
-        if self._begun is None:
-            self._begun = self._least_later()
-        return min(segment.newest, self._begun.get(segment.base, segment.newest))
+        if self._least_times is None:
+            self._least_times = self._least_later_times()
+        return min(segment.newest, self._least_times.get(segment.base, segment.newest))
 
-    def age(self, segment: Sealed) -> int:
+    def age(self, segment: SealedSegment) -> int:
         """Return the time since the last append to *segment*, µs."""
-        return self._now - self.newest(segment)
+        return self._now - self.newest_time(segment)
 
-    def _least_later(self) -> dict[int, int]:
+    def _least_later_times(self) -> dict[int, int]:
         """Return for each segment the least time at which a later one was begun."""
         bases = segment_bases(self._files, self._directory)
         # A header that a repair made states no time.

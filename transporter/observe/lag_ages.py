@@ -64,7 +64,7 @@ class LagAges:
             frame = next(self._reader.frames(offset, last)).frame
         except (TransporterError, StopIteration):
             # Segments may have been replaced or removed: the next call reopens them.
-            self._reader.forget()
+            self._reader.clear_cache()
             return None
         self._known[who] = offset, frame.logged_at
         return frame.logged_at

@@ -53,7 +53,7 @@ _FIRST_BYTES: Final = 64 << 10
 needs no new block. The files of a busy route double with each turn."""
 RANGES_A_RECORD: Final = 100_000
 """Superseded ranges in one record. More are split."""
-_PASSING: Final = (*NO_SPACE, errno.EMFILE, errno.ENFILE)
+_TRANSIENT_ERRORS: Final = (*NO_SPACE, errno.EMFILE, errno.ENFILE)
 """Transient errors of a write or an open. On copy-on-write file systems, overwriting needs room,
 too."""
 
@@ -91,16 +91,16 @@ class StoredRoutes:
         self._directory, self._files = directory, files or RealFileSystem()
         self._read: dict[str, _Turn] = {}
 
-    def highest(self) -> int:
+    def highest_offset(self) -> int:
         """Return the highest offset that any of them proves durable, or -1."""
         routes = declared_routes(self._directory, self._files)
-        return max((self._turn(route).state.highest() for route in routes), default=-1)
+        return max((self._turn(route).state.highest_offset() for route in routes), default=-1)
 
     def state(self, route: str) -> RouteState:
         """Return the state of *route*."""
         return self._turn(route).state
 
-    def take(self, route: str) -> _Turn:
+    def take_turn(self, route: str) -> _Turn:
         """Return the newest turn of *route* for its writer, and drop it from here."""
         found = self._turn(route)
         del self._read[route]
@@ -114,7 +114,7 @@ class StoredRoutes:
 
 def proved_offset(directory: Path, files: FileSystem | None = None) -> int:
     """Return the highest offset that any offset log proves durable, or -1."""
-    return StoredRoutes(directory, files).highest()
+    return StoredRoutes(directory, files).highest_offset()
 
 
 def rename_route(directory: Path, route: str, new: str, files: FileSystem | None = None) -> None:
@@ -157,9 +157,9 @@ class OffsetLog:
         directory: Path,
         route: str,
         files: FileSystem | None = None,
-        begin: Callable[[], int] = lambda: 0,
+        first_offset: Callable[[], int] = lambda: 0,
         gate: RetentionGate | None = None,
-        stored: StoredRoutes | None = None,
+        stored_routes: StoredRoutes | None = None,
         epoch: int = 0,
         *,
         audit: AuditFile | None = None,
@@ -174,10 +174,10 @@ class OffsetLog:
             directory: the log's directory.
             route: the route's name.
             files: the file system, the real one by default.
-            begin: returns a new route's first offset, which must not lie beyond the first
+            first_offset: returns a new route's first offset, which must not lie beyond the first
                 offset that is not durable.
             gate: in an engine the gate of its log, through which a replay begins.
-            stored: has read the offset log already, with the lock held.
+            stored_routes: has read the offset log already, with the lock held.
             epoch: the log's epoch, which a new route keeps.
             audit: in an engine the audit file that all its parts share.
             guard: in an engine raises ``LockLost`` once the files may be another engine's
@@ -197,13 +197,17 @@ class OffsetLog:
         self._guard = guard
         try:
             make_directory(self._files, self._folder)
-            found = stored.take(route) if stored else _read_turn(self._files, self._folder)
+            found = (
+                stored_routes.take_turn(route)
+                if stored_routes
+                else _read_turn(self._files, self._folder)
+            )
             self._state = found.state
             self.is_new = found.highest == 0
             if self.is_new:
-                self._declare(begin(), epoch)
+                self._declare(first_offset(), epoch)
             else:
-                self._replace(1 - found.slot, found.highest + 1)
+                self._replace_file(1 - found.slot, found.highest + 1)
         except OSError as error:
             raise EnvironmentFault(f"{self._folder}: {error.strerror}") from error
 
@@ -233,10 +237,10 @@ class OffsetLog:
             self._lock.wait_for(lambda: self._state.watermark > offset, timeout)
             return self._state.watermark
 
-    def wait_for(self, reached: Callable[[RouteState], bool], timeout: float) -> bool:
-        """Wait up to *timeout* seconds until *reached* accepts the state. Return whether so."""
+    def wait_for(self, condition: Callable[[RouteState], bool], timeout: float) -> bool:
+        """Wait up to *timeout* seconds until *condition* accepts the state. Return whether so."""
         with self._lock:
-            return self._lock.wait_for(lambda: reached(self._state), timeout)
+            return self._lock.wait_for(lambda: condition(self._state), timeout)
 
     def pause(self) -> RouteState:
         """Stop deliveries, also across restarts. Durable on return."""
@@ -259,7 +263,7 @@ class OffsetLog:
         """
         return self._write_durably(records.retries_requested_event(offsets, only=only))
 
-    def let_follow(self, offsets: Sequence[int]) -> None:
+    def request_followers(self, offsets: Sequence[int]) -> None:
         """Request the parked entries at *offsets*, behind one that was just delivered.
 
         Durable on return. Raises ``LogFull`` without room, and the request is pending then.
@@ -275,9 +279,9 @@ class OffsetLog:
         """Record that no copy of the skipped entries is left. Durable on return."""
         return self._write_durably(records.skip_ended_event(), fact=True)
 
-    def answer_retry(self, offset: int) -> RouteState:
+    def finish_retry(self, offset: int) -> RouteState:
         """Record that the retry of the parked entry at *offset* is over. Durable on return."""
-        return self._write_durably(records.retry_answered_event(offset), fact=True)
+        return self._write_durably(records.retry_finished_event(offset), fact=True)
 
     def settle(
         self, part: Range, durable: int, namespaces: dict[str, int] | None = None
@@ -326,13 +330,15 @@ class OffsetLog:
             self.sync()
         return state
 
-    def spare(self, reader: str, through: int, asked: int) -> RouteState:
+    def skip_superseding(self, reader: str, through: int, redelivered_through: int) -> RouteState:
         """Record that this route passes nothing that *reader* logged up to *through*.
 
-        For a route that is new to the reader. *asked* is the offset up to which the source
-        redelivers the undelivered entries of other routes. Durable on return.
+        For a route that is new to the reader. *redelivered_through* is the offset up to which the
+        source redelivers the undelivered entries of other routes. Durable on return.
         """
-        return self._write_durably(records.superseded_event(reader, through, (), asked), fact=True)
+        return self._write_durably(
+            records.superseded_event(reader, through, (), redelivered_through), fact=True
+        )
 
     def refuse_settling(self, part: Range, durable: int) -> None:
         """Raise :class:`OffsetRefused` unless all of *part* is in the log."""
@@ -348,7 +354,7 @@ class OffsetLog:
 
         Only entries whose namespace matches *namespace* count, if one is given.
         """
-        with self._gate.registering():
+        with self._gate.register_hold():
             # Invariant 11: no entry of it is removed between the last check of the holds and now.
             self.refuse_replay(first, last)
             return self._write_durably(records.replay_begun_event(first, last, namespace))
@@ -421,7 +427,7 @@ class OffsetLog:
         with self._lock:
             if self._dirty:
                 self._sync()
-            return self._written
+            return self._written_state
 
     def write_pending(self) -> None:
         """Write the events that had no room, because a kill must not cost more than a slice.
@@ -459,8 +465,8 @@ class OffsetLog:
         state includes it. It is pending until the whole state can be written (Invariant 14).
         """
         with self._lock:
-            after = records.apply(self._state, event)
-            if records.size_of(after) > records.size_of(self._state):
+            after = records.apply_event(self._state, event)
+            if records.state_size(after) > records.state_size(self._state):
                 records.refuse_growth(self.route, after)
             try:
                 self._put_event(event, after)
@@ -479,7 +485,7 @@ class OffsetLog:
         return state
 
     def _put_whole_state(self) -> None:
-        self._put_event(records.snapshot(self._state), self._state)
+        self._put_event(records.snapshot_event(self._state), self._state)
 
     def _put_event(self, event: dict[str, Any], after: RouteState) -> None:
         """Write *event*, which leads to the state *after*, or all of *after* if events are pending.
@@ -492,13 +498,13 @@ class OffsetLog:
             raise EngineUnreachable(f"route {self.route} has ended; nothing was changed")
         self._guard()
         try:
-            self._append(records.snapshot(after) if self._pending else event, after)
+            self._append(records.snapshot_event(after) if self._pending else event, after)
         except OSError as error:
-            if isinstance(error, SyncFailed) or error.errno not in _PASSING:
+            if isinstance(error, SyncFailed) or error.errno not in _TRANSIENT_ERRORS:
                 self._failure = error
                 raise self._poison_error() from error
             raise LogFull(f"{self._folder}: {error.strerror}; its route waits for room") from error
-        self._pending, self._written = False, after
+        self._pending, self._written_state = False, after
 
     def _append(self, event: dict[str, Any], after: RouteState) -> None:
         assert self._file is not None  # noqa: S101 - closed logs are not written
@@ -514,45 +520,45 @@ class OffsetLog:
 
     def _declare(self, first: int, epoch: int) -> None:
         """Make both files. The first one appears whole, so a bad one is never a torn one."""
-        self._reserve(NAMES[1])
+        self._create_file(NAMES[1])
         # In its very first record, so that an existing route begins at its intended offset.
         self._state = begin_at(self._state, first, epoch)
-        self._replace(0, 1)
+        self._replace_file(0, 1)
 
-    def _replace(self, slot: int, turn: int) -> None:
+    def _replace_file(self, slot: int, turn: int) -> None:
         """Begin a turn in a file that takes the place of *slot*. Durable on return.
 
         It is never begun in place. After a failed sync, the data that an open has read may exist
         in the page cache only, and the other file may be all that the disk has (Invariant 13).
         """
         if SPARE not in self._files.names(self._folder):
-            self._reserve(SPARE)
+            self._create_file(SPARE)
         self._begin_turn(slot, turn, self._state, SPARE)
         self._files.rename(self._folder / SPARE, self._folder / NAMES[slot])
         # Also for the files of a process that was killed before it came to this sync.
         sync_directory(self._files, self._folder)
-        self._keep_spare()
+        self._reserve_spare()
 
-    def _keep_spare(self) -> None:
+    def _reserve_spare(self) -> None:
         """Reserve the next open's file, in the room that was just freed if the disk is full."""
         try:
-            self._reserve(SPARE)
+            self._create_file(SPARE)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
             self._files.remove(self._folder / SPARE)
 
-    def _reserve(self, name: str) -> None:
+    def _create_file(self, name: str) -> None:
         with open_file(self._files, self._folder / name, write=True, create=True) as file:
             file.truncate(0)
             file.allocate(0, min(_FIRST_BYTES, FILE_BYTES))
 
     def _begin_turn(self, slot: int, turn: int, state: RouteState, name: str | None = None) -> None:
         """Switch to the other file with a snapshot of *state*, synced before this one is left."""
-        data = records.Record(turn, 0, records.snapshot(state)).encode()
+        data = records.Record(turn, 0, records.snapshot_event(state)).encode()
         file = self._files.open(self._folder / (name or NAMES[slot]), write=True)
         try:
-            room = self._widen(file, len(data))
+            room = self._preallocate(file, len(data))
             file.pwrite(data, 0)
             sync(file)
         except BaseException:
@@ -560,12 +566,12 @@ class OffsetLog:
             raise
         if self._file is not None:
             self._file.close()
-        self._file, self._dirty, self._written = file, False, state
+        self._file, self._dirty, self._written_state = file, False, state
         self._slot, self._turn, self._sequence, self._byte = slot, turn, 1, len(data)
         # A state that fills its file alone still has room for events behind it.
         self._end = max(room, len(data) + room // 2)
 
-    def _widen(self, file: File, snapshot: int) -> int:
+    def _preallocate(self, file: File, snapshot: int) -> int:
         """Preallocate more of *file* for a turn that begins with *snapshot* bytes. Return its size.
 
         Twice the size of the turn before, and four times the snapshot, or less if there is no room.
@@ -624,12 +630,12 @@ def _read_turn(files: FileSystem, folder: Path) -> _Turn:
             of one are whole but not the writing of an engine.
 
     """
-    contents = _contents(files, folder)
+    contents = _read_contents(files, folder)
     begun = {slot: _first_turn(data, path) for slot, (path, data) in contents.items()}
     slot = max(begun, key=lambda each: begun[each], default=1)
     if begun.get(slot, -1) >= 0:
         path, data = contents[slot]
-        return _Turn(slot, _highest_turn(contents), _fold(data, path))
+        return _Turn(slot, _highest_turn(contents), _fold_records(data, path))
     if 0 in contents:
         raise Corrupt(
             "no file of this route's offset log begins with a whole snapshot; "
@@ -650,7 +656,7 @@ def _highest_turn(contents: _Contents) -> int:
     return max(found, default=0)
 
 
-def _contents(files: FileSystem, folder: Path) -> _Contents:
+def _read_contents(files: FileSystem, folder: Path) -> _Contents:
     """Return the path and the bytes of the file in each slot that exists."""
     names = files.names(folder)
     found = {}
@@ -664,22 +670,22 @@ def _contents(files: FileSystem, folder: Path) -> _Contents:
 
 
 def _first_turn(data: bytes, file: str) -> int:
-    with _sense(file):
+    with _translate_errors(file):
         return records.first_turn(data, file)
 
 
-def _fold(data: bytes, file: str) -> RouteState:
+def _fold_records(data: bytes, file: str) -> RouteState:
     """Return the state from the records in *data*, of which the first is a snapshot."""
-    with _sense(file):
-        state = records.fold(
+    with _translate_errors(file):
+        state = records.fold_events(
             RouteState(), (record.event for record in records.decode_records(data, file))
         )
-        state.check()
+        state.validate()
     return state
 
 
 @contextmanager
-def _sense(file: str) -> Iterator[None]:
+def _translate_errors(file: str) -> Iterator[None]:
     """Raise :class:`Corrupt` if records of *file* have valid checksums but invalid content.
 
     A log copied from an untrusted author then fails with a defined error (Invariant 17).

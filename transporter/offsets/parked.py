@@ -19,11 +19,11 @@ from transporter.errors import Corrupt, EnvironmentFault
 from transporter.log import format as layout
 from transporter.log.filesystem import (
     RealFileSystem,
-    faults_of,
     make_directory,
     open_file,
     replace_all_durably,
     sync_directory,
+    translate_os_errors,
 )
 from transporter.message import batch_bytes
 
@@ -109,7 +109,7 @@ class ParkedEntry:
         except ValueError as error:
             problem = f"the reason why an entry is parked cannot be read: {error}"
             raise Corrupt(problem, file, 0, frame.first) from error
-        return cls(frame.first, layout.entries_in(payload, frame, file), reason)
+        return cls(frame.first, layout.decode_entries(payload, frame, file), reason)
 
     def encode(self) -> bytes:
         """Return the bytes of the parked file."""
@@ -141,7 +141,7 @@ def parked_path(folder: Path, offset: int) -> Path:
 
 def parked_offsets(folder: Path, files: FileSystem) -> list[int]:
     """Return the parked offsets of the route in *folder*, ascending."""
-    with faults_of(folder):
+    with translate_os_errors(folder):
         names = files.names(folder / FOLDER)
     return [int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
 
@@ -153,7 +153,10 @@ class ParkedStore:
     def read_entry(cls, folder: Path, offset: int, files: FileSystem | None = None) -> ParkedEntry:
         """Return one parked entry of the route in *folder*."""
         path = parked_path(folder, offset)
-        with faults_of(path, reading=True), open_file(files or RealFileSystem(), path) as file:
+        with (
+            translate_os_errors(path, reading=True),
+            open_file(files or RealFileSystem(), path) as file,
+        ):
             return ParkedEntry.decode(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
 
     def __init__(
@@ -176,17 +179,17 @@ class ParkedStore:
         self._keys: dict[int, bytes | None] = {}
         self._sizes: dict[int, int] = {}
         self._size = 0
-        self._of_key: dict[bytes, list[int]] = {}
+        self._offsets_by_key: dict[bytes, list[int]] = {}
         """The parked offsets of each key, ascending."""
-        self._behind: dict[int, int] = {}
+        self._waits_for: dict[int, int] = {}
         """The entries that wait for an earlier one of their key, and its offset."""
-        self._changing = threading.Lock()
-        self._known: frozenset[int] | None = None
+        self._lock = threading.Lock()
+        self._known_offsets: frozenset[int] | None = None
         self.damaged: dict[int, TransporterError] = {}
         """The errors of unreadable entries."""
         for offset in self.offsets():
             try:
-                self._note(self.load(offset))
+                self._add(self.load(offset))
             except (Corrupt, EnvironmentFault) as error:
                 if not lenient:
                     raise
@@ -201,49 +204,58 @@ class ParkedStore:
 
         Built on access, so that parking many entries needs no copy for each of them.
         """
-        with self._changing:
-            if self._known is None:
-                self._known = frozenset([*self._keys, *self.damaged])
-            return self._known
+        with self._lock:
+            if self._known_offsets is None:
+                self._known_offsets = frozenset([*self._keys, *self.damaged])
+            return self._known_offsets
 
     def __contains__(self, offset: int) -> bool:
         return offset in self._keys
 
-    def same_key(self, one: int, other: int) -> bool:
+    def have_same_key(self, one: int, other: int) -> bool:
         """Return whether two entries are parked and have the same key."""
         key = self._keys.get(one)
         return key is not None and key == self._keys.get(other)
 
-    def first_like(self, offset: int) -> int:
+    def first_of_same_key(self, offset: int) -> int:
         """Return the earliest parked offset of the key of the one parked at *offset*."""
         first = self.first_of(self._keys[offset])
         return offset if first is None else first
 
-    def followers(self, gone: Collection[int]) -> list[int]:
-        """Return the entries that may be delivered next once those at *gone* are removed.
+    def followers(self, removed: Collection[int]) -> list[int]:
+        """Return the entries that may be delivered next once those at *removed* are removed.
 
         Each is then the first of its key, and was parked only because of one of those.
         """
         # The key of a damaged entry is unknown, but the entries that wait for it name it.
-        damaged = not self.damaged.keys().isdisjoint(gone)
-        keys = self._of_key.keys() if damaged else {self._keys.get(offset) for offset in gone}
-        heads = [(key, self._of_key[key][0]) for key in keys if key is not None]
+        damaged = not self.damaged.keys().isdisjoint(removed)
+        keys = (
+            self._offsets_by_key.keys()
+            if damaged
+            else {self._keys.get(offset) for offset in removed}
+        )
+        heads = [(key, self._offsets_by_key[key][0]) for key in keys if key is not None]
         heads = [
-            (key, head) for key, head in heads if head in gone or self._behind.get(head) in gone
+            (key, head)
+            for key, head in heads
+            if head in removed or self._waits_for.get(head) in removed
         ]
-        rest = (next((o for o in self._of_key[key] if o not in gone), None) for key, _ in heads)
-        return sorted(offset for offset in rest if offset in self._behind)
+        rest = (
+            next((o for o in self._offsets_by_key[key] if o not in removed), None)
+            for key, _ in heads
+        )
+        return sorted(offset for offset in rest if offset in self._waits_for)
 
-    def behind(self, offsets: Collection[int]) -> list[int]:
+    def waiting_behind(self, offsets: Collection[int]) -> list[int]:
         """Return the other entries that wait behind those at *offsets*. Thread-safe."""
-        with self._changing:
+        with self._lock:
             first: dict[bytes | None, int] = {}
             for offset in offsets:
                 key = self._keys.get(offset)
                 first[key] = min(offset, first.get(key, offset))
             return sorted(
                 offset
-                for offset, cause in self._behind.items()
+                for offset, cause in self._waits_for.items()
                 if offset not in offsets
                 and (cause in offsets or offset > first.get(self._keys[offset], offset))
             )
@@ -259,12 +271,12 @@ class ParkedStore:
 
     def first_of(self, key: bytes | None) -> int | None:
         """Return the earliest parked offset of *key*. Keyless entries are independent."""
-        offsets = None if key is None else self._of_key.get(key)
+        offsets = None if key is None else self._offsets_by_key.get(key)
         return offsets[0] if offsets else None
 
     def keys(self) -> dict[bytes, int]:
         """Return every key that has parked entries, with the earliest offset of each."""
-        return {key: offsets[0] for key, offsets in self._of_key.items()}
+        return {key: offsets[0] for key, offsets in self._offsets_by_key.items()}
 
     def load(self, offset: int) -> ParkedEntry:
         """Return the parked entry at *offset*."""
@@ -287,7 +299,7 @@ class ParkedStore:
         """
         self._guard()
         folder = self._folder / FOLDER
-        with faults_of(folder):
+        with translate_os_errors(folder):
             if not self._has_folder:
                 make_directory(self._files, folder)
                 self._has_folder = True
@@ -295,7 +307,7 @@ class ParkedStore:
             contents = dict(zip(names, (each.encode() for each in parked), strict=True))
             replace_all_durably(self._files, folder, contents)
         for each in parked:
-            self._note(each)
+            self._add(each)
 
     def remove(self, offset: int) -> None:
         """Remove a parked entry, durably on return. Raises as :meth:`park` does."""
@@ -305,44 +317,44 @@ class ParkedStore:
         """Remove the parked entries at *offsets*, durably on return. Raises as :meth:`park`."""
         self._guard()
         folder = self._folder / FOLDER
-        with faults_of(folder):
+        with translate_os_errors(folder):
             for offset in offsets:
                 self._files.remove(parked_path(self._folder, offset))
             sync_directory(self._files, folder)
         for offset in offsets:
-            self._forget(offset)
+            self._discard_locked(offset)
 
-    def _note(self, parked: ParkedEntry) -> None:
+    def _add(self, parked: ParkedEntry) -> None:
         # In one step: a thread that misses the offset meanwhile would take the entry for delivered.
-        with self._changing:
-            self._drop(parked.offset)
+        with self._lock:
+            self._discard(parked.offset)
             key, size = parked.key, parked.entries.nbytes
             self._keys[parked.offset] = key
             self._sizes[parked.offset] = size
             if parked.reason.behind is not None:
-                self._behind[parked.offset] = parked.reason.behind
+                self._waits_for[parked.offset] = parked.reason.behind
             self._size += size
             if key is not None:
-                insort(self._of_key.setdefault(key, []), parked.offset)
+                insort(self._offsets_by_key.setdefault(key, []), parked.offset)
 
-    def _forget(self, offset: int) -> None:
-        with self._changing:
-            self._drop(offset)
+    def _discard_locked(self, offset: int) -> None:
+        with self._lock:
+            self._discard(offset)
 
-    def _drop(self, offset: int) -> None:
+    def _discard(self, offset: int) -> None:
         key = self._keys.pop(offset, None)
         self.damaged.pop(offset, None)
-        self._behind.pop(offset, None)
-        self._known = None
+        self._waits_for.pop(offset, None)
+        self._known_offsets = None
         self._size -= self._sizes.pop(offset, 0)
         if key is not None:
-            offsets = self._of_key[key]
+            offsets = self._offsets_by_key[key]
             del offsets[bisect_left(offsets, offset)]
             if not offsets:
-                del self._of_key[key]
+                del self._offsets_by_key[key]
 
 
-def skip(
+def skip_entries(
     store: ParkedStore, log: OffsetLog, offsets: Sequence[int], *, only: bool = False
 ) -> list[int]:
     """Skip the parked entries at *offsets* for good and return those that were still parked.

@@ -128,12 +128,12 @@ def _block_at(data: bytes, byte: int, file: str) -> _Block | None:
     return _Block(turn, sequence, body, byte + _align(_HEADER.size + size))
 
 
-def snapshot(state: states.RouteState) -> dict[str, Any]:
+def snapshot_event(state: states.RouteState) -> dict[str, Any]:
     """Return the event that holds all of *state*, with as many namespaces as have room."""
-    return {"type": "snapshot", **state.to_json(), "namespaces": _with_room(state.namespaces)}
+    return {"type": "snapshot", **state.to_json(), "namespaces": _fit_namespaces(state.namespaces)}
 
 
-def _with_room(namespaces: dict[str, int]) -> dict[str, int]:
+def _fit_namespaces(namespaces: dict[str, int]) -> dict[str, int]:
     """Return the newest of *namespaces* that fit into :data:`NAMESPACE_BYTES`."""
     most = 4 * sum(map(len, namespaces)) + _NUMBER_BYTES * len(namespaces)
     if most <= NAMESPACE_BYTES:
@@ -144,7 +144,7 @@ def _with_room(namespaces: dict[str, int]) -> dict[str, int]:
     return dict(room)
 
 
-def size_of(state: states.RouteState) -> int:
+def state_size(state: states.RouteState) -> int:
     """Return the most bytes that the parts of *state* which can grow take in a snapshot."""
     asked = len(state.retries) + len(state.only) + len(state.skips)
     return RANGE_BYTES * len(state.above) + RETRY_BYTES * asked
@@ -152,7 +152,7 @@ def size_of(state: states.RouteState) -> int:
 
 def refuse_growth(route: str, state: states.RouteState) -> None:
     """Raise :class:`OffsetRefused` if a snapshot of *state* could not be read again."""
-    if size_of(state) > MAX_STATE:
+    if state_size(state) > MAX_STATE:
         raise OffsetRefused(
             f"route {route}: too many ranges beyond its watermark ({len(state.above)}) and retries "
             f"({len(state.retries)}) for one offset log; let the route continue, then try again"
@@ -161,7 +161,7 @@ def refuse_growth(route: str, state: states.RouteState) -> None:
 
 def settled_event(part: states.Range, namespaces: dict[str, int]) -> dict[str, Any]:
     """Return the event that settles *part*, with the newest of *namespaces*."""
-    return {"type": "settled", "range": list(part), "namespaces": _with_room(namespaces)}
+    return {"type": "settled", "range": list(part), "namespaces": _fit_namespaces(namespaces)}
 
 
 def superseding_event(reader: str, through: int) -> dict[str, Any]:
@@ -170,12 +170,15 @@ def superseding_event(reader: str, through: int) -> dict[str, Any]:
 
 
 def superseded_event(
-    reader: str, through: int, parts: Sequence[tuple[int, int]], asked: int | None = None
+    reader: str,
+    through: int,
+    parts: Sequence[tuple[int, int]],
+    redelivered_through: int | None = None,
 ) -> dict[str, Any]:
     """Return the event that passes *parts*, because *reader*'s source redelivers them."""
     ranges = [list(part) for part in parts]
     event = {"type": "superseded", "reader": reader, "through": through, "ranges": ranges}
-    return event if asked is None else {**event, "asked": asked}
+    return event if redelivered_through is None else {**event, "asked": redelivered_through}
 
 
 def replay_begun_event(first: int, last: int, namespace: str = "") -> dict[str, Any]:
@@ -215,7 +218,7 @@ def retries_requested_event(offsets: Sequence[int], *, only: bool = False) -> di
     return {**event, "only": True} if only else event
 
 
-def retry_answered_event(offset: int) -> dict[str, Any]:
+def retry_finished_event(offset: int) -> dict[str, Any]:
     """Return the event that ends the retry of one parked entry."""
     return {"type": "retried", "offset": offset}
 
@@ -230,7 +233,7 @@ def skip_ended_event() -> dict[str, Any]:
     return {"type": "skipped"}
 
 
-def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
+def apply_event(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
     """Return *state* after *event*. Only this function defines the meaning of events."""
     match event:
         case {"type": "snapshot"}:
@@ -262,7 +265,7 @@ def _apply_parked(state: states.RouteState, event: dict[str, Any]) -> states.Rou
             only = event.get("only", False)
             return states.request_retries(state, tuple(event["offsets"]), only=only)
         case "retried":
-            return states.answer_retry(state, event["offset"])
+            return states.finish_retry(state, event["offset"])
         case "skipping":
             return states.begin_skip(state, tuple(event["offsets"]), tuple(event["followers"]))
     return states.end_skip(state)
@@ -276,8 +279,8 @@ def _apply_superseding(state: states.RouteState, event: dict[str, Any]) -> state
     return states.supersede(state, reader, through, parts, event.get("asked"))
 
 
-def fold(state: states.RouteState, events: Iterable[dict[str, Any]]) -> states.RouteState:
-    """Return *state* after *events*, like :func:`apply` one by one. Most events are consecutive."""
+def fold_events(state: states.RouteState, events: Iterable[dict[str, Any]]) -> states.RouteState:
+    """Return *state* after *events*, as :func:`apply_event` one by one. Most are consecutive."""
     run: dict[str, Any] | None = None
     for event in events:
         if run is not None and _follows_on(event, run["range"]):
@@ -285,12 +288,12 @@ def fold(state: states.RouteState, events: Iterable[dict[str, Any]]) -> states.R
             run["namespaces"].update(event["namespaces"])
             continue
         if run is not None:
-            state, run = apply(state, run), None
+            state, run = apply_event(state, run), None
         if event.get("type") == "settled":
             run = {**event, "namespaces": dict(event["namespaces"])}
         else:
-            state = apply(state, event)
-    return state if run is None else apply(state, run)
+            state = apply_event(state, event)
+    return state if run is None else apply_event(state, run)
 
 
 def _follows_on(event: dict[str, Any], part: list[Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.maintenance import MaintenanceRecord, read_record
+from transporter.log.maintenance import MaintenanceRecord, read_maintenance
 from transporter.offsets.offset_log import (
     OffsetLog,
     StoredRoutes,
@@ -38,7 +38,7 @@ _ORDER: Final = ("replay", "route", "reader")
 delivered, and a reader only waits for a route or for its source."""
 
 
-def least(holds: Iterable[Hold]) -> Hold | None:
+def lowest_hold(holds: Iterable[Hold]) -> Hold | None:
     """Return the hold that bounds compaction and retention, or ``None`` without holds.
 
     The lowest offset decides, then the kind, and only then the name.
@@ -62,37 +62,37 @@ def confirmed_hold(
     directory: Path,
     route: str,
     files: FileSystem | None = None,
-    stored: StoredRoutes | None = None,
+    stored_routes: StoredRoutes | None = None,
 ) -> Hold:
     """Return the hold of *route* as no power cut can take it back. Needs the log's lock.
 
     Writes of a dead engine may never have reached the disk, even if a sync succeeds now.
-    Opening an offset log writes its state again (Invariant 13). *stored* may have read it
+    Opening an offset log writes its state again (Invariant 13). *stored_routes* may have read it
     already.
     """
-    with OffsetLog(directory, route, files, stored=stored) as offsets:
+    with OffsetLog(directory, route, files, stored_routes=stored_routes) as offsets:
         return hold_of(route, offsets.state)
 
 
 def least_hold(
-    directory: Path, files: FileSystem | None = None, *, locked: bool = False
+    directory: Path, files: FileSystem | None = None, *, has_lock: bool = False
 ) -> Hold | None:
     """Return the least hold on a log without a running engine, or ``None`` without routes.
 
     The holders are its declared routes, and its readers as the last engine recorded them.
-    Without the lock the result is the current view. With the log's lock held (*locked*) it is
+    Without the lock the result is the current view. With the log's lock held (*has_lock*) it is
     durable.
     """
     routes = declared_routes(directory, files)
     if not routes:
         return None
-    if locked:
+    if has_lock:
         holds = [confirmed_hold(directory, each, files) for each in routes]
     else:
         holds = [hold_of(each, read_state(directory, each, files)) for each in routes]
-    record = read_record(files or RealFileSystem(), directory) or MaintenanceRecord()
+    record = read_maintenance(files or RealFileSystem(), directory) or MaintenanceRecord()
     readers = (Hold(through, name, "reader") for name, through in record.readers.items())
-    return least([*holds, *readers])
+    return lowest_hold([*holds, *readers])
 
 
 def release(offsets: OffsetLog, through: int, durable: int, reason: str) -> Range | None:
@@ -113,6 +113,6 @@ def release(offsets: OffsetLog, through: int, durable: int, reason: str) -> Rang
     if state.replay is not None:
         offsets.advance_replay(min(through, state.replay.last), state.generation)
     if state.watermark < through:
-        offsets.settle(Range(state.next_live(), through, RELEASED), durable)
+        offsets.settle(Range(state.next_unsettled(), through, RELEASED), durable)
     offsets.sync()
     return Range(first, through, RELEASED)

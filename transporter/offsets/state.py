@@ -97,7 +97,7 @@ class RouteState:
     only: tuple[int, ...] = ()
     skips: tuple[int, ...] = ()
 
-    def to_supersede(self) -> dict[str, int]:
+    def readers_to_supersede(self) -> dict[str, int]:
         """Return the readers whose entries the route still has to pass, and their last offsets."""
         return {
             reader: through
@@ -105,25 +105,25 @@ class RouteState:
             if through > self.superseded.get(reader, -1)
         }
 
-    def next_live(self) -> int:
+    def next_unsettled(self) -> int:
         """Return the first offset that is not settled."""
         return self.watermark + 1
 
     def next_offset(self) -> int:
         """Return the next offset to deliver: of the replay, if there is one."""
-        return self.next_live() if self.replay is None else self.replay.next
+        return self.next_unsettled() if self.replay is None else self.replay.next
 
-    def limit(self) -> int | None:
+    def delivery_limit(self) -> int | None:
         """Return the last offset that may be delivered, or ``None`` without a limit."""
         if not self.paused:
             return None
         return self.next_offset() - 1 if self.step is None else self.step
 
-    def highest(self) -> int:
+    def highest_offset(self) -> int:
         """Return the highest offset that this state proves durable (Invariant 3)."""
         return max([self.watermark, *(part.last for part in self.above)])
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raise ``ValueError`` if no events can lead to this state (Invariant 17).
 
         For states read from files: a checksum proves the absence of damage, not the author.
@@ -186,7 +186,7 @@ def settle(state: RouteState, part: Range, namespaces: dict[str, int] | None = N
 
     Settling an offset twice changes nothing. The watermark never goes back.
     """
-    watermark, above = _absorb(state.watermark, _merge(state.above, (part,)))
+    watermark, above = _absorb(state.watermark, _merge_parts(state.above, (part,)))
     released = state.released
     if part.kind == RELEASED:
         released = _join_adjacent(sorted([*released, part]))[-MOST_RELEASED:]
@@ -198,7 +198,7 @@ def settle(state: RouteState, part: Range, namespaces: dict[str, int] | None = N
     return replace(state, watermark=watermark, above=above, namespaces=known, released=released)
 
 
-def _merge(above: tuple[Range, ...], parts: Iterable[Range]) -> tuple[Range, ...]:
+def _merge_parts(above: tuple[Range, ...], parts: Iterable[Range]) -> tuple[Range, ...]:
     """Insert *parts*, which ascend. Offsets that are settled already keep their kind.
 
     Linear in the number of ranges: a reader's entries may lie in as many as there are frames.
@@ -251,22 +251,26 @@ def supersede(
     reader: str,
     through: int,
     parts: tuple[tuple[int, int], ...],
-    asked: int | None = None,
+    redelivered_through: int | None = None,
 ) -> RouteState:
     """Return *state* with the offsets of *parts*, ascending, passed.
 
     They are all the entries that *reader* logged up to *through* and that were not settled.
-    Its source redelivers them. *asked* is the end of that redelivery, *through* by default.
-    It is less for a route that is new to the reader, which passes no earlier entries.
+    Its source redelivers them. *redelivered_through* is the end of that redelivery, *through* by
+    default. It is less for a route that is new to the reader, which passes no earlier entries.
     """
     ranges = (Range(first, last, SUPERSEDED) for first, last in parts)
-    watermark, above = _absorb(state.watermark, _merge(state.above, ranges))
+    watermark, above = _absorb(state.watermark, _merge_parts(state.above, ranges))
     return replace(
         state,
         watermark=watermark,
         above=above,
         superseded=_raise_mark(state.superseded, reader, through),
-        superseding=_raise_mark(state.superseding, reader, through if asked is None else asked),
+        superseding=_raise_mark(
+            state.superseding,
+            reader,
+            through if redelivered_through is None else redelivered_through,
+        ),
     )
 
 
@@ -331,9 +335,9 @@ def request_retries(
     return replace(state, retries=retries, only=tuple(sorted(alone)))
 
 
-def answer_retry(state: RouteState, offset: int) -> RouteState:
+def finish_retry(state: RouteState, offset: int) -> RouteState:
     """Return *state* with the retry of *offset* answered, whatever its result."""
-    retries, only = _without(state.retries, offset), _without(state.only, offset)
+    retries, only = _remove_offset(state.retries, offset), _remove_offset(state.only, offset)
     return replace(state, retries=retries, only=only)
 
 
@@ -355,7 +359,7 @@ def end_skip(state: RouteState) -> RouteState:
     return replace(state, skips=())
 
 
-def _without(offsets: tuple[int, ...], offset: int) -> tuple[int, ...]:
+def _remove_offset(offsets: tuple[int, ...], offset: int) -> tuple[int, ...]:
     """Return *offsets*, which ascend, without *offset*."""
     place = bisect_left(offsets, offset)
     if offsets[place : place + 1] != (offset,):

@@ -1,6 +1,6 @@
 """The health of a whole log directory: the log, and the files of its routes beside it.
 
-:func:`verify` reads every byte and changes nothing. :func:`mend` repairs the damage. An
+:func:`verify` reads every byte and changes nothing. :func:`repair_log` repairs the damage. An
 unreadable offset log is begun again at the oldest entry: its route redelivers everything,
 and nothing is lost. A parked entry is taken from the log again if the log still holds it.
 Without a readable list of paused readers no reader is paused.
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
-from transporter.log.filesystem import RealFileSystem, faults_of, replace_durably
+from transporter.log.filesystem import RealFileSystem, replace_durably, translate_os_errors
 from transporter.log.meta import META, published_offset, read_meta
 from transporter.log.paused_readers import PAUSED, read_paused
 from transporter.log.reader import LogReader
-from transporter.log.repair import Quarantine, log_id_of, mend_segments
+from transporter.log.repair import Quarantine, log_id_of, repair_segments
 from transporter.log.segment import segment_bases
 from transporter.log.verify import Damage, examine
 from transporter.offsets.offset_log import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from transporter.log.verify import Examination
 
 
-_LOOKS: Final = 5
+_MAX_TRIES: Final = 5
 """Times that a verification begins again because files were removed meanwhile."""
 
 
@@ -73,7 +73,7 @@ class OffsetLogHealth:
     lost: tuple[tuple[int, int], ...]
 
     @property
-    def sound(self) -> bool:
+    def is_sound(self) -> bool:
         """Whether nothing is damaged."""
         return not (self.damages or self.routes or self.parked)
 
@@ -82,7 +82,7 @@ class OffsetLogHealth:
 class OffsetLogRepair:
     """Result of a repair: its findings, the place of the copies, and the lost parked entries."""
 
-    found: OffsetLogHealth
+    health: OffsetLogHealth
     quarantine: Path
     kept: tuple[str, ...]
     parked_lost: tuple[tuple[str, int], ...]
@@ -91,7 +91,7 @@ class OffsetLogRepair:
 def require_log(directory: Path, files: FileSystem | None = None) -> None:
     """Raise :class:`EnvironmentFault` unless *directory* holds files of a log."""
     files = files or RealFileSystem()
-    with faults_of(directory):
+    with translate_os_errors(directory):
         if not segment_bases(files, directory) and META not in files.names(directory):
             raise EnvironmentFault(f"{directory}: no transporter log here")
 
@@ -111,8 +111,8 @@ def verify(
     """
     files = files or RealFileSystem()
     require_log(directory, files)
-    with faults_of(directory):
-        for _ in range(_LOOKS):
+    with translate_os_errors(directory):
+        for _ in range(_MAX_TRIES):
             # An engine that runs meanwhile removes old files and replaces compacted ones.
             with suppress(FileNotFoundError):
                 return _verify_once(directory, progress, files)
@@ -123,8 +123,8 @@ def _verify_once(
     directory: Path, progress: Callable[[int], None], files: FileSystem
 ) -> OffsetLogHealth:
     bases = segment_bases(files, directory)
-    routes = tuple(_damaged_offset_logs(files, directory))
-    parked = tuple(_damaged_parked(files, directory))
+    routes = tuple(_offset_log_damage(files, directory))
+    parked = tuple(_parked_damage(files, directory))
     proved = max(_highest_proof(files, directory), *_meta_proof(files, directory))
     found = examine(files, directory, log_id_of(files, directory), proved, progress)
     gaps = [part.header for part in found.segments if part.header.lost]
@@ -133,9 +133,9 @@ def _verify_once(
         segments=len(bases),
         through=found.floor,
         damages=(
-            *_damaged_meta(files, directory),
-            *_damaged_pauses(files, directory),
-            *_without_segments(directory, found),
+            *_meta_damage(files, directory),
+            *_pauses_damage(files, directory),
+            *_missing_segments(directory, found),
             *found.damages,
         ),
         routes=routes,
@@ -144,31 +144,31 @@ def _verify_once(
     )
 
 
-def mend(
-    directory: Path, found: OffsetLogHealth, now: int, files: FileSystem | None = None
+def repair_log(
+    directory: Path, health: OffsetLogHealth, now: int, files: FileSystem | None = None
 ) -> OffsetLogRepair:
     """Repair the log in *directory*, at *now* (µs UTC).
 
-    The caller holds the log's lock, and has held it since *found* was verified. Repeating the
+    The caller holds the log's lock, and has held it since *health* was verified. Repeating the
     repair after a crash comes to the same end. Undamaged files are not touched. Raises as
     :func:`verify` does.
     """
     files = files or RealFileSystem()
     quarantine = Quarantine(files, directory, now)
-    with faults_of(directory):
-        if found.damages:
-            mend_segments(files, directory, found.examination, quarantine)
-        if any(_damaged_pauses(files, directory)):
-            quarantine.keep(directory / PAUSED)
+    with translate_os_errors(directory):
+        if health.damages:
+            repair_segments(files, directory, health.examination, quarantine)
+        if any(_pauses_damage(files, directory)):
+            quarantine.keep_copy(directory / PAUSED)
             files.remove(directory / PAUSED)
-        for route, _ in found.routes:
-            _mend_offset_log(files, directory, route, quarantine)
+        for route, _ in health.routes:
+            _repair_offset_log(files, directory, route, quarantine)
         lost = [
             (route, damage.first)
-            for route, damage in found.parked
-            if not _mend_parked(files, directory, route, damage.first, quarantine, now)
+            for route, damage in health.parked
+            if not _repair_parked(files, directory, route, damage.first, quarantine, now)
         ]
-    return OffsetLogRepair(found, quarantine.folder, tuple(quarantine.kept), tuple(lost))
+    return OffsetLogRepair(health, quarantine.folder, tuple(quarantine.kept), tuple(lost))
 
 
 def _highest_proof(files: FileSystem, directory: Path) -> int:
@@ -177,7 +177,7 @@ def _highest_proof(files: FileSystem, directory: Path) -> int:
     highest = -1 if highest is None else highest
     for route in declared_routes(directory, files):
         with suppress(Corrupt):
-            highest = max(highest, read_state(directory, route, files).highest())
+            highest = max(highest, read_state(directory, route, files).highest_offset())
     return highest
 
 
@@ -188,7 +188,7 @@ def _meta_proof(files: FileSystem, directory: Path) -> Iterator[int]:
             yield meta.proved
 
 
-def _damaged_meta(files: FileSystem, directory: Path) -> Iterator[Damage]:
+def _meta_damage(files: FileSystem, directory: Path) -> Iterator[Damage]:
     path = str(directory / META)
     try:
         if read_meta(files, directory) is None:
@@ -197,19 +197,19 @@ def _damaged_meta(files: FileSystem, directory: Path) -> Iterator[Damage]:
         yield Damage(path, 0, error.problem, 0, -1)
 
 
-def _damaged_pauses(files: FileSystem, directory: Path) -> Iterator[Damage]:
+def _pauses_damage(files: FileSystem, directory: Path) -> Iterator[Damage]:
     try:
         read_paused(directory, files)
     except Corrupt as error:
         yield Damage(error.file, error.byte, error.problem, 0, -1)
 
 
-def _without_segments(directory: Path, found: Examination) -> Iterator[Damage]:
-    if not found.segments:
-        yield Damage(str(directory), 0, "no segment of this log is left", 0, found.floor)
+def _missing_segments(directory: Path, examination: Examination) -> Iterator[Damage]:
+    if not examination.segments:
+        yield Damage(str(directory), 0, "no segment of this log is left", 0, examination.floor)
 
 
-def _damaged_offset_logs(files: FileSystem, directory: Path) -> Iterator[tuple[str, Damage]]:
+def _offset_log_damage(files: FileSystem, directory: Path) -> Iterator[tuple[str, Damage]]:
     for route in declared_routes(directory, files):
         try:
             read_state(directory, route, files)
@@ -217,7 +217,7 @@ def _damaged_offset_logs(files: FileSystem, directory: Path) -> Iterator[tuple[s
             yield route, Damage(error.file, error.byte, error.problem, 0, -1)
 
 
-def _damaged_parked(files: FileSystem, directory: Path) -> Iterator[tuple[str, Damage]]:
+def _parked_damage(files: FileSystem, directory: Path) -> Iterator[tuple[str, Damage]]:
     for route in declared_routes(directory, files):
         folder = route_folder(directory, route)
         for offset in parked_offsets(folder, files):
@@ -232,26 +232,26 @@ def _damaged_parked(files: FileSystem, directory: Path) -> Iterator[tuple[str, D
                 yield route, Damage(file, 0, error.problem, offset, offset)
 
 
-def _mend_offset_log(
+def _repair_offset_log(
     files: FileSystem, directory: Path, route: str, quarantine: Quarantine
 ) -> None:
     folder = route_folder(directory, route)
     for name in NAMES:
-        quarantine.keep(folder / name)
+        quarantine.keep_copy(folder / name)
     for name in NAMES:
         files.remove(folder / name)
     with LogReader(directory, files) as reader:
-        OffsetLog(directory, route, files, begin=lambda: _oldest(reader)).close()
+        OffsetLog(directory, route, files, first_offset=lambda: _oldest_offset(reader)).close()
 
 
-def _oldest(reader: LogReader) -> int:
+def _oldest_offset(reader: LogReader) -> int:
     """Return the first offset that is held or lost, because a route may not have passed it."""
     first = reader.first_offset()
     gap = reader.lost_gap(0, first - 1)
     return first if gap is None else gap.first
 
 
-def _mend_parked(
+def _repair_parked(
     files: FileSystem,
     directory: Path,
     route: str,
@@ -261,8 +261,8 @@ def _mend_parked(
 ) -> bool:
     """Replace an unreadable parked entry. Return whether the log still held it."""
     path = parked_path(route_folder(directory, route), offset)
-    quarantine.keep(path)
-    found = _entry(files, directory, offset)
+    quarantine.keep_copy(path)
+    found = _read_entry(files, directory, offset)
     if found is None:
         files.remove(path)
         return False
@@ -273,12 +273,12 @@ def _mend_parked(
     return True
 
 
-def _entry(
+def _read_entry(
     files: FileSystem, directory: Path, offset: int
 ) -> tuple[pa.RecordBatch, str | None] | None:
     """Return the entry at *offset* and its reader, if the log holds it."""
     with suppress(Corrupt, OffsetRefused), LogReader(directory, files) as reader:
         for batch in reader.read(offset, offset):
             if batch.num_rows:
-                return batch, reader.logged_by(offset)
+                return batch, reader.reader_of(offset)
     return None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType, VariantType
 
 from transporter.adaptor import AdaptorConfig
-from transporter.table.cells import plain
+from transporter.table.cells import to_json_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,4 +79,4 @@ def _scalar(value: Any, kind: DataType) -> Any:  # noqa: ANN401 - as above
         return json.loads(value.toJson())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return plain(value)
+    return to_json_value(value)

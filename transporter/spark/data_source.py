@@ -17,9 +17,9 @@ from transporter.spark.data_source_filters import accepts
 from transporter.spark.data_source_filters import bounds_of as bounds_of_filters
 from transporter.spark.data_source_rows import Filtered, schema_of, shape_of
 from transporter.spark.data_source_stream import RefusedStream, StreamReader
-from transporter.table.options import read_options, refuse
-from transporter.table.plan import TablePart, look, plan
-from transporter.table.rows import rows, selection_of
+from transporter.table.options import read_options, refuse_options
+from transporter.table.plan import TablePart, plan_parts, read_log_info
+from transporter.table.rows import read_rows, selection_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,12 +44,12 @@ class TransporterSource(DataSource):  # type: ignore[misc] # pyspark is untyped
     def schema(self) -> StructType:
         """Return the table's columns. Without a log this raises, at ``load``."""
         options = self._options()
-        look(options.directory)
+        read_log_info(options.directory)
         return schema_of(options)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch query."""
-        refuse(self.options, streaming=False)
+        refuse_options(self.options, streaming=False)
         options = self._options()
         kind = PushingReader if options.push_down else BatchReader
         return kind(options, shape_of(schema, options))
@@ -57,7 +57,7 @@ class TransporterSource(DataSource):  # type: ignore[misc] # pyspark is untyped
     def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:  # noqa: N802 - Spark's name
         """Return the reader of a stream."""
         try:
-            refuse(self.options, streaming=True)
+            refuse_options(self.options, streaming=True)
             options = self._options()
             return StreamReader(options, shape_of(schema, options))
         except TransporterError as error:
@@ -78,13 +78,13 @@ class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each range of frames."""
-        return list(map(InputPartition, plan(self._options, self._selection.bounds)))
+        return list(map(InputPartition, plan_parts(self._options, self._selection.bounds)))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a partition."""
         if partition.value is None:  # Spark's substitute for an empty list of partitions
             return iter(())
-        return rows(self._options, TablePart(*partition.value), self._selection, self._shape)
+        return read_rows(self._options, TablePart(*partition.value), self._selection, self._shape)
 
 
 class PushingReader(BatchReader):
@@ -98,7 +98,7 @@ class PushingReader(BatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Accept the filters that can be evaluated exactly, and return the others."""
         taken = tuple(each for each in filters if accepts(each, self._shape.converted_columns))
-        bounds = self._selection.bounds.meet(bounds_of_filters(taken))
-        self._selection = Filtered(self._selection.wanted, bounds, taken)
+        bounds = self._selection.bounds.intersect(bounds_of_filters(taken))
+        self._selection = Filtered(self._selection.entry_filter, bounds, taken)
         mine = set(map(id, taken))
         return [each for each in filters if id(each) not in mine]

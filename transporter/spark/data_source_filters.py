@@ -81,7 +81,7 @@ def _is(value: object, kind: type) -> bool:
 
 def bounds_of(filters: Iterable[Filter]) -> OffsetBounds:
     """Return the part of the log that holds every row that passes *filters*."""
-    return reduce(OffsetBounds.meet, map(_bounds, filters), OffsetBounds())
+    return reduce(OffsetBounds.intersect, map(_bounds, filters), OffsetBounds())
 
 
 def _bounds(wanted: Any) -> OffsetBounds:  # noqa: ANN401 - pyspark is untyped

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructField, StructType
 
-    from transporter.log.reader import Located
+    from transporter.log.reader import LocatedFrame
     from transporter.table.options import Options
     from transporter.table.plan import TablePart
 
@@ -61,6 +61,6 @@ class Filtered(RowSelection):
 
     filters: tuple[Filter, ...] = ()
 
-    def of(self, found: Located, part: TablePart) -> pa.RecordBatch:
+    def select(self, found: LocatedFrame, part: TablePart) -> pa.RecordBatch:
         """Return the wanted entries of a frame that lie in *part*."""
-        return passing(RowSelection.of(self, found, part), self.filters)
+        return passing(RowSelection.select(self, found, part), self.filters)

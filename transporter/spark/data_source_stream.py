@@ -21,10 +21,16 @@ from transporter.log.filesystem import RealFileSystem
 from transporter.log.follow import Follower
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
-from transporter.log.search import END, RETRIES, EntryFilter, first_since
+from transporter.log.search import END, RETRIES, EntryFilter, first_offset_since
 from transporter.table.options import EARLIEST, LATEST, Moment
-from transporter.table.plan import TablePart, first_present, look, refuse_lost, split_offsets
-from transporter.table.rows import RowSelection, rows
+from transporter.table.plan import (
+    TablePart,
+    first_present_offset,
+    read_log_info,
+    refuse_lost,
+    split_offsets,
+)
+from transporter.table.rows import RowSelection, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         end = self._end() if self._target is None else self._target
         if end <= start[_OFFSET]:
             return start
-        first = first_present(self._options, start[_OFFSET])
+        first = first_present_offset(self._options, start[_OFFSET])
         return self._at(max(first, _limited(self._options, first, end, limit)))
 
     def reportLatestOffset(self) -> Progress:  # noqa: N802 - Spark's name
@@ -84,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         first, last = start[_OFFSET], end[_OFFSET] - 1
         if last < first:
             return []
-        first = first_present(self._options, first)
+        first = first_present_offset(self._options, first)
         if self._options.fail_on_loss:
             refuse_lost(self._options.directory, first, last)
         parts = split_offsets(self._options.directory, first, last, self._options.partition_bytes)
@@ -93,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a partition."""
         selection = RowSelection(EntryFilter(self._options.namespace))
-        return rows(self._options, TablePart(*partition.value), selection, self._shape)
+        return read_rows(self._options, TablePart(*partition.value), selection, self._shape)
 
     def stop(self) -> None:
         """Close the open files of the log."""
@@ -103,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _end(self) -> int:
         """Return the offset behind the last one confirmed as durable (Invariant 12)."""
         if self._follower is None:
-            confirmed = look(self._options.directory).confirmed
+            confirmed = read_log_info(self._options.directory).confirmed
             self._follower = Follower(self._options.directory, 0, confirmed)
         return self._follower.confirmed_offset() + 1
 
@@ -163,10 +169,10 @@ def _beginning(options: Options, end: int) -> int:
             return oldest
         if isinstance(options.starting, Moment):
             try:
-                return first_since(reader, options.starting.time, end - 1)
+                return first_offset_since(reader, options.starting.time, end - 1)
             except OffsetRefused:
                 return end  # no entry is that new, so it begins with the next one
-    return first_present(options, int(options.starting))
+    return first_present_offset(options, int(options.starting))
 
 
 def _limited(options: Options, first: int, end: int, limit: ReadLimit) -> int:
@@ -181,7 +187,7 @@ def _limited(options: Options, first: int, end: int, limit: ReadLimit) -> int:
     for attempt in range(RETRIES):
         try:
             with LogReader(options.directory) as reader:
-                return reader.bound(first, end - 1, most, size) + 1
+                return reader.slice_end(first, end - 1, most, size) + 1
         except (Corrupt, EnvironmentFault):
             # A segment may have been replaced or removed under the reader.
             if attempt + 1 == RETRIES:

@@ -28,7 +28,7 @@ from pyspark.sql.types import Row, VariantVal
 from transporter.spark.jvm import start_jvm
 from transporter.spark.launch import LOOPBACK
 from transporter.spark.spark_user import name_login_user
-from transporter.table.cells import plain
+from transporter.table.cells import to_json_value
 from transporter.table.options import TABLE
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def answer(session: SparkSession, request: Request) -> int:
         found = session.sql(request.statement)
         _say({"columns": found.columns})
         for row in found.toLocalIterator():
-            _say({"row": [plain(cell) for cell in row]})
+            _say({"row": [to_json_value(cell) for cell in row]})
     except (PySparkException, Py4JError) as error:
         _say({"error": brief(error)})
         return 1
@@ -122,12 +122,12 @@ def _say(answer: object) -> None:
     sys.stdout.flush()
 
 
-@plain.register(Row)
+@to_json_value.register(Row)
 def _(cell: Row) -> Any:  # noqa: ANN401 - any type of column
-    return plain(cell.asDict())
+    return to_json_value(cell.asDict())
 
 
-@plain.register(VariantVal)
+@to_json_value.register(VariantVal)
 def _(cell: VariantVal) -> Any:  # noqa: ANN401 - as above
     return json.loads(cell.toJson())
 

@@ -10,27 +10,27 @@ from transporter.bytes_as_json import text_or_base64
 
 
 @singledispatch
-def plain(cell: Any) -> Any:  # noqa: ANN401 - any type of column
+def to_json_value(cell: Any) -> Any:  # noqa: ANN401 - any type of column
     """Return *cell* as a JSON value, with bytes represented as everywhere in transporter."""
     return cell if cell is None or isinstance(cell, str | int | float) else str(cell)
 
 
-@plain.register(bytes)
-@plain.register(bytearray)
+@to_json_value.register(bytes)
+@to_json_value.register(bytearray)
 def _(cell: bytes | bytearray) -> Any:  # noqa: ANN401 - see plain()
     return text_or_base64(bytes(cell))
 
 
-@plain.register(dict)
+@to_json_value.register(dict)
 def _(cell: dict[Any, Any]) -> Any:  # noqa: ANN401 - see plain()
-    return {str(plain(name)): plain(value) for name, value in cell.items()}
+    return {str(to_json_value(name)): to_json_value(value) for name, value in cell.items()}
 
 
-@plain.register(list)
+@to_json_value.register(list)
 def _(cell: list[Any]) -> Any:  # noqa: ANN401 - see plain()
-    return [plain(value) for value in cell]
+    return [to_json_value(value) for value in cell]
 
 
-@plain.register(date)
+@to_json_value.register(date)
 def _(cell: date) -> Any:  # noqa: ANN401 - see plain()
     return cell.isoformat()

@@ -81,14 +81,14 @@ class Options:
     max_bytes: int | None = None
 
 
-def read_options(given: Mapping[str, str], now: datetime) -> Options:
+def read_options(values: Mapping[str, str], now: datetime) -> Options:
     """Parse the options of a query that is planned at *now*.
 
     Raises:
         ConfigError: an option is unknown, or its value is invalid.
 
     """
-    found = _canonical_names(given)
+    found = _canonical_names(values)
     if "path" not in found:
         raise ConfigError("the log directory is missing; use load(DIRECTORY) or the option path")
     if {"maxOffsetsPerTrigger", "maxBytesPerTrigger"} <= found.keys():
@@ -101,33 +101,33 @@ def read_options(given: Mapping[str, str], now: datetime) -> Options:
             raise ConfigError(f"option {name}: {found[name]!r} {error}") from error
 
     def place(text: str) -> Place:
-        return place_of(text, now)
+        return parse_place(text, now)
 
     def starting(text: str) -> Start:
-        return text.lower() if text.lower() in (EARLIEST, LATEST) else place_of(text, now)
+        return text.lower() if text.lower() in (EARLIEST, LATEST) else parse_place(text, now)
 
     default_start: Start = EARLIEST
-    text = {name: parse(name, _is_text, name == "data") for name in TEXT}
+    text = {name: parse(name, _parse_text, name == "data") for name in TEXT}
     return Options(
-        directory=parse("path", _directory, Path()),
+        directory=parse("path", _parse_directory, Path()),
         start=parse("from", place, None),
         end=parse("to", place, None),
-        namespace=parse("namespace", _pattern, ""),
-        columns=parse("columns", _columns, tuple(ENTRY_SCHEMA.names)),
+        namespace=parse("namespace", _parse_pattern, ""),
+        columns=parse("columns", _parse_columns, tuple(ENTRY_SCHEMA.names)),
         text=frozenset(name for name in TEXT if text[name]),
-        lenient=parse("invalidUtf8", _is_lenient, default=False),
-        fail_on_loss=parse("failOnDataLoss", _switch, default=True),
-        push_down=parse("pushDown", _switch, default=False),
-        partition_bytes=parse("partitionBytes", _size, _PARTITION_BYTES),
+        lenient=parse("invalidUtf8", _parse_lenient, default=False),
+        fail_on_loss=parse("failOnDataLoss", _parse_switch, default=True),
+        push_down=parse("pushDown", _parse_switch, default=False),
+        partition_bytes=parse("partitionBytes", _parse_size, _PARTITION_BYTES),
         starting=parse("startingOffsets", starting, default_start),
-        max_rows=parse("maxOffsetsPerTrigger", _count, None),
-        max_bytes=parse("maxBytesPerTrigger", _size, None),
+        max_rows=parse("maxOffsetsPerTrigger", _parse_count, None),
+        max_bytes=parse("maxBytesPerTrigger", _parse_size, None),
     )
 
 
-def refuse(given: Mapping[str, str], *, streaming: bool) -> None:
+def refuse_options(values: Mapping[str, str], *, streaming: bool) -> None:
     """Refuse the options that only the other kind of query has."""
-    found = _canonical_names(given)
+    found = _canonical_names(values)
     for name in _BATCH if streaming else _STREAM:
         if name in found:
             place = (
@@ -138,7 +138,7 @@ def refuse(given: Mapping[str, str], *, streaming: bool) -> None:
             raise ConfigError(f"{name} is not an option of {place}")
 
 
-def place_of(text: str, now: datetime) -> Place:
+def parse_place(text: str, now: datetime) -> Place:
     """Parse an offset, a time in ISO 8601 (local without a zone), or an age such as ``10m``.
 
     Raises:
@@ -148,29 +148,29 @@ def place_of(text: str, now: datetime) -> Place:
     return int(text) if text.strip().isdecimal() else Moment(parse_time(text, now).microseconds)
 
 
-def _canonical_names(given: Mapping[str, str]) -> dict[str, str]:
-    """Return *given* with the canonical names of :data:`NAMES`."""
-    known = {_plain(name): name for name in NAMES}
-    for name in given:
-        if _plain(name) not in known:
-            close = get_close_matches(_plain(name), known, n=1)
+def _canonical_names(values: Mapping[str, str]) -> dict[str, str]:
+    """Return *values* with the canonical names of :data:`NAMES`."""
+    known = {_normalize_name(name): name for name in NAMES}
+    for name in values:
+        if _normalize_name(name) not in known:
+            close = get_close_matches(_normalize_name(name), known, n=1)
             hint = f"did you mean {known[close[0]]}?" if close else f"there are {', '.join(NAMES)}"
             raise ConfigError(f"there is no option {name!r}; {hint}")
-    return {known[_plain(name)]: str(value) for name, value in given.items()}
+    return {known[_normalize_name(name)]: str(value) for name, value in values.items()}
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-def _directory(text: str) -> Path:
+def _parse_directory(text: str) -> Path:
     if text.startswith("file:"):
         text = unquote(urlsplit(text).path)
     # An executor may have another working directory.
     return Path(text).absolute()
 
 
-def _columns(text: str) -> tuple[str, ...]:
+def _parse_columns(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in ENTRY_SCHEMA.names:
@@ -182,43 +182,43 @@ def _columns(text: str) -> tuple[str, ...]:
     return names
 
 
-def _pattern(text: str) -> str:
+def _parse_pattern(text: str) -> str:
     from transporter.log.search import EntryFilter  # noqa: PLC0415 - imports pyarrow.compute
 
     return EntryFilter(text).namespace
 
 
-def _is_text(text: str) -> bool:
-    return _one_of(text, {"string": True, "binary": False})
+def _parse_text(text: str) -> bool:
+    return _parse_choice(text, {"string": True, "binary": False})
 
 
-def _is_lenient(text: str) -> bool:
-    return _one_of(text, {"null": True, "fail": False})
+def _parse_lenient(text: str) -> bool:
+    return _parse_choice(text, {"null": True, "fail": False})
 
 
-def _switch(text: str) -> bool:
-    return _one_of(text, {"true": True, "false": False})
+def _parse_switch(text: str) -> bool:
+    return _parse_choice(text, {"true": True, "false": False})
 
 
-def _one_of(text: str, meanings: dict[str, bool]) -> bool:
+def _parse_choice(text: str, meanings: dict[str, bool]) -> bool:
     if text.lower() not in meanings:
         raise ValueError(f"is neither {' nor '.join(meanings)}")
     return meanings[text.lower()]
 
 
-def _size(text: str) -> int:
+def _parse_size(text: str) -> int:
     from transporter.units import parse_size  # noqa: PLC0415 - imports pydantic
 
-    return _positive(parse_size(text))
+    return _check_positive(parse_size(text))
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
         raise ValueError("is not a whole number")
-    return _positive(int(text))
+    return _check_positive(int(text))
 
 
-def _positive(number: int) -> int:
+def _check_positive(number: int) -> int:
     if number < 1:
         raise ValueError("must be at least 1")
     return number

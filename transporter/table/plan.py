@@ -13,12 +13,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from transporter.errors import EntriesLost, EnvironmentFault, OffsetRefused
-from transporter.log.filesystem import RealFileSystem, faults_of
-from transporter.log.index import blocks
+from transporter.log.filesystem import RealFileSystem, translate_os_errors
+from transporter.log.index import block_starts
 from transporter.log.inspection import inspect
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
-from transporter.log.search import END, around
+from transporter.log.search import END, offsets_around
 from transporter.log.segment import Segment, segment_bases, segment_name
 from transporter.offsets.offset_log import proved_offset
 from transporter.table.options import Moment
@@ -52,7 +52,7 @@ class OffsetBounds:
     until: int = END
     offsets: tuple[int, ...] | None = None
 
-    def meet(self, other: OffsetBounds) -> OffsetBounds:
+    def intersect(self, other: OffsetBounds) -> OffsetBounds:
         """Return the intersection of both."""
         known = [each for each in (self.offsets, other.offsets) if each is not None]
         offsets = sorted(set(known[0]).intersection(*known)) if known else None
@@ -65,7 +65,7 @@ class OffsetBounds:
         )
 
 
-def look(directory: Path) -> LogInfo:
+def read_log_info(directory: Path) -> LogInfo:
     """Inspect the log in *directory*.
 
     Raises:
@@ -73,7 +73,7 @@ def look(directory: Path) -> LogInfo:
         Corrupt: its last segment is damaged.
 
     """
-    with faults_of(directory):
+    with translate_os_errors(directory):
         if read_meta(RealFileSystem(), directory) is None:
             raise EnvironmentFault(
                 f"{directory}: no transporter log here; load() takes the log directory of a "
@@ -84,37 +84,37 @@ def look(directory: Path) -> LogInfo:
 
 def bounds_of(options: Options) -> OffsetBounds:
     """Return the bounds from the options ``from`` and ``to``."""
-    first, since = _place(options.start, 0)
-    last, until = _place(options.end, OffsetBounds().last)
+    first, since = _place_bounds(options.start, 0)
+    last, until = _place_bounds(options.end, OffsetBounds().last)
     return OffsetBounds(
         first, last, since, until if isinstance(options.end, Moment) else OffsetBounds().until
     )
 
 
-def _place(place: Place | None, default: int) -> tuple[int, int]:
+def _place_bounds(place: Place | None, default: int) -> tuple[int, int]:
     """Return *place* as an offset and a time, one of which is no bound."""
     if isinstance(place, Moment):
         return default, place.time
     return (default if place is None else place), 0
 
 
-def plan(options: Options, bounds: OffsetBounds) -> list[TablePart]:
+def plan_parts(options: Options, bounds: OffsetBounds) -> list[TablePart]:
     """Divide the confirmed part of *bounds* into tasks of about ``partition_bytes``.
 
     Raises:
         EntriesLost: a repair could not save some of it, and the options do not allow that.
 
     """
-    found = look(options.directory)
+    found = read_log_info(options.directory)
     first, last = max(found.first, bounds.first), min(found.confirmed, bounds.last)
     if bounds.since > OffsetBounds().since:
-        first = max(first, around(options.directory, bounds.since)[0])
+        first = max(first, offsets_around(options.directory, bounds.since)[0])
     if bounds.until < OffsetBounds().until:
-        last = min(last, around(options.directory, bounds.until + 1)[1])
+        last = min(last, offsets_around(options.directory, bounds.until + 1)[1])
     if options.fail_on_loss:
         refuse_lost(options.directory, first, last)
     parts = split_offsets(options.directory, first, last, options.partition_bytes)
-    return [kept for part in parts if (kept := _around_offsets(part, bounds.offsets))]
+    return [kept for part in parts if (kept := _narrow_to_offsets(part, bounds.offsets))]
 
 
 def refuse_lost(directory: Path, first: int, last: int) -> None:
@@ -128,7 +128,7 @@ def refuse_lost(directory: Path, first: int, last: int) -> None:
         )
 
 
-def first_present(options: Options, first: int) -> int:
+def first_present_offset(options: Options, first: int) -> int:
     """Return *first*, or the oldest offset in the log if that is higher.
 
     Raises:
@@ -158,8 +158,8 @@ def split_offsets(
     files = files or RealFileSystem()
     starts = [first]
     held = 0
-    with faults_of(directory):
-        for offset, length in _blocks(files, directory, first, last):
+    with translate_os_errors(directory):
+        for offset, length in _offset_blocks(files, directory, first, last):
             if held >= size and first < offset <= last:
                 starts.append(offset)
                 held = 0
@@ -167,14 +167,16 @@ def split_offsets(
     return [TablePart(start, end - 1) for start, end in pairwise([*starts, last + 1])]
 
 
-def _blocks(files: FileSystem, directory: Path, first: int, last: int) -> Iterator[tuple[int, int]]:
+def _offset_blocks(
+    files: FileSystem, directory: Path, first: int, last: int
+) -> Iterator[tuple[int, int]]:
     """Yield the first offset and the size of each block of about an index's stride."""
     bases = segment_bases(files, directory)
     begin = max(0, bisect_right(bases, first) - 1)
     for base in bases[begin : bisect_right(bases, last)]:
         try:
             with closing(Segment(files, directory / segment_name(base))) as segment:
-                found = list(_blocks_of(files, segment))
+                found = list(_segment_blocks(files, segment))
         except FileNotFoundError:
             continue  # removed since it was listed: the reader of its part reports it
         # Bytes before the first block of interest do not count for any task.
@@ -182,15 +184,15 @@ def _blocks(files: FileSystem, directory: Path, first: int, last: int) -> Iterat
         yield from (block for block in found[at:] if block[0] <= last)
 
 
-def _blocks_of(files: FileSystem, segment: Segment) -> Iterator[tuple[int, int]]:
-    starts = blocks(files, segment)
+def _segment_blocks(files: FileSystem, segment: Segment) -> Iterator[tuple[int, int]]:
+    starts = block_starts(files, segment)
     for byte, end in pairwise([*starts, segment.size()]):
         frame = segment.frame_at(byte)
         if frame is not None:
             yield frame.first, end - byte
 
 
-def _around_offsets(part: TablePart, offsets: tuple[int, ...] | None) -> TablePart | None:
+def _narrow_to_offsets(part: TablePart, offsets: tuple[int, ...] | None) -> TablePart | None:
     """Narrow *part* to those *offsets* that lie in it; return ``None`` if none does."""
     if offsets is None:
         return part

@@ -21,10 +21,10 @@ from pyarrow.dataset import Dataset, FileSystemDataset, IpcFileFormat, field
 from pyarrow.fs import LocalFileSystem
 
 from transporter.errors import ActionRefused, ConfigError
-from transporter.table.cells import plain
+from transporter.table.cells import to_json_value
 from transporter.table.options import TABLE
-from transporter.table.plan import TablePart, plan, split_offsets
-from transporter.table.rows import Shape, rows, selection_of, typed_schema
+from transporter.table.plan import TablePart, plan_parts, split_offsets
+from transporter.table.rows import Shape, read_rows, selection_of, typed_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ _QUOTED: Final = 'offset is a keyword of SQL: write "offset" in double quotes, o
 class QueryResult:
     """The result of a statement: its ``columns``, and its rows as they come."""
 
-    def __init__(self, log: _Log, cursor: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, log: _LogDataset, cursor: duckdb.DuckDBPyConnection) -> None:
         """Take the result of the statement that *cursor* has run over *log*."""
         self._log, self._cursor = log, cursor
         self.columns = [column[0] for column in cursor.description or ()]
@@ -62,7 +62,7 @@ class QueryResult:
             if not found:
                 return
             for row in found:
-                yield [plain(cell) for cell in row]
+                yield [to_json_value(cell) for cell in row]
 
 
 @contextmanager
@@ -75,11 +75,11 @@ def run_query(statement: str, options: Options) -> Iterator[QueryResult]:
         LogError: the log cannot be read.
 
     """
-    log = _Log(options)
+    log = _LogDataset(options)
     with (
         TemporaryDirectory(prefix="transporter-query-") as scratch,
         closing(_connect(scratch)) as connection,
-        _interruptible(connection, log),
+        _allow_interrupt(connection, log),
     ):
         connection.register(TABLE, log)
         with _translate_errors(log):
@@ -102,7 +102,7 @@ def _connect(scratch: str) -> duckdb.DuckDBPyConnection:
 
 
 @contextmanager
-def _translate_errors(log: _Log) -> Iterator[None]:
+def _translate_errors(log: _LogDataset) -> Iterator[None]:
     """Raise failures of the log as they are, and refusals by DuckDB as :class:`ActionRefused`."""
     try:
         yield
@@ -119,7 +119,7 @@ def _translate_errors(log: _Log) -> Iterator[None]:
 
 
 @contextmanager
-def _interruptible(connection: duckdb.DuckDBPyConnection, log: _Log) -> Iterator[None]:
+def _allow_interrupt(connection: duckdb.DuckDBPyConnection, log: _LogDataset) -> Iterator[None]:
     """Let Ctrl-C end a query, because Python would handle it only after DuckDB has returned."""
     waker, woken = socket.socketpair()
     waker.settimeout(0)  # signal.set_wakeup_fd() requires it
@@ -146,7 +146,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, log: _Log) -> Iterator
         woken.close()
 
 
-class _Log(Dataset):  # type: ignore[misc] # pyarrow is untyped
+class _LogDataset(Dataset):  # type: ignore[misc] # pyarrow is untyped
     """The log as a dataset for DuckDB, which requires Arrow's type, a schema and a scanner.
 
     ``failure`` is the exception of the last read. No read continues once it is ``stopped``.
@@ -156,7 +156,7 @@ class _Log(Dataset):  # type: ignore[misc] # pyarrow is untyped
         """Plan once, so that every scan of a query sees the same entries."""
         self._options = options
         self._selection = selection_of(options)
-        self._parts = plan(options, self._selection.bounds)
+        self._parts = plan_parts(options, self._selection.bounds)
         known = typed_schema(options.text)
         self._shape = Shape(pa.schema(map(known.field, options.columns)), options.lenient)
         self.failure: Exception | None = None
@@ -179,33 +179,33 @@ class _Log(Dataset):  # type: ignore[misc] # pyarrow is untyped
         return _Scan(pa.RecordBatchReader.from_batches(wanted.schema, batches))
 
     def _read_batches(
-        self, shape: Shape, columns: Sequence[str], accepted: Expression | None
+        self, shape: Shape, columns: Sequence[str], predicate: Expression | None
     ) -> Iterator[pa.RecordBatch]:
         try:
-            for part in self._parts if accepted is None else self._narrow(accepted):
-                for batch in rows(self._options, part, self._selection, shape):
-                    self._go_on()
-                    kept = batch if accepted is None else batch.filter(accepted)
+            for part in self._parts if predicate is None else self._narrow_parts(predicate):
+                for batch in read_rows(self._options, part, self._selection, shape):
+                    self._refuse_if_stopped()
+                    kept = batch if predicate is None else batch.filter(predicate)
                     yield kept.select(columns)
         except Exception as error:
             # DuckDB turns the exception into text.
             self.failure = error
             raise
 
-    def _go_on(self) -> None:
+    def _refuse_if_stopped(self) -> None:
         if self.stopped:
             raise InterruptedError
 
-    def _narrow(self, accepted: Expression) -> list[TablePart]:
-        """Return the parts of the log that *accepted* leaves by offset, to a MiB at both ends."""
-        touched = _matching_parts(self._parts, self.schema, accepted)
+    def _narrow_parts(self, predicate: Expression) -> list[TablePart]:
+        """Return the parts of the log that *predicate* leaves by offset, to a MiB at both ends."""
+        touched = _matching_parts(self._parts, self.schema, predicate)
         outer = touched[:1] + touched[1:][-1:]
         return [
             finer
             for part in touched
             for finer in (
                 _matching_parts(
-                    split_offsets(self._options.directory, *part, size=1), self.schema, accepted
+                    split_offsets(self._options.directory, *part, size=1), self.schema, predicate
                 )
                 if part in outer
                 else [part]
@@ -224,18 +224,18 @@ class _Scan:
         return self._reader
 
 
-def _filter_shape(table: Shape, wanted: Shape, accepted: Expression | None) -> Shape:
+def _filter_shape(table: Shape, wanted: Shape, predicate: Expression | None) -> Shape:
     """Return the shape to evaluate a filter in: *wanted* if it has the columns, else *table*."""
-    if accepted is not None:
+    if predicate is not None:
         try:
-            wanted.schema.empty_table().filter(accepted)
+            wanted.schema.empty_table().filter(predicate)
         except pa.ArrowInvalid:
             return table
     return wanted
 
 
 def _matching_parts(
-    parts: list[TablePart], schema: pa.Schema, accepted: Expression
+    parts: list[TablePart], schema: pa.Schema, predicate: Expression
 ) -> list[TablePart]:
     """Return the *parts* in which an offset may match, as Arrow finds partitions of files."""
     if "offset" not in schema.names:
@@ -250,5 +250,5 @@ def _matching_parts(
         )
         for number, part in enumerate(parts)
     ]
-    found = FileSystemDataset(named, schema, kind, files).get_fragments(filter=accepted)
+    found = FileSystemDataset(named, schema, kind, files).get_fragments(filter=predicate)
     return [parts[int(each.path)] for each in found]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from transporter.errors import LogError, OffsetRefused
 from transporter.log.reader import LogReader
-from transporter.log.search import EntryFilter, frames
+from transporter.log.search import EntryFilter, frames_with_retry
 from transporter.message import ENTRY_SCHEMA, batch_bytes
 from transporter.table.options import TEXT
 from transporter.table.plan import OffsetBounds, bounds_of
@@ -18,7 +18,7 @@ from transporter.table.plan import OffsetBounds, bounds_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from transporter.log.reader import Located
+    from transporter.log.reader import LocatedFrame
     from transporter.table.options import Options
     from transporter.table.plan import TablePart
 
@@ -51,7 +51,7 @@ class Shape:
         fields = [self.schema.field(name) for name in TEXT if name in self.schema.names]
         return frozenset(field.name for field in fields if field.type == pa.string())
 
-    def of(self, entries: pa.RecordBatch) -> pa.RecordBatch:
+    def convert(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return *entries* in this shape."""
         columns = [self._column(entries, field) for field in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -64,22 +64,24 @@ class Shape:
             return column.cast(field.type)
         except pa.ArrowInvalid as error:
             if not self.lenient:
-                raise _no_text(entries, field.name) from error
-            return pa.array(map(_text, column.to_pylist()), field.type)
+                raise _not_text_error(entries, field.name) from error
+            return pa.array(map(_decode_text, column.to_pylist()), field.type)
 
 
-def _no_text(entries: pa.RecordBatch, name: str) -> LogError:
+def _not_text_error(entries: pa.RecordBatch, name: str) -> LogError:
     values = zip(
         entries.column("offset").to_pylist(), entries.column(name).to_pylist(), strict=True
     )
-    offset = next((at for at, value in values if value is not None and _text(value) is None), "?")
+    offset = next(
+        (at for at, value in values if value is not None and _decode_text(value) is None), "?"
+    )
     return LogError(
         f"{name} at offset {offset} is not UTF-8 text; set the option {name} to binary for the "
         "bytes, or invalidUtf8 to null to have null there"
     )
 
 
-def _text(value: bytes | None) -> str | None:
+def _decode_text(value: bytes | None) -> str | None:
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError:
@@ -88,22 +90,22 @@ def _text(value: bytes | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """The selected entries of a range: those that match both ``wanted`` and ``bounds``."""
+    """The selected entries of a range: those that match both ``entry_filter`` and ``bounds``."""
 
-    wanted: EntryFilter
+    entry_filter: EntryFilter
     bounds: OffsetBounds = OffsetBounds()  # noqa: RUF009 - a frozen value
 
-    def of(self, found: Located, part: TablePart) -> pa.RecordBatch:
+    def select(self, located: LocatedFrame, part: TablePart) -> pa.RecordBatch:
         """Return the selected entries of a frame that lie in *part*."""
-        return self.wanted.of(found.within(*part))
+        return self.entry_filter.apply(located.entries_within(*part))
 
-    def skips(self, found: Located) -> bool:
+    def can_skip(self, located: LocatedFrame) -> bool:
         """Return whether the header of a frame shows that nothing in it is selected."""
         offsets = self.bounds.offsets
         if offsets is None:
             return False
-        at = bisect_left(offsets, found.frame.first)
-        return at == len(offsets) or offsets[at] > found.frame.last
+        at = bisect_left(offsets, located.frame.first)
+        return at == len(offsets) or offsets[at] > located.frame.last
 
 
 def selection_of(options: Options) -> RowSelection:
@@ -112,7 +114,7 @@ def selection_of(options: Options) -> RowSelection:
     return RowSelection(EntryFilter(options.namespace, None, bounds.since, bounds.until), bounds)
 
 
-def rows(
+def read_rows(
     options: Options, part: TablePart, selection: RowSelection, shape: Shape
 ) -> Iterator[pa.RecordBatch]:
     """Yield the selected entries of *part* as record batches of *shape*, in log order.
@@ -126,20 +128,20 @@ def rows(
         LogError: a value of a string column is not UTF-8.
 
     """
-    found = _entries(options, part, selection)
-    yield from _join_small(shape.of(entries) for entries in found if entries.num_rows)
+    found = _read_entries(options, part, selection)
+    yield from _join_small(shape.convert(entries) for entries in found if entries.num_rows)
 
 
-def _entries(
+def _read_entries(
     options: Options, part: TablePart, selection: RowSelection
 ) -> Iterator[pa.RecordBatch]:
     wanted = part.first
     with LogReader(options.directory) as reader:
         while wanted <= part.last:
             try:
-                for found in frames(reader, wanted, part.last):
-                    if not selection.skips(found):
-                        yield selection.of(found, part)
+                for found in frames_with_retry(reader, wanted, part.last):
+                    if not selection.can_skip(found):
+                        yield selection.select(found, part)
                     wanted = found.frame.last + 1
             except OffsetRefused:
                 oldest = reader.first_offset()
@@ -157,11 +159,11 @@ def _join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held.append(batch)
         count, size = count + batch.num_rows, size + batch_bytes(batch)
         if count >= BATCH_ROWS or size >= BATCH_BYTES:
-            yield _one(held)
+            yield _concat(held)
             held, count, size = [], 0, 0
     if held:
-        yield _one(held)
+        yield _concat(held)
 
 
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

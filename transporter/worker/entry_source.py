@@ -46,7 +46,7 @@ class LocalEntries:
     @contextmanager
     def opened(cls, spec: WorkerSpec) -> Iterator[EntrySource]:
         """Have the log open for the length of a ``with`` block."""
-        with LogReader(Path(spec.log_directory), own=spec.runs.own) as log:
+        with LogReader(Path(spec.log_directory), trusted_from=spec.runs.first_own_offset) as log:
             yield cls(spec, log)
 
     def read(self, asked: Slice) -> Read:
@@ -140,5 +140,5 @@ class RemoteEntries:
         if frame is None:
             raise Corrupt("a frame's header was damaged on its way", lent.file, lent.byte)
         own = self._own is not None and frame.first >= self._own
-        entries = layout.entries_in(payload, frame, lent.file, own=own)
+        entries = layout.decode_entries(payload, frame, lent.file, trusted=own)
         return clip_entries(entries, frame, asked.first, asked.last)

@@ -117,7 +117,7 @@ def _open_and_serve(
         _tell(connection, Opened(stored))
         with ExitStack() as stack:
             source: EntrySource = (
-                RemoteEntries(engine, spec.runs.own)
+                RemoteEntries(engine, spec.runs.first_own_offset)
                 if remote
                 else stack.enter_context(LocalEntries.opened(spec))
             )

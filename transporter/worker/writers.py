@@ -46,7 +46,7 @@ def is_of_a_forgotten(stored: StoredOffset, runs: Runs, declared: int) -> bool:
     Generations are reused from the epoch on in which the route was *declared*. Entries that
     generation 0 stored are in the sink, whichever of the two routes it was.
     """
-    return stored.generation > 0 and runs.precede(stored.run, stored.epoch, declared)
+    return stored.generation > 0 and runs.is_run_before(stored.run, stored.epoch, declared)
 
 
 def reached(
@@ -57,7 +57,7 @@ def reached(
     A report counts only if the log's own history proves it (Invariant 5). *handed* is the
     last offset that was handed to workers since *spec* was made.
     """
-    if stored is None or not spec.runs.prove(
+    if stored is None or not spec.runs.has_offset(
         stored.run, stored.epoch, stored.offset, max(handed, spec.handed)
     ):
         return -1

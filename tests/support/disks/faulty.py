@@ -131,10 +131,10 @@ class FaultyDisk:
         with self.noticing("sync_directory", directory.name):
             self._inner.sync_directory(directory)
 
-    def free(self, directory: Path) -> int:
+    def free_bytes(self, directory: Path) -> int:
         """Return the inner disk's free space."""
         self.called("free", directory.name)
-        return self._inner.free(directory)
+        return self._inner.free_bytes(directory)
 
     def called(self, kind: str, name: str, first: Callable[[float], object] | None = None) -> None:
         """Count one call. When it is to fail, do *first* with the part of its work, and raise."""

@@ -233,7 +233,7 @@ class SimulatedDisk:
         folder = self._folder(directory)
         self.sync(f"sync_directory {directory}", "sync_directory", folder.settle, _kept)
 
-    def free(self, directory: Path) -> int:
+    def free_bytes(self, directory: Path) -> int:
         """Return a size with room for all writes of a test."""
         return 1 << 50 if self.is_directory(directory) else 0
 

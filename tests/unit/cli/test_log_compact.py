@@ -20,8 +20,8 @@ from transporter.log.lock import DirectoryLock
 from transporter.log.maintenance import (
     CompactionRules,
     MaintenanceRecord,
-    read_record,
-    write_record,
+    read_maintenance,
+    write_maintenance,
 )
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.state import Range
@@ -85,7 +85,7 @@ def test_it_compacts_as_the_pipeline_says(
 def recorded(log: Path, readers: dict[str, int], keep: str = "key") -> None:
     """Write the record of an engine that kept by *keep*, with its acknowledgements to *readers*."""
     rules = CompactionRules(1e-6, keep, 86400.0, "lz4")
-    write_record(RealFileSystem(), log, MaintenanceRecord(rules, readers))
+    write_maintenance(RealFileSystem(), log, MaintenanceRecord(rules, readers))
 
 
 def test_a_log_directory_is_compacted_as_its_last_engine_would(
@@ -125,7 +125,7 @@ def test_a_log_that_its_engine_did_not_compact_is_refused(pipeline: Path) -> Non
     """A directory without a pipeline file allows only the settings of its last engine."""
     log = pipeline.parent / "log"
     rules = CompactionRules(None, "namespace", 86400.0, "lz4")
-    write_record(RealFileSystem(), log, MaintenanceRecord(rules, {"in": 100}))
+    write_maintenance(RealFileSystem(), log, MaintenanceRecord(rules, {"in": 100}))
     with pytest.raises(EnvironmentFault, match="did not compact it; give its pipeline file"):
         compact(log)
     assert len(everything(log)) == 5
@@ -160,7 +160,7 @@ def test_the_next_engine_is_spared_what_was_compacted(
     recorded(log, {"in": 100})
     compact(pipeline)
     assert "dropped 2" in capsys.readouterr().out
-    record = read_record(RealFileSystem(), log)
+    record = read_maintenance(RealFileSystem(), log)
     assert record is not None
     assert record.readers == {"in": 100}
     assert record.compacted_through(CompactionSettings(1e-6)) == 3

@@ -16,10 +16,10 @@ from transporter.log import checksummed_file
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.maintenance import MaintenanceRecord, write_record
+from transporter.log.maintenance import MaintenanceRecord, write_maintenance
 from transporter.log.paused_readers import PAUSED, read_paused
 from transporter.log.reader import LogReader
-from transporter.log.retention import RetentionSettings, retain
+from transporter.log.retention import RetentionSettings, apply_retention
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
 from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason, parked_path
 from transporter.offsets.state import Range
@@ -138,7 +138,9 @@ def test_a_time_means_the_first_entry_logged_then_or_later(log: Path) -> None:
 def test_what_retention_has_removed_is_refused_unless_partial(log: Path) -> None:
     """A range with a removed beginning is refused, and with partial its rest is replayed."""
     gone = list(
-        retain(log, watermark=lambda: 69, settings=RetentionSettings(5000, None), now=2000 * SECOND)
+        apply_retention(
+            log, watermark=lambda: 69, settings=RetentionSettings(5000, None), now=2000 * SECOND
+        )
     )
     first = gone[-1].end + 1
     assert 0 < first < 60
@@ -183,7 +185,7 @@ def test_a_dry_run_does_not_take_the_lock(log: Path, monkeypatch: pytest.MonkeyP
         with CommitLog.open(log):
             yield from ()
 
-    monkeypatch.setattr("transporter.control.replay_range.matching", look)
+    monkeypatch.setattr("transporter.control.replay_range.matching_entries", look)
     told = does(log, requests.Replay("r", first=5, last=20, dry_run=True))
     assert (told["first"], told["last"], told["entries"]) == (5, 20, 0)
     assert read_state(log, "r").replay is None
@@ -200,7 +202,7 @@ def test_a_damaged_parked_entry_can_be_skipped(log: Path) -> None:
 def test_a_reader_is_paused_without_an_engine(log: Path) -> None:
     """The next engine finds the reader paused, and an unknown reader is refused."""
     record = MaintenanceRecord(readers={"in": 3})
-    write_record(RealFileSystem(), log, record)
+    write_maintenance(RealFileSystem(), log, record)
     assert does(log, requests.PauseReader("in", "upgrade"))["paused"]
     assert read_paused(log) == {"in"}
     (shown,) = does(log, requests.Status())["readers"]

@@ -17,7 +17,7 @@ from transporter.control.running_engine import RunningEngine
 from transporter.engine.engine import Engine
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import OffsetLog, read_state, route_folder
-from transporter.offsets.parked import ParkedStore, parked_path, skip
+from transporter.offsets.parked import ParkedStore, parked_path, skip_entries
 from transporter.offsets.state import Range
 from transporter.pipeline.config import load
 
@@ -261,7 +261,7 @@ def test_a_follower_that_fails_ends_the_run(tmp_path: Path) -> None:
     run_to_end(pipeline)
     before = numbers(tmp_path)
     with OffsetLog(tmp_path / "log", "out") as offsets:
-        skip(parked(tmp_path), offsets, [3])
+        skip_entries(parked(tmp_path), offsets, [3])
     run_to_end(pipeline)
     assert numbers(tmp_path)[len(before) :] == [8]
     assert parked(tmp_path).offsets() == [13, 18]

@@ -138,7 +138,7 @@ def test_a_source_is_not_told_without_a_route_that_comes(
 ) -> None:
     """No source is acknowledged without a new route, from its first durable mark on."""
     given = table(tmp_path, ["k 0", "k 1"], {"name": "out"}, adaptor=GOING_ON, end=False)
-    spare = OffsetLog.spare
+    spare = OffsetLog.skip_superseding
 
     def slow(log: OffsetLog, *asked: Any) -> Any:
         with (tmp_path / "table.txt").open("a") as file:
@@ -151,7 +151,7 @@ def test_a_source_is_not_told_without_a_route_that_comes(
         until(lambda: told(tmp_path / "table.txt") == [0, 1])
         (tmp_path / "late.down").write_text("write")
         with monkeypatch.context() as patch:
-            patch.setattr(OffsetLog, "spare", slow)
+            patch.setattr(OffsetLog, "skip_superseding", slow)
             reload(op, routes=[route("out"), route("late", start="earliest")])
         assert 2 not in told(tmp_path / "table.txt")
 

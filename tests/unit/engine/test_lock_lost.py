@@ -19,7 +19,7 @@ from transporter.engine.reading.superseding import supersede
 from transporter.errors import LockLost
 from transporter.log.commit_log import CommitLog
 from transporter.log.lock import LOCK
-from transporter.log.maintenance import read_record
+from transporter.log.maintenance import read_maintenance
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.parked import ParkedStore, parked_offsets
@@ -112,7 +112,7 @@ def test_nothing_is_held_or_compacted_by_what_it_knows(world: World) -> None:
         holds.release("other", 1)
     with pytest.raises(LockLost):
         keeper.compactor.keep(0)
-    assert read_record(world.offsets._files, world.log.directory) is None
+    assert read_maintenance(world.offsets._files, world.log.directory) is None
 
 
 def test_who_asks_waits_for_no_append(world: World) -> None:
@@ -123,7 +123,7 @@ def test_who_asks_waits_for_no_append(world: World) -> None:
         world.log.check_lock()
         asked.set()
 
-    with world.log._state:
+    with world.log._condition:
         threading.Thread(target=ask, daemon=True).start()
         assert asked.wait(10)
     world.lose()

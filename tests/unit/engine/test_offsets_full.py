@@ -53,13 +53,13 @@ def test_a_start_reads_each_offset_log_once(
     with running(make_pipeline(tmp_path, ["n 0"], a={}, b={}, c={})) as engine:
         until(lambda: engine.wait(0.02))
     folded: list[str] = []
-    read = offset_log._fold
+    read = offset_log._fold_records
 
     def counted(data: bytes, file: str) -> object:
         folded.append(file)
         return read(data, file)
 
-    monkeypatch.setattr(offset_log, "_fold", counted)
+    monkeypatch.setattr(offset_log, "_fold_records", counted)
     with running(make_pipeline(tmp_path, [], a={}, b={})) as engine:
         until(lambda: engine.wait(0.02))
         assert engine._holds.least().through == 0

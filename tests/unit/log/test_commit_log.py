@@ -20,7 +20,7 @@ from transporter.errors import (
     MessageTooLarge,
     UnknownFormat,
 )
-from transporter.log.commit_log import MAX_APPEND, CommitLog, appendable
+from transporter.log.commit_log import MAX_APPEND, CommitLog, split_for_append
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.format import header_length
 from transporter.log.meta import read_meta
@@ -300,11 +300,11 @@ def test_a_missing_segment_is_refused(tmp_path: Path, batch: Make) -> None:
 
 def test_large_batches_are_cut_and_one_giant_message_is_refused(batch: Make) -> None:
     """Every append stays within the size that recovery may have to copy."""
-    parts = list(appendable(batch(20, size=1 << 20)))
+    parts = list(split_for_append(batch(20, size=1 << 20)))
     assert sum(part.num_rows for part in parts) == 20
     assert all(part.nbytes <= MAX_APPEND for part in parts)
     with pytest.raises(MessageTooLarge, match=r"orders\.placed"):
-        list(appendable(batch(1, size=MAX_APPEND)))
+        list(split_for_append(batch(1, size=MAX_APPEND)))
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])
@@ -331,7 +331,7 @@ def _frames(directory: Path) -> list:
     from transporter.log.reader import LogReader  # noqa: PLC0415
 
     with LogReader(directory) as reader:
-        return [found.frame for found in reversed(list(reader.backwards(1 << 40)))]
+        return [found.frame for found in reversed(list(reader.frames_backwards(1 << 40)))]
 
 
 def _flip(path: Path, byte: int) -> None:

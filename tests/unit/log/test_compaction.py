@@ -27,14 +27,14 @@ from transporter.log import segment_rewriter
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.index import index_path, marks
+from transporter.log.index import confirmed_entries, index_path
 from transporter.log.open_segments import MOST
 from transporter.log.reader import LogReader
 from transporter.log.reindex import reindex
-from transporter.log.retention import RetentionSettings, retain
+from transporter.log.retention import RetentionSettings, apply_retention
 from transporter.log.retention_gate import RetentionGate
 from transporter.log.sealed_segments import sealed_segments
-from transporter.log.search import first_since
+from transporter.log.search import first_offset_since
 from transporter.log.segment import Segment, segment_name
 from transporter.log.segment_rewriter import ROOM
 from transporter.message import Message
@@ -361,7 +361,7 @@ def test_log_times_stay(tmp_path: Path) -> None:
     with LogReader(tmp_path) as reader:
         for entry in after.values():
             assert entry.logged_at == before[entry.offset].logged_at
-            assert first_since(reader, entry.logged_at, last) == entry.offset
+            assert first_offset_since(reader, entry.logged_at, last) == entry.offset
 
 
 def test_a_gap_that_a_header_declares_survives(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_the_index_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     last = write_log(tmp_path, [frames, [Frame(letters("B"))]])
     compacted(tmp_path, last)
     with closing(Segment(RealFileSystem(), tmp_path / segment_name(0))) as segment:
-        known = marks(RealFileSystem(), segment)
+        known = confirmed_entries(RealFileSystem(), segment)
         places = {frame.byte: frame for frame in segment.frames()}
         sources = {each.byte: segment.source(places[each.byte]) for each in known}
     assert len(known) >= 4
@@ -425,7 +425,7 @@ def test_a_slice_is_bounded_by_the_entries_that_are_left(tmp_path: Path) -> None
     last = write_log(tmp_path, [[Frame(letters("A")) for _ in range(300)], [Frame(letters("B"))]])
     compacted(tmp_path, last)
     with LogReader(tmp_path) as reader:
-        assert reader.bound(0, last, rows=10, size=1 << 20) == last
+        assert reader.slice_end(0, last, rows=10, size=1 << 20) == last
 
 
 def test_a_damaged_segment_is_left_alone_and_named(tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ class _Filling(Disk):
         super().__init__()
         self.left, self.looks = free, looks
 
-    def free(self, directory: Path) -> int:
+    def free_bytes(self, directory: Path) -> int:
         self.looks -= 1
         return self.left if self.looks >= 0 else 0
 
@@ -663,7 +663,9 @@ def test_a_segment_that_retention_removed_meanwhile_stays_removed(tmp_path: Path
 
     def remove() -> None:
         assert (
-            next(retain(tmp_path, watermark=lambda: 2, settings=RetentionSettings(0), now=0)).end
+            next(
+                apply_retention(tmp_path, watermark=lambda: 2, settings=RetentionSettings(0), now=0)
+            ).end
             == 2
         )
 
@@ -688,7 +690,7 @@ def test_a_route_goes_on_behind_an_entry_that_was_compacted_away(tmp_path: Path)
         route.settle(Range(0, 3), last, {"A": 2, "B": 3})
     compacted(tmp_path, last)
     with OffsetLog(tmp_path, "route") as route, LogReader(tmp_path) as reader:
-        found = reader.read(route.state.next_live(), last)
+        found = reader.read(route.state.next_unsettled(), last)
         assert [each for batch in found for each in batch.column("offset").to_pylist()] == [4, 5, 6]
 
 

@@ -11,11 +11,11 @@ from log_tools import crash, damage, unsynced
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspection import inspect
-from transporter.log.reader import Located, LogReader
-from transporter.log.search import before_newer, behind_older
+from transporter.log.reader import LocatedFrame, LogReader
+from transporter.log.search import offset_before_newer, offset_behind_older
 from transporter.log.segment import Segment, segment_bases, segment_name
 from transporter.message import Message, messages_to_batch
-from transporter.offsets.verify_repair import mend, verify
+from transporter.offsets.verify_repair import repair_log, verify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def test_what_was_dropped_is_counted_by_frame_headers(
     compacted(tmp_path, last)
     assert list(everything(tmp_path)) == [3, 6, 7]
     assert [counted(tmp_path, first, end) for first, end in ((1, 3), (2, 5), (6, 7))] == [2, 3, 0]
-    monkeypatch.setattr(Located, "entries", no_payload)
+    monkeypatch.setattr(LocatedFrame, "entries", no_payload)
     assert counted(tmp_path) == 5
     assert counted(tmp_path, 4, 6) == 2
     assert counted(tmp_path, 8) == 0
@@ -114,7 +114,7 @@ def test_what_was_dropped_of_a_repaired_segment_is_counted(tmp_path: Path) -> No
     dropped = counted(tmp_path, found[-1].first, last)
     assert dropped > 0
     damage(tmp_path, found[0].byte)
-    assert mend(tmp_path, verify(tmp_path), 0).kept
+    assert repair_log(tmp_path, verify(tmp_path), 0).kept
     assert counted(tmp_path, found[-1].first, last) == dropped
 
 
@@ -129,12 +129,12 @@ def test_times_include_what_may_have_been_logged_then(tmp_path: Path) -> None:
         last = log.durable
     with LogReader(tmp_path) as reader:
         middle = int(next(reader.read(4, 4)).column("logged_at")[0].value)
-        assert behind_older(reader, middle, 0, last) == 4
-        assert before_newer(reader, middle, 0, last) == 5
-        assert behind_older(reader, 0, 0, last) == 0
-        assert before_newer(reader, 1 << 50, 0, last) == last
+        assert offset_behind_older(reader, middle, 0, last) == 4
+        assert offset_before_newer(reader, middle, 0, last) == 5
+        assert offset_behind_older(reader, 0, 0, last) == 0
+        assert offset_before_newer(reader, 1 << 50, 0, last) == last
     compacted(tmp_path, last)
     assert list(everything(tmp_path)) == [6, 7, 8, 9]
     with LogReader(tmp_path) as reader:
-        assert behind_older(reader, middle, 0, last) == 0
-        assert before_newer(reader, middle, 0, last) == 5
+        assert offset_behind_older(reader, middle, 0, last) == 0
+        assert offset_before_newer(reader, middle, 0, last) == 5

@@ -16,7 +16,7 @@ from pyarrow import parquet as pq
 from transporter.errors import Corrupt, EnvironmentFault
 from transporter.log import export as exporting
 from transporter.log.commit_log import CommitLog
-from transporter.log.export import export, json_lines, parquet, text_columns
+from transporter.log.export import export, json_lines, parquet_bytes, text_columns
 from transporter.log.reader import LogReader
 from transporter.message import ENTRY_SCHEMA, Message, messages_to_batch, with_offsets
 
@@ -40,7 +40,7 @@ def test_parquet_gives_back_every_value(tmp_path: Path) -> None:
         for _ in range(3):
             log.append(messages_to_batch(ODD), "r")
     with LogReader(tmp_path / "log") as reader:
-        export(tmp_path / "x.parquet", parquet(reader.read(0, 11)))
+        export(tmp_path / "x.parquet", parquet_bytes(reader.read(0, 11)))
         expected = pa.Table.from_batches(reader.read(0, 11))
     found = pq.read_table(tmp_path / "x.parquet")
     assert found.schema.equals(ENTRY_SCHEMA)
@@ -65,7 +65,7 @@ def test_columns_are_text_where_all_of_them_is(
     batches = [with_offsets(messages_to_batch([each]), row, 0) for row, each in enumerate(messages)]
     batches = batches or [with_offsets(messages_to_batch([]), 0, 0)]
     assert text_columns(batches) == text
-    export(tmp_path / "x.parquet", parquet(iter(batches), text_columns(batches)))
+    export(tmp_path / "x.parquet", parquet_bytes(iter(batches), text_columns(batches)))
     found = pq.read_table(tmp_path / "x.parquet")
     strings = {name for name in ("key", "data") if found.schema.field(name).type == pa.string()}
     assert strings == text
@@ -74,7 +74,7 @@ def test_columns_are_text_where_all_of_them_is(
 
 def test_an_export_of_nothing_is_a_parquet_file_too(tmp_path: Path) -> None:
     """An export without entries is a file with the schema and no rows."""
-    export(tmp_path / "x.parquet", parquet(iter([with_offsets(messages_to_batch([]), 0, 0)])))
+    export(tmp_path / "x.parquet", parquet_bytes(iter([with_offsets(messages_to_batch([]), 0, 0)])))
     found = pq.read_table(tmp_path / "x.parquet")
     assert (found.schema.equals(ENTRY_SCHEMA), found.num_rows) == (True, 0)
 
@@ -83,7 +83,7 @@ def test_small_batches_share_a_row_group(monkeypatch: pytest.MonkeyPatch, batch:
     """Row groups are as large as allowed, and small appends share one."""
     monkeypatch.setattr(exporting, "ROW_GROUP_BYTES", 10_000)
     batches = [with_offsets(batch(3), at, 0) for at in range(0, 900, 3)]
-    found = pq.ParquetFile(io.BytesIO(b"".join(parquet(batches)))).metadata
+    found = pq.ParquetFile(io.BytesIO(b"".join(parquet_bytes(batches)))).metadata
     assert found.num_rows == 900
     expected = sum(each.nbytes for each in batches) / 10_000
     assert expected - 1 <= found.num_row_groups <= expected + 1
@@ -101,7 +101,7 @@ def test_memory_stays_flat(monkeypatch: pytest.MonkeyPatch, batch: Make) -> None
             yield with_offsets(messages, at * 100, 0)
 
     before = pa.total_allocated_bytes()
-    held = [(read[0], pa.total_allocated_bytes() - before) for _ in parquet(many())]
+    held = [(read[0], pa.total_allocated_bytes() - before) for _ in parquet_bytes(many())]
     assert max(size for _, size in held) < 4 << 20
     # Finished parts are passed on while the rest is read.
     assert held[0][0] < 20

@@ -11,7 +11,7 @@ from log_tools import Disk, crash, damage, unsynced
 
 from transporter.errors import Corrupt
 from transporter.log.commit_log import CommitLog
-from transporter.log.follow import Follower, Retained
+from transporter.log.follow import Follower, RemovedOffsets
 from transporter.log.format import SegmentHeader
 from transporter.log.inspection import inspect
 from transporter.log.meta import read_meta
@@ -120,7 +120,7 @@ def test_removed_entries_are_told_once(tmp_path: Path, batch: Make) -> None:
             log.append(batch(2), "r")
         for base in (0, 2, 4):
             (tmp_path / segment_name(base)).unlink()
-        assert news(follower) == [Retained(2, 5), 6, 7, 8, 9, 10, 11]
+        assert news(follower) == [RemovedOffsets(2, 5), 6, 7, 8, 9, 10, 11]
         log.append(batch(2), "r")
         assert news(follower) == [12, 13]
 

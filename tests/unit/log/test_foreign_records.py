@@ -15,9 +15,9 @@ from transporter.log.maintenance import (
     MAINTENANCE,
     CompactionRules,
     MaintenanceRecord,
-    extent,
-    read_record,
-    write_record,
+    extent_of,
+    read_maintenance,
+    write_maintenance,
 )
 from transporter.log.meta import META, Meta, read_meta
 
@@ -58,10 +58,10 @@ def put(path: Path, fields: Any) -> None:
 def test_a_forged_maintenance_record_is_corrupt(tmp_path: Path, change: dict[str, Any]) -> None:
     """A maintenance record with values of a wrong kind is refused as a whole."""
     put(tmp_path / MAINTENANCE, RECORD)
-    assert read_record(RealFileSystem(), tmp_path) is not None
+    assert read_maintenance(RealFileSystem(), tmp_path) is not None
     put(tmp_path / MAINTENANCE, RECORD | change)
     with pytest.raises(Corrupt, match="remove the file"):
-        read_record(RealFileSystem(), tmp_path)
+        read_maintenance(RealFileSystem(), tmp_path)
 
 
 def test_what_an_engine_writes_is_read_again(tmp_path: Path) -> None:
@@ -69,10 +69,10 @@ def test_what_an_engine_writes_is_read_again(tmp_path: Path) -> None:
     asked = CompactionSettings(after=1.5, keep="key", tombstones=10)
     for record in (
         MaintenanceRecord(),
-        MaintenanceRecord(CompactionRules(None, "key", 0, None), {"a": -1}, extent(7, asked)),
+        MaintenanceRecord(CompactionRules(None, "key", 0, None), {"a": -1}, extent_of(7, asked)),
     ):
-        write_record(RealFileSystem(), tmp_path, record)
-        assert read_record(RealFileSystem(), tmp_path) == record
+        write_maintenance(RealFileSystem(), tmp_path, record)
+        assert read_maintenance(RealFileSystem(), tmp_path) == record
 
 
 @pytest.mark.parametrize("runs", [[["1", "a", 0]], [[1, 2, 0]], [[1, "a", None]], [[1]], 7])

@@ -18,7 +18,7 @@ from transporter.log import format as layout
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.format import FrameHeader, SegmentHeader, Source
-from transporter.log.maintenance import read_record
+from transporter.log.maintenance import read_maintenance
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
 from transporter.log.segment import write_segment
@@ -312,7 +312,7 @@ def test_entries_of_a_stranger_are_refused(tmp_path: Path, name: str) -> None:
     payload = PAYLOADS[name]
     before = pa.default_memory_pool().max_memory()
     with pytest.raises(Corrupt, match=r"cannot be decoded: .+ \(at byte 0, offset 0\)"):
-        layout.entries_in(payload, frame_of(payload), "segment")
+        layout.decode_entries(payload, frame_of(payload), "segment")
     folder = hostile_log(tmp_path / "log", payload)
     with LogReader(folder) as reader, pytest.raises(Corrupt, match=r"cannot be decoded: ."):
         list(reader.read(0, COUNT - 1))
@@ -374,7 +374,7 @@ def test_the_files_beside_the_segments_are_refused(tmp_path: Path, body: bytes) 
     folder = hostile_log(tmp_path / "log", message(honest()))
     put_beside(folder, "maintenance", body)
     with pytest.raises(Corrupt, match="maintenance record cannot be read; remove the file"):
-        read_record(RealFileSystem(), folder)
+        read_maintenance(RealFileSystem(), folder)
     put_beside(folder, "meta", body)
     with pytest.raises(Corrupt, match="meta file cannot be read"):
         CommitLog.open(folder)
@@ -403,23 +403,23 @@ def test_what_arrow_compressed_is_still_read() -> None:
     """Arrow's own buffer compression is read, up to the size of a payload."""
     for compression in (None, "lz4", "zstd"):
         payload = message(with_column("data", pa.array([bytes(90_000)] * COUNT)), compression)
-        assert layout.entries_in(payload, frame_of(payload), "").num_rows == COUNT
+        assert layout.decode_entries(payload, frame_of(payload), "").num_rows == COUNT
         payload = packed(payload)
-        assert layout.entries_in(payload, frame_of(payload), "").num_rows == COUNT
+        assert layout.decode_entries(payload, frame_of(payload), "").num_rows == COUNT
 
 
 def test_only_what_this_run_wrote_is_believed(tmp_path: Path) -> None:
     """Entries from before this run are checked as if an attacker had written them."""
     folder = hostile_log(tmp_path / "log", PAYLOADS["offsets twice"])
-    with LogReader(folder, own=COUNT) as reader, pytest.raises(Corrupt):
+    with LogReader(folder, trusted_from=COUNT) as reader, pytest.raises(Corrupt):
         list(reader.read(0, COUNT - 1))
     with CommitLog.open(tmp_path / "own") as log:
         log.append(messages_to_batch(MESSAGES), "in", "17")
-        assert log.runs.own == 0
+        assert log.runs.first_own_offset == 0
         for own in (0, None):
-            with LogReader(tmp_path / "own", own=own) as reader:
+            with LogReader(tmp_path / "own", trusted_from=own) as reader:
                 (found,) = reader.frames(0, COUNT - 1)
-                assert found.own is (own == 0)
+                assert found.trusted is (own == 0)
                 assert found.entries().column("data").to_pylist() == [
                     each.data for each in MESSAGES
                 ]

@@ -9,7 +9,7 @@ import pytest
 from log_tools import Disk, crash, offsets_of
 
 from transporter.log.commit_log import CommitLog
-from transporter.log.index import blocks, index_path, marks, nearest
+from transporter.log.index import block_starts, confirmed_entries, index_path, nearest_byte
 from transporter.log.reader import LogReader
 from transporter.log.segment import Segment, segment_name
 
@@ -51,7 +51,7 @@ def segment(tmp_path: Path, batch: Make) -> Iterator[Segment]:
 
 def test_a_stride_of_bytes_lies_between_two_entries(segment: Segment) -> None:
     """Entries are one stride apart, begin at the first frame, and name real frames."""
-    known = marks(Disk(), segment)
+    known = confirmed_entries(Disk(), segment)
     frames = {frame.byte: frame for frame in segment.frames()}
     assert known[0].byte == segment.first_byte
     assert FRAMES / 3 < len(known) < FRAMES
@@ -62,10 +62,10 @@ def test_a_stride_of_bytes_lies_between_two_entries(segment: Segment) -> None:
 
 def test_the_nearest_entry_at_or_before_an_offset_is_found(segment: Segment) -> None:
     """A walk never begins behind the offset that it searches."""
-    known = marks(Disk(), segment)
+    known = confirmed_entries(Disk(), segment)
     for offset in range(0, LAST + 1, 7):
         before = [mark for mark in known if mark.first <= offset]
-        assert nearest(Disk(), segment, offset) == before[-1].byte
+        assert nearest_byte(Disk(), segment, offset) == before[-1].byte
 
 
 def lose(path: Path) -> None:
@@ -130,13 +130,13 @@ def test_a_hurt_index_changes_nothing_that_is_read(
     """Slices, bounds and backwards reads are the same without a usable index."""
     fill(tmp_path, batch).close()
     with LogReader(tmp_path) as reader:
-        before = [found.frame for found in reader.backwards(LAST)]
+        before = [found.frame for found in reader.frames_backwards(LAST)]
     hurt(index_path(tmp_path / segment_name(0)))
     with LogReader(tmp_path) as reader:
         got = [offset for entries in reader.read(123, 277) for offset in entries["offset"]]
         assert [offset.as_py() for offset in got] == list(range(123, 278))
-        assert [found.frame for found in reader.backwards(LAST)] == before
-        assert reader.bound(0, LAST, rows=95, size=1 << 40) == 94
+        assert [found.frame for found in reader.frames_backwards(LAST)] == before
+        assert reader.slice_end(0, LAST, rows=95, size=1 << 40) == 94
 
 
 @pytest.mark.parametrize("stop", ["clean", "crash"])
@@ -166,7 +166,7 @@ def test_an_index_goes_on_after_a_clean_restart(tmp_path: Path, batch: Make) -> 
     fill(tmp_path, batch).close()
     fill(tmp_path, batch).close()
     segment = Segment(Disk(), tmp_path / segment_name(0))
-    known = marks(Disk(), segment)
+    known = confirmed_entries(Disk(), segment)
     segment.close()
     assert known == sorted(known)
     gaps = [after.byte - before.byte for before, after in pairwise(known)]
@@ -189,9 +189,9 @@ def test_an_open_reads_only_the_end_of_a_long_segment(tmp_path: Path, batch: Mak
 def test_blocks_stay_short_without_an_index(segment: Segment) -> None:
     """A backward read holds the headers of one block, indexed or not (Invariant 17)."""
     frames = {frame.byte for frame in segment.frames()}
-    indexed = blocks(Disk(), segment)
+    indexed = block_starts(Disk(), segment)
     index_path(segment.path).unlink()
-    walked = blocks(Disk(), segment)
+    walked = block_starts(Disk(), segment)
     for starts in (indexed, walked):
         assert starts[0] == segment.first_byte
         assert set(starts) <= frames

@@ -14,9 +14,9 @@ from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
-from transporter.log.retention import RetentionSettings, retain
+from transporter.log.retention import RetentionSettings, apply_retention
 from transporter.log.sealed_segments import sealed_segments
-from transporter.log.search import around, first_since
+from transporter.log.search import first_offset_since, offsets_around
 from transporter.log.segment import Segment, segment_bases, segment_name
 from transporter.log.wall_times import WallTimes
 from transporter.message import messages_to_batch
@@ -82,7 +82,7 @@ def test_retention_by_age_survives_a_clock_that_was_wrong(tmp_path: Path, wrong:
     clock = Clock()
     last = write_days(tmp_path, clock, 10, wrong)
     gone = list(
-        retain(
+        apply_retention(
             tmp_path,
             watermark=lambda: last,
             settings=RetentionSettings(age=5 * 86400.0),
@@ -107,7 +107,7 @@ def test_a_clock_that_is_behind_removes_nothing(tmp_path: Path) -> None:
     """A clock that starts in 1970 makes no segment old."""
     last = write_days(tmp_path, Clock(), 10)
     settings = RetentionSettings(age=5 * 86400.0)
-    assert list(retain(tmp_path, watermark=lambda: last, settings=settings, now=0)) == []
+    assert list(apply_retention(tmp_path, watermark=lambda: last, settings=settings, now=0)) == []
 
 
 def test_a_right_clock_costs_no_headers(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_right_clock_costs_no_headers(tmp_path: Path) -> None:
     write_days(tmp_path, clock, 4)
     times = WallTimes(RealFileSystem(), tmp_path, clock())
     sealed = sealed_segments(RealFileSystem(), tmp_path)
-    assert [times.newest(each) for each in sealed] == [TODAY + day * DAY for day in range(3)]
-    assert times._begun is None
+    assert [times.newest_time(each) for each in sealed] == [TODAY + day * DAY for day in range(3)]
+    assert times._least_times is None
 
 
 def test_a_header_that_a_repair_made_states_no_time(tmp_path: Path) -> None:
@@ -129,7 +129,9 @@ def test_a_header_that_a_repair_made_states_no_time(tmp_path: Path) -> None:
         clock.now = 0
         log.append(messages_to_batch(Frame(letters("A")).messages), "r")
     (sealed,) = sealed_segments(RealFileSystem(), tmp_path)
-    assert WallTimes(RealFileSystem(), tmp_path, TODAY).newest(sealed) == sealed.newest == LATER
+    assert (
+        WallTimes(RealFileSystem(), tmp_path, TODAY).newest_time(sealed) == sealed.newest == LATER
+    )
 
 
 @pytest.mark.parametrize("end", ["clean", "crash"])
@@ -181,8 +183,8 @@ def test_times_are_found_when_the_last_segment_is_empty(
     assert log.roll_if_old()
     assert segment_bases(Disk(), tmp_path) == [0, 1, 2, 3]
     with LogReader(tmp_path) as reader:
-        assert [first_since(reader, LATER + day * DAY, 2) for day in range(3)] == [0, 1, 2]
-        assert around(tmp_path, LATER + DAY)[0] <= 1
+        assert [first_offset_since(reader, LATER + day * DAY, 2) for day in range(3)] == [0, 1, 2]
+        assert offsets_around(tmp_path, LATER + DAY)[0] <= 1
     log.close()
 
 
@@ -235,7 +237,7 @@ def test_an_old_segment_is_sealed_by_an_append(tmp_path: Path, batch: Make, upti
         log.append(batch(1), "r")
         log.append(batch(1), "r")
         assert segment_bases(Disk(), tmp_path) == [0, 2]
-        log.roll_after(None)
+        log.set_segment_age(None)
         uptime.now += 0.25
         log.append(batch(1), "r")
         assert segment_bases(Disk(), tmp_path) == [0, 2]
@@ -283,9 +285,9 @@ def test_an_idle_log_on_a_full_disk_rolls_later(
         with pytest.raises(LogFull):
             log.roll_if_old()
         disk.full = False
-        log.roll_after(None)
+        log.set_segment_age(None)
         assert log.append(batch(1), "r") == (1, 1)
-        log.roll_after(0.01)
+        log.set_segment_age(0.01)
         uptime.now += 0.02
         assert log.roll_if_old()
         assert log.append(batch(1), "r") == (2, 2)
@@ -303,13 +305,16 @@ def test_what_a_look_has_sealed_is_compacted_and_removed(tmp_path: Path, uptime:
         assert compacted(tmp_path, last).dropped_entries == 5
         settings = RetentionSettings(age=0.0)
         now = wall_clock() + SECOND
-        assert len(list(retain(tmp_path, watermark=lambda: last, settings=settings, now=now))) == 1
+        assert (
+            len(list(apply_retention(tmp_path, watermark=lambda: last, settings=settings, now=now)))
+            == 1
+        )
 
 
 def aging(age: float, directory: Path, **how: Any) -> CommitLog:
     """Open a log whose segments are sealed after *age* seconds."""
     log = CommitLog.open(directory, **how)
-    log.roll_after(age)
+    log.set_segment_age(age)
     return log
 
 

@@ -25,7 +25,7 @@ from transporter.log.open_segments import (
     sweep_open_segments,
 )
 from transporter.log.reader import LogReader
-from transporter.log.retention import RetentionSettings, retain
+from transporter.log.retention import RetentionSettings, apply_retention
 from transporter.log.segment import segment_bases, segment_name
 from transporter.protocol.messages import Failure, FailureKind
 
@@ -122,7 +122,7 @@ def test_what_this_process_removes_or_replaces_is_closed_at_once(tmp_path: Path,
         before = descriptors(tmp_path)
         if how == "removed":
             settings = RetentionSettings(bytes=0)
-            assert list(retain(tmp_path, watermark=lambda: last, settings=settings, now=0))
+            assert list(apply_retention(tmp_path, watermark=lambda: last, settings=settings, now=0))
         else:
             assert compacted(tmp_path, last).segments
         assert descriptors(tmp_path, removed=True) == 0

@@ -9,7 +9,7 @@ from log_tools import Disk, crash, damage, unsynced
 
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspection import inspect
-from transporter.log.overview import overview
+from transporter.log.overview import describe_segments
 from transporter.log.reader import Gap
 from transporter.log.segment import segment_bases, segment_name
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from transporter.log.overview import Overview
+    from transporter.log.overview import SegmentOverview
 
     Make = Callable[..., pa.RecordBatch]
 
 
-def described(directory: Path) -> list[Overview]:
+def described(directory: Path) -> list[SegmentOverview]:
     """Return the overview of a whole log."""
-    return overview(directory, segment_bases(Disk(), directory), inspect(directory).last)
+    return describe_segments(directory, segment_bases(Disk(), directory), inspect(directory).last)
 
 
 def test_offsets_times_and_seals(tmp_path: Path, batch: Make) -> None:
@@ -82,7 +82,7 @@ def test_a_segment_that_went_is_left_out(tmp_path: Path, batch: Make) -> None:
         for _ in range(3):
             log.append(batch(2), "r")
     (tmp_path / segment_name(0)).unlink()
-    assert [s.base for s in overview(tmp_path, [0, 2, 4], 5)] == [2, 4]
+    assert [s.base for s in describe_segments(tmp_path, [0, 2, 4], 5)] == [2, 4]
 
 
 def test_damage_to_entries_only_hides_a_time(tmp_path: Path, batch: Make) -> None:
@@ -94,5 +94,5 @@ def test_damage_to_entries_only_hides_a_time(tmp_path: Path, batch: Make) -> Non
     data = (tmp_path / segment_name(0)).read_bytes()
     second = data.find(b"TFRM", data.find(b"TFRM") + 1)
     damage(tmp_path, second + 20)
-    (only,) = overview(tmp_path, [0], 5)
+    (only,) = describe_segments(tmp_path, [0], 5)
     assert (only.oldest is not None, only.newest) == (True, None)

@@ -157,10 +157,10 @@ def test_a_slice_is_bounded_by_rows(tmp_path: Path, batch: Make) -> None:
     """A slice never exceeds the requested rows, also in the middle of a frame."""
     fill(tmp_path, batch, frames=5)
     with LogReader(tmp_path) as reader:
-        assert reader.bound(0, 49, rows=1, size=1 << 30) == 0
-        assert reader.bound(3, 49, rows=15, size=1 << 30) == 17
-        assert reader.bound(0, 49, rows=100, size=1 << 30) == 49
-        assert reader.bound(48, 49, rows=2, size=1 << 30) == 49
+        assert reader.slice_end(0, 49, rows=1, size=1 << 30) == 0
+        assert reader.slice_end(3, 49, rows=15, size=1 << 30) == 17
+        assert reader.slice_end(0, 49, rows=100, size=1 << 30) == 49
+        assert reader.slice_end(48, 49, rows=2, size=1 << 30) == 49
 
 
 def test_a_slice_tells_what_it_has_of_each_append(tmp_path: Path, batch: Make) -> None:
@@ -179,7 +179,7 @@ def test_a_slice_tells_what_it_has_of_each_append(tmp_path: Path, batch: Make) -
             (3, 29, 7, [(9, 7)]),
         ):
             appends: list[Append] = []
-            last = reader.bound(first, end, rows, 1 << 30, appends)
+            last = reader.slice_end(first, end, rows, 1 << 30, appends)
             assert [(each.last, each.entries) for each in appends] == expected
             assert appends[-1].last == last
             assert [each.logged_at for each in appends] == [logged[o // 10] for o, _ in expected]
@@ -190,11 +190,11 @@ def test_a_slice_is_bounded_by_bytes(tmp_path: Path, batch: Make) -> None:
     fill(tmp_path, batch, frames=5)
     size = frames_of(tmp_path, 49)[0].entries_bytes
     with LogReader(tmp_path) as reader:
-        assert reader.bound(0, 49, rows=1000, size=size) == 9
-        assert reader.bound(0, 49, rows=1000, size=3 * size + 1) == 29
-        assert reader.bound(0, 49, rows=1000, size=1) == 9
-        assert reader.bound(4, 49, rows=1000, size=1) == 9
-        assert reader.bound(4, 49, rows=3, size=1) == 6
+        assert reader.slice_end(0, 49, rows=1000, size=size) == 9
+        assert reader.slice_end(0, 49, rows=1000, size=3 * size + 1) == 29
+        assert reader.slice_end(0, 49, rows=1000, size=1) == 9
+        assert reader.slice_end(4, 49, rows=1000, size=1) == 9
+        assert reader.slice_end(4, 49, rows=3, size=1) == 6
 
 
 @pytest.mark.parametrize("segment_bytes", [64 << 20, 2 << 20])
@@ -204,13 +204,13 @@ def test_the_log_reads_backwards(tmp_path: Path, batch: Make, segment_bytes: int
         for number in range(40):
             log.append(batch(10, size=20_000), f"r{number % 3}", str(number))
     with LogReader(tmp_path) as reader:
-        found = list(reader.backwards(399))
+        found = list(reader.frames_backwards(399))
         assert [one.frame.first for one in found] == list(range(390, -1, -10))
         sources = [one.source() for one in found]
         assert [source.position for source in sources if source] == [
             str(number) for number in range(39, -1, -1)
         ]
-        assert [one.frame.last for one in reader.backwards(205)][:2] == [209, 199]
+        assert [one.frame.last for one in reader.frames_backwards(205)][:2] == [209, 199]
 
 
 def test_damaged_entries_are_named_and_never_returned(tmp_path: Path, batch: Make) -> None:
@@ -234,7 +234,7 @@ def test_a_damaged_position_is_refused_but_its_entries_are_read(
     damage(tmp_path, frame.extension_byte + 2)
     assert read(tmp_path, 0, 19) == list(range(20))
     with LogReader(tmp_path) as reader, pytest.raises(Corrupt, match="position"):
-        next(reader.backwards(19)).source()
+        next(reader.frames_backwards(19)).source()
 
 
 def test_a_frame_that_is_gone_is_named(tmp_path: Path, batch: Make) -> None:
@@ -255,7 +255,7 @@ def test_a_frame_that_is_gone_is_missed_backwards_too(tmp_path: Path, batch: Mak
         LogReader(tmp_path) as reader,
         pytest.raises(Corrupt, match=f"byte {frame.byte}, offset 20"),
     ):
-        list(reader.backwards(49))
+        list(reader.frames_backwards(49))
 
 
 def test_a_frame_that_is_gone_from_a_sealed_segment_is_named(tmp_path: Path, batch: Make) -> None:
@@ -297,9 +297,9 @@ def test_a_gap_is_passed_in_one_slice(tmp_path: Path, batch: Make) -> None:
     """The rows of a slice are its entries and not the offsets of a gap."""
     torn_log(tmp_path, batch, lost=100)
     with LogReader(tmp_path) as reader:
-        assert reader.bound(10, 119, rows=5, size=1) == 114
-        assert reader.bound(0, 119, rows=5, size=1 << 30) == 4
-        assert reader.bound(0, 119, rows=50, size=1 << 30) == 119
+        assert reader.slice_end(10, 119, rows=5, size=1) == 114
+        assert reader.slice_end(0, 119, rows=5, size=1 << 30) == 4
+        assert reader.slice_end(0, 119, rows=50, size=1 << 30) == 119
         assert list(reader.read(10, 14)) == []
 
 
@@ -309,7 +309,7 @@ def test_a_slice_that_begins_in_a_gap_is_bounded_by_bytes(tmp_path: Path, batch:
     with CommitLog.open(tmp_path) as log:
         log.append(batch(10), "r")
     with LogReader(tmp_path) as reader:
-        assert reader.bound(12, 39, rows=1000, size=1) == 29
+        assert reader.slice_end(12, 39, rows=1000, size=1) == 29
 
 
 def test_a_gap_at_the_end_of_a_segment_is_passed(tmp_path: Path, batch: Make) -> None:
@@ -318,7 +318,7 @@ def test_a_gap_at_the_end_of_a_segment_is_passed(tmp_path: Path, batch: Make) ->
     fill(tmp_path, batch, frames=3, segment_bytes=1)
     assert read(tmp_path, 0, 59) == [*range(10), *range(20, 60)]
     with LogReader(tmp_path) as reader:
-        assert [one.frame.first for one in reader.backwards(59)] == [50, 40, 30, 20, 0]
+        assert [one.frame.first for one in reader.frames_backwards(59)] == [50, 40, 30, 20, 0]
 
 
 def test_what_lies_behind_the_end_of_a_segment_is_ignored(tmp_path: Path, batch: Make) -> None:
@@ -332,7 +332,7 @@ def test_what_lies_behind_the_end_of_a_segment_is_ignored(tmp_path: Path, batch:
     # Frame 40..49 now also lies, unused, behind the end of segment 0.
     assert offsets_of(tmp_path) == list(range(50))
     with LogReader(tmp_path) as reader:
-        firsts = [one.frame.first for one in reader.backwards(49)]
+        firsts = [one.frame.first for one in reader.frames_backwards(49)]
         assert firsts == [40, 30, 20, 10, 0]
         homes = [one.segment.header.base for one in reader.frames(0, 49)]
     assert homes == [0, 0, 0, 0, 40]
@@ -348,7 +348,7 @@ def test_a_reader_keeps_only_a_few_files_open(tmp_path: Path, batch: Make) -> No
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 40, hard))
         try:
             assert sum(len(entries) for entries in reader.read(0, 119)) == 120
-            assert len([one.frame for one in reader.backwards(119)]) == 120
+            assert len([one.frame for one in reader.frames_backwards(119)]) == 120
             with CommitLog.open(tmp_path) as log:
                 assert log.durable == 119
         finally:

@@ -15,8 +15,8 @@ from transporter.log.filesystem import TEMPORARY, RealFileSystem
 from transporter.log.group_commit import GROUP_BYTES
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
-from transporter.log.recovery import last_covered
-from transporter.log.reserve import RESERVE, RESERVE_BYTES, Reserve, keep_reserve
+from transporter.log.recovery import last_covered_offset
+from transporter.log.reserve import RESERVE, RESERVE_BYTES, Reserve, ensure_reserve
 from transporter.log.segment import Segment, segment_bases, segment_name
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog
@@ -254,7 +254,7 @@ def test_a_trailer_tells_what_its_segment_holds(tmp_path: Path, batch: Make) -> 
         assert trailer is not None
         assert (trailer.last, trailer.oldest) == (29, frames[0].logged_at)
         assert trailer.newest == frames[-1].logged_at
-        assert last_covered(Disk(), segment) == 29
+        assert last_covered_offset(Disk(), segment) == 29
     finally:
         segment.close()
 
@@ -381,11 +381,11 @@ def test_an_error_of_the_disk_below_the_reserve_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("group", [1, 1 << 18, 1 << 19, 1 << 20, 5 << 20, 8 << 20, 1 << 40])
 def test_what_is_set_aside_is_enough_for_each_size_of_a_group(tmp_path: Path, group: int) -> None:
     """The reserve is two groups and a quarter more for positions and header, up to its cap."""
-    keep_reserve(RealFileSystem(), tmp_path)
+    ensure_reserve(RealFileSystem(), tmp_path)
     reserve = Reserve(RealFileSystem(), tmp_path)
     reserve.grow(group)
     most = min(group, GROUP_BYTES)
-    assert reserve.covers >= most
+    assert reserve.covered_bytes >= most
     assert 2.5 * most <= (tmp_path / RESERVE).stat().st_size <= RESERVE_BYTES
 
 

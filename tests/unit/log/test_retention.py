@@ -15,7 +15,7 @@ from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspection import segments_size
 from transporter.log.reader import LogReader
 from transporter.log.reindex import reindex
-from transporter.log.retention import RetentionSettings, excess, retain
+from transporter.log.retention import RetentionSettings, apply_retention, last_excess_offset
 from transporter.log.sealed_segments import sealed_segments
 from transporter.log.segment import segment_bases
 from transporter.message import Message, messages_to_batch
@@ -38,7 +38,7 @@ def removed(
     directory: Path, watermark: int, settings: RetentionSettings, now: int = 0
 ) -> list[int]:
     """Apply *settings*, and return the last offset of each removed segment."""
-    found = retain(directory, watermark=lambda: watermark, settings=settings, now=now)
+    found = apply_retention(directory, watermark=lambda: watermark, settings=settings, now=now)
     return [each.end for each in found]
 
 
@@ -79,7 +79,9 @@ def test_what_is_only_set_aside_does_not_count(tmp_path: Path) -> None:
         append_segments(log, FIVE)
         limit = RetentionSettings(bytes=log.used_bytes)
         assert segments_size(tmp_path) > log.used_bytes
-        found = retain(tmp_path, watermark=lambda: 9, settings=limit, now=0, size=log.used_bytes)
+        found = apply_retention(
+            tmp_path, watermark=lambda: 9, settings=limit, now=0, size=log.used_bytes
+        )
         assert list(found) == []
 
 
@@ -126,7 +128,7 @@ def test_each_removal_is_durable_before_the_next(tmp_path: Path) -> None:
         sync(directory)
 
     disk.sync_directory = look  # type: ignore[method-assign]
-    list(retain(tmp_path, disk, watermark=lambda: last, settings=NOTHING, now=0))
+    list(apply_retention(tmp_path, disk, watermark=lambda: last, settings=NOTHING, now=0))
     assert left == [4, 3, 2, 1]
 
 
@@ -136,7 +138,7 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     last = write_log(tmp_path, FIVE)
     disk.failing["sync_directory"] = OSError(errno.EIO, "Input/output error")
     with pytest.raises(LogPoisoned):
-        list(retain(tmp_path, disk, watermark=lambda: last, settings=NOTHING, now=0))
+        list(apply_retention(tmp_path, disk, watermark=lambda: last, settings=NOTHING, now=0))
     assert len(bases(tmp_path)) == 4
 
 
@@ -154,16 +156,16 @@ def test_a_reader_is_told_what_is_retained(tmp_path: Path) -> None:
         assert [batch.num_rows for batch in late.read(6, last)] == [2, 2]
         with pytest.raises(OffsetRefused, match="retained from 6"):
             list(found)
-        assert [each.frame.first for each in late.backwards(last)] == [8, 6]
+        assert [each.frame.first for each in late.frames_backwards(last)] == [8, 6]
 
 
 def test_excess_names_how_far_the_log_must_give_way(tmp_path: Path) -> None:
     """The excess lists the segments to remove for a given size, needed or not."""
     write_log(tmp_path, FIVE)
     whole = segments_size(tmp_path)
-    assert excess(tmp_path, whole, whole) is None
-    assert excess(tmp_path, whole, whole - 1) == 1
-    assert excess(tmp_path, whole, 0) == 7
+    assert last_excess_offset(tmp_path, whole, whole) is None
+    assert last_excess_offset(tmp_path, whole, whole - 1) == 1
+    assert last_excess_offset(tmp_path, whole, 0) == 7
 
 
 def test_a_spent_budget_refuses_appends_until_there_is_room(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_a_spent_budget_refuses_appends_until_there_is_room(tmp_path: Path) -> N
         with pytest.raises(BudgetSpent, match="max_bytes"):  # noqa: PT012 - which of them is not known
             for _ in range(100):
                 log.append(large(), "r")
-        assert (log.over_budget, log.pressed.is_set()) == (True, True)
+        assert (log.over_budget, log.room_wanted.is_set()) == (True, True)
         held, last = log.used_bytes, log.durable
         assert held <= 16_000
         with pytest.raises(BudgetSpent):

@@ -17,11 +17,11 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.index import index_path
 from transporter.log.reindex import reindex
-from transporter.log.retention import RetentionSettings, retain
+from transporter.log.retention import RetentionSettings, apply_retention
 from transporter.log.retention_gate import RetentionGate
 from transporter.log.segment import segment_name
 from transporter.offsets.offset_log import OffsetLog
-from transporter.offsets.retention_holds import Hold, hold_of, least
+from transporter.offsets.retention_holds import Hold, hold_of, lowest_hold
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_a_replay_waits_until_a_removal_is_over(tmp_path: Path) -> None:
             assert route.state.replay is None
         begun.join()
         assert route.state.replay is not None
-        assert gate.registered == 1
+        assert gate.hold_count == 1
 
 
 def test_a_replay_that_begins_between_two_removals_is_seen(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_replay_that_begins_between_two_removals_is_seen(tmp_path: Path) -> No
             asked.append(hold_of("route", route.state).through)
             return asked[-1]
 
-        removing = retain(
+        removing = apply_retention(
             tmp_path, watermark=through, settings=RetentionSettings(0), now=0, gate=gate
         )
         assert [next(removing).end, next(removing).end] == [1, 3]
@@ -66,7 +66,7 @@ def test_a_replay_that_begins_between_two_removals_is_seen(tmp_path: Path) -> No
         route.begin_replay(6, 7)
         assert [each.end for each in removing] == [5]
         assert asked == [last, 5, 5]
-    assert gate.removed == 5
+    assert gate.removed_through == 5
 
 
 def test_what_retention_took_from_a_planned_replay_is_refused(
@@ -77,7 +77,7 @@ def test_what_retention_took_from_a_planned_replay_is_refused(
 
     def planned(*details: object) -> object:
         found = plan(*details)  # type: ignore[arg-type]
-        next(retain(tmp_path, watermark=lambda: 9, settings=RetentionSettings(0), now=0))
+        next(apply_retention(tmp_path, watermark=lambda: 9, settings=RetentionSettings(0), now=0))
         return found
 
     monkeypatch.setattr(route_actions, "plan", planned)
@@ -95,7 +95,7 @@ def test_no_index_is_left_of_a_segment_that_was_removed_meanwhile(tmp_path: Path
     for path in tmp_path.glob("*.index"):
         path.unlink()
     gate = RetentionGate()
-    removing = retain(
+    removing = apply_retention(
         tmp_path, watermark=lambda: 9, settings=RetentionSettings(0), now=0, gate=gate
     )
     reindex(RealFileSystem(), tmp_path, lambda _: next(removing, None) and None, gate)
@@ -109,7 +109,7 @@ def test_the_order_of_holds_does_not_depend_on_names() -> None:
         reader = Hold(4, names[0], "reader")
         route = Hold(4, names[1])
         replay = Hold(4, names[2], "replay")
-        assert least([reader, route, replay]) == replay
-        assert least([reader, route]) == route
-        assert least([reader, route, Hold(3, "z", "reader")]) == Hold(3, "z", "reader")
-    assert least([]) is None
+        assert lowest_hold([reader, route, replay]) == replay
+        assert lowest_hold([reader, route]) == route
+        assert lowest_hold([reader, route, Hold(3, "z", "reader")]) == Hold(3, "z", "reader")
+    assert lowest_hold([]) is None

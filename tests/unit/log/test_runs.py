@@ -26,30 +26,30 @@ RUNS = Runs((Run(3, "a", 10), Run(4, "b", 15), Run(5, "c", 15)))
 
 def test_an_offset_is_proved_by_its_run_up_to_where_the_next_one_begins() -> None:
     """A run proves offsets up to the next run's start, and the newest run any offset."""
-    assert RUNS.prove("a", 3, 14)
-    assert not RUNS.prove("a", 3, 15)
-    assert not RUNS.prove("b", 4, 15)
-    assert RUNS.prove("c", 5, 99)
+    assert RUNS.has_offset("a", 3, 14)
+    assert not RUNS.has_offset("a", 3, 15)
+    assert not RUNS.has_offset("b", 4, 15)
+    assert RUNS.has_offset("c", 5, 99)
 
 
 def test_an_unknown_run_proves_nothing() -> None:
     """An unknown run proves nothing, because a copied log gives the same offsets."""
-    assert not RUNS.prove("other", 1, 0)
-    assert not RUNS.prove("other", 5, 12)
+    assert not RUNS.has_offset("other", 1, 0)
+    assert not RUNS.has_offset("other", 5, 12)
 
 
 def test_without_a_run_only_what_was_durable_before_the_record_counts() -> None:
     """Without a run only offsets from before the record count, because later ones may be copied."""
-    assert RUNS.prove("", 2, 9)
-    assert not RUNS.prove("", 2, 10)
-    assert not RUNS.prove("", 4, 12)
+    assert RUNS.has_offset("", 2, 9)
+    assert not RUNS.has_offset("", 2, 10)
+    assert not RUNS.has_offset("", 4, 12)
 
 
 def test_without_a_run_what_this_run_has_handed_out_counts() -> None:
     """Without a run, offsets that this run has delivered count."""
-    assert RUNS.prove("", 5, 20, handed=20)
-    assert not RUNS.prove("", 5, 21, handed=20)
-    assert not RUNS.prove("", 4, 20, handed=20)
+    assert RUNS.has_offset("", 5, 20, last_handed_out=20)
+    assert not RUNS.has_offset("", 5, 21, last_handed_out=20)
+    assert not RUNS.has_offset("", 4, 20, last_handed_out=20)
 
 
 def test_only_so_many_runs_are_remembered() -> None:
@@ -57,12 +57,12 @@ def test_only_so_many_runs_are_remembered() -> None:
     runs = Runs()
     for epoch in range(1, MAX_RUNS + 50):
         runs = runs.begin(epoch, 7 + epoch)
-    assert len(runs.known) == MAX_RUNS
-    assert runs.known[0] == Run(1, "", 8)
-    assert runs.known[-1].run == runs.current
-    assert runs.prove("", 1, 7)
-    assert not runs.prove("", 1, 8)
-    assert runs.prove(runs.known[1].run, runs.known[1].epoch, runs.known[1].first)
+    assert len(runs.history) == MAX_RUNS
+    assert runs.history[0] == Run(1, "", 8)
+    assert runs.history[-1].run == runs.current
+    assert runs.has_offset("", 1, 7)
+    assert not runs.has_offset("", 1, 8)
+    assert runs.has_offset(runs.history[1].run, runs.history[1].epoch, runs.history[1].first)
 
 
 def test_each_open_is_a_run_that_begins_behind_what_was_durable(
@@ -76,13 +76,13 @@ def test_each_open_is_a_run_that_begins_behind_what_was_durable(
             if count:
                 log.append(batch(count), "r")
     with CommitLog.open(tmp_path) as log:
-        assert [(each.epoch, each.first) for each in log.runs.known] == [
+        assert [(each.epoch, each.first) for each in log.runs.history] == [
             (1, 0),
             (2, 3),
             (3, 3),
             (4, 5),
         ]
-        assert [(each.epoch, each.run) for each in log.runs.known[:3]] == seen
+        assert [(each.epoch, each.run) for each in log.runs.history[:3]] == seen
 
 
 def test_a_meta_file_without_runs_is_read(tmp_path: Path, batch: Make) -> None:
@@ -97,7 +97,7 @@ def test_a_meta_file_without_runs_is_read(tmp_path: Path, batch: Make) -> None:
     assert found is not None
     assert found.runs == Runs()
     with CommitLog.open(tmp_path) as log:
-        assert [(each.epoch, each.first) for each in log.runs.known] == [(2, 4)]
+        assert [(each.epoch, each.first) for each in log.runs.history] == [(2, 4)]
 
 
 def test_a_meta_file_of_the_longest_record_is_read(tmp_path: Path) -> None:

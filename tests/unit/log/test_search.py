@@ -15,12 +15,12 @@ from transporter.log.reader import LogReader
 from transporter.log.search import (
     END,
     EntryFilter,
-    around,
-    first_of,
-    first_since,
-    frames,
-    matching,
+    first_offset_since,
+    frames_with_retry,
+    matching_entries,
+    offsets_around,
     start_of_last,
+    take_entries,
 )
 from transporter.log.segment import segment_bases, segment_name
 from transporter.message import Entries, Message, messages_to_batch
@@ -95,12 +95,12 @@ def test_filters_take_what_they_say(written: tuple[Path, list[Entry]]) -> None:
                 for entry in entries[first : last + 1]
                 if accepted(entry, prefix, key, since, until)
             ]
-            assert offsets(matching(reader, first, last, wanted)) == expected
+            assert offsets(matching_entries(reader, first, last, wanted)) == expected
             count = chance.randrange(1, 12)
             start = start_of_last(reader, first, last, count, wanted)
-            assert offsets(matching(reader, start, last, wanted)) == expected[-count:]
+            assert offsets(matching_entries(reader, start, last, wanted)) == expected[-count:]
             ends: list[int] = []
-            found = first_of(matching(reader, first, last, wanted), count, ends.append)
+            found = take_entries(matching_entries(reader, first, last, wanted), count, ends.append)
             assert offsets(found) == expected[:count]
             assert ends == expected[count - 1 : count]
 
@@ -111,7 +111,7 @@ def test_the_bounds_of_a_time_hold_all_that_was_logged_then(
     """Entries before the lower bound are older, later ones are not, and both are near."""
     directory, entries = written
     for time in {entry.logged_at + more for entry in entries for more in (-1, 0, 1)}:
-        before, after = around(directory, time)
+        before, after = offsets_around(directory, time)
         assert all(entry.logged_at < time for entry in entries[:before])
         assert all(entry.logged_at >= time for entry in entries[min(after, END - 1) + 1 :])
         older = sum(entry.logged_at < time for entry in entries)
@@ -132,11 +132,11 @@ def test_a_time_is_found_without_walking_the_log(tmp_path: Path, batch: Make) ->
         for _ in range(1000):
             log.append(batch(10, size=1500), "r")
     disk = Disk()
-    assert around(tmp_path, 5000, disk) == (4970, 4989)
+    assert offsets_around(tmp_path, 5000, disk) == (4970, 4989)
     assert len([call for call in disk.calls if call[0] == "pread"]) < 160
     for path in tmp_path.glob("*.index"):
         path.unlink()
-    assert around(tmp_path, 5000, Disk()) == (4970, 4989)
+    assert offsets_around(tmp_path, 5000, Disk()) == (4970, 4989)
 
 
 def test_without_an_index_everything_is_found_as_well(tmp_path: Path, batch: Make) -> None:
@@ -146,13 +146,13 @@ def test_without_an_index_everything_is_found_as_well(tmp_path: Path, batch: Mak
             log.append(batch(3), "r")
         last = log.durable
     with LogReader(tmp_path) as reader:
-        before = offsets(matching(reader, 40, last, EntryFilter(key=b"k1")))
+        before = offsets(matching_entries(reader, 40, last, EntryFilter(key=b"k1")))
         start = start_of_last(reader, 0, last, 7, EntryFilter(key=b"k1"))
     for number, base in enumerate(segment_bases(Disk(), tmp_path)):
         index = index_path(tmp_path / segment_name(base))
         index.write_bytes(b"\xff" * 56) if number % 2 else index.unlink()
     with LogReader(tmp_path) as reader:
-        assert offsets(matching(reader, 40, last, EntryFilter(key=b"k1"))) == before
+        assert offsets(matching_entries(reader, 40, last, EntryFilter(key=b"k1"))) == before
         assert start_of_last(reader, 0, last, 7, EntryFilter(key=b"k1")) == start
 
 
@@ -169,13 +169,13 @@ def test_reading_goes_on_through_a_segment_that_was_replaced(tmp_path: Path, bat
     log = CommitLog.open(tmp_path)
     log.append(batch(3), "r")
     with LogReader(tmp_path) as reader:
-        assert offsets(matching(reader, 0, 2, EntryFilter())) == [0, 1, 2]
+        assert offsets(matching_entries(reader, 0, 2, EntryFilter())) == [0, 1, 2]
         crash(log)
         # Recovery copies the frames above the floor, here all of them, into a file of this name.
         with CommitLog.open(tmp_path) as again:
             again.append(batch(3), "r")
             assert len(segment_bases(Disk(), tmp_path)) == 1
-            assert offsets(matching(reader, 3, 5, EntryFilter())) == [3, 4, 5]
+            assert offsets(matching_entries(reader, 3, 5, EntryFilter())) == [3, 4, 5]
 
 
 def test_what_was_removed_while_it_was_read_is_said(tmp_path: Path, batch: Make) -> None:
@@ -184,7 +184,7 @@ def test_what_was_removed_while_it_was_read_is_said(tmp_path: Path, batch: Make)
         for _ in range(6):
             log.append(batch(2), "r")
     with LogReader(tmp_path) as reader:
-        found = frames(reader, 0, 11)
+        found = frames_with_retry(reader, 0, 11)
         assert next(found).frame.last == 1
         for base in (0, 2, 4):
             (tmp_path / segment_name(base)).unlink()
@@ -203,7 +203,7 @@ def test_segments_that_go_while_one_looks_from_the_end_are_not_missed(
             log.append(batch(2), "r")
     with LogReader(tmp_path) as reader:
         reader.first_offset()
-        backwards = reader.backwards
+        backwards = reader.frames_backwards
 
         def removing(last: int) -> Any:
             for number, found in enumerate(backwards(last)):
@@ -212,7 +212,7 @@ def test_segments_that_go_while_one_looks_from_the_end_are_not_missed(
                         (tmp_path / segment_name(base)).unlink()
                 yield found
 
-        monkeypatch.setattr(reader, "backwards", removing)
+        monkeypatch.setattr(reader, "frames_backwards", removing)
         assert start_of_last(reader, 0, 11, 100, EntryFilter()) == 6
 
 
@@ -225,9 +225,9 @@ def test_a_disk_that_cannot_be_read_is_no_removed_segment(tmp_path: Path, batch:
         reader.first_offset()
         disk.failing["pread"] = OSError(5, "Input/output error")
         for look in (
-            lambda: list(frames(reader, 0, 1)),
+            lambda: list(frames_with_retry(reader, 0, 1)),
             lambda: start_of_last(reader, 0, 1, 5, EntryFilter()),
-            lambda: around(tmp_path, 5, disk),
+            lambda: offsets_around(tmp_path, 5, disk),
         ):
             with pytest.raises(EnvironmentFault, match="Input/output error"):
                 look()
@@ -240,7 +240,7 @@ def test_an_offset_is_found_by_its_time(tmp_path: Path) -> None:
         for _ in range(3):
             log.append(messages_to_batch([Message("n", b"v")] * 10), "r")
     with LogReader(tmp_path) as reader:
-        assert [first_since(reader, time, 29) for time in (0, 100, 101, 200, 300)] == [
+        assert [first_offset_since(reader, time, 29) for time in (0, 100, 101, 200, 300)] == [
             0,
             0,
             10,
@@ -248,6 +248,6 @@ def test_an_offset_is_found_by_its_time(tmp_path: Path) -> None:
             20,
         ]
         with pytest.raises(OffsetRefused):
-            first_since(reader, 301, 29)
+            first_offset_since(reader, 301, 29)
         with pytest.raises(OffsetRefused):
-            first_since(reader, 300, 19)
+            first_offset_since(reader, 300, 19)

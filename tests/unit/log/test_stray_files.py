@@ -16,9 +16,15 @@ from transporter.errors import EnvironmentFault
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
-from transporter.log.retention import RetentionSettings, retain
-from transporter.log.search import around, first_since
-from transporter.log.segment import Misplaced, base_of, segment_bases, segment_name, stray_files
+from transporter.log.retention import RetentionSettings, apply_retention
+from transporter.log.search import first_offset_since, offsets_around
+from transporter.log.segment import (
+    MisplacedSegment,
+    base_of,
+    segment_bases,
+    segment_name,
+    stray_files,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,11 +74,11 @@ def test_a_file_of_a_similar_name_is_ignored_and_named(log: Path, batch: Make, n
         assert seen == [("file-ignored", name)]
     assert offsets_of(log) == [0, 1, 2, 3]
     assert [each.name for each in stray_files(RealFileSystem(), log)] == [name]
-    assert around(log, 0) == (0, 0)
+    assert offsets_around(log, 0) == (0, 0)
     with LogReader(log) as reader:
-        assert first_since(reader, 0, 3) == 0
+        assert first_offset_since(reader, 0, 3) == 0
     settings = RetentionSettings(bytes=1)
-    assert len(list(retain(log, watermark=lambda: 3, settings=settings, now=0))) == 3
+    assert len(list(apply_retention(log, watermark=lambda: 3, settings=settings, now=0))) == 3
     assert (log / name).exists()
 
 
@@ -108,8 +114,8 @@ def test_a_copy_under_another_segments_name_is_refused(log: Path) -> None:
         shutil.copy(log / segment_name(0), path)
         assert sum(map(len, early.read(0, 2))) == 3
         assert sum(map(len, late.read(0, 2))) == 3
-        assert [found.frame.first for found in late.backwards(2)] == [2, 1, 0]
-    with pytest.raises(Misplaced, match=r"a copy of 0+\.log") as caught:
+        assert [found.frame.first for found in late.frames_backwards(2)] == [2, 1, 0]
+    with pytest.raises(MisplacedSegment, match=r"a copy of 0+\.log") as caught:
         CommitLog.open(log)
     assert caught.value.file == str(path)
     assert segment_bases(Disk(), log) == [0, 1, 2, 7]
@@ -129,7 +135,7 @@ def test_segments_that_vanish_at_once_are_an_error(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file system that lists segments which it cannot open does not make a reader loop."""
-    monkeypatch.setattr("transporter.log.reader.LOOKS", 5)
+    monkeypatch.setattr("transporter.log.reader.MAX_LISTINGS", 5)
 
     class Odd(RealFileSystem):
         def names(self, directory: Path) -> list[str]:

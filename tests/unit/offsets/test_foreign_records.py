@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-GOOD = records.snapshot(RouteState(watermark=9, above=(Range(12, 14),), namespaces={"a": 9}))
+GOOD = records.snapshot_event(RouteState(watermark=9, above=(Range(12, 14),), namespaces={"a": 9}))
 REPLAY = {"first": 0, "last": 5, "next": 2, "namespace": ""}
 
 
@@ -140,4 +140,4 @@ def test_a_state_that_events_lead_to_is_sound() -> None:
     """An event that an engine writes passes the check."""
     state = settle(RouteState(declared=3), Range(0, 20, "parked"))
     state = settle(state, Range(30, 40, "released"), {"orders": 35})
-    begin_replay(state, 2, 8, "orders").check()
+    begin_replay(state, 2, 8, "orders").validate()

@@ -237,5 +237,5 @@ def test_the_largest_snapshot_can_be_read() -> None:
     names = {"\0" * 500 + str(n): 2**62 for n in range(10_000)}
     state = RouteState(above=ranges, namespaces=names)
     records.refuse_growth("r", state)
-    body = json.dumps(records.snapshot(state), ensure_ascii=False, separators=(",", ":"))
+    body = json.dumps(records.snapshot_event(state), ensure_ascii=False, separators=(",", ":"))
     assert len(body.encode()) <= records.MAX_RECORD

@@ -211,7 +211,7 @@ def test_a_turn_of_which_nothing_reached_the_disk_falls_back_to_the_former(tmp_p
     newest.write_bytes(bytes(10) + newest.read_bytes()[10:])
     with OffsetLog(tmp_path, "r") as offsets:
         assert 0 < offsets.state.watermark < 60
-        settle_each(offsets, offsets.state.next_live(), 99)
+        settle_each(offsets, offsets.state.next_unsettled(), 99)
     assert read_state(tmp_path, "r").watermark == 99
 
 
@@ -360,12 +360,12 @@ def test_a_sync_without_news_costs_nothing(tmp_path: Path) -> None:
 
 def test_a_new_route_begins_where_it_is_told(tmp_path: Path) -> None:
     """A new route's first offset is durable with its declaration, and determined once."""
-    offsets = OffsetLog(tmp_path / "live", "r", begin=lambda: 7)
+    offsets = OffsetLog(tmp_path / "live", "r", first_offset=lambda: 7)
     assert offsets.is_new
-    assert left_behind(tmp_path / "live", tmp_path / "killed").next_live() == 7
+    assert left_behind(tmp_path / "live", tmp_path / "killed").next_unsettled() == 7
     offsets.close()
-    with OffsetLog(tmp_path / "killed", "r", begin=lambda: 99) as offsets:
-        assert (offsets.is_new, offsets.state.next_live()) == (False, 7)
+    with OffsetLog(tmp_path / "killed", "r", first_offset=lambda: 99) as offsets:
+        assert (offsets.is_new, offsets.state.next_unsettled()) == (False, 7)
 
 
 def test_a_route_whose_beginning_cannot_be_told_stays_new(tmp_path: Path) -> None:
@@ -375,9 +375,9 @@ def test_a_route_whose_beginning_cannot_be_told_stays_new(tmp_path: Path) -> Non
         raise OffsetRefused("nothing was logged at or after that time")
 
     with pytest.raises(OffsetRefused):
-        OffsetLog(tmp_path, "r", begin=unknown)
-    with OffsetLog(tmp_path, "r", begin=lambda: 7) as offsets:
-        assert (offsets.is_new, offsets.state.next_live()) == (True, 7)
+        OffsetLog(tmp_path, "r", first_offset=unknown)
+    with OffsetLog(tmp_path, "r", first_offset=lambda: 7) as offsets:
+        assert (offsets.is_new, offsets.state.next_unsettled()) == (True, 7)
 
 
 def test_routes_are_declared_by_their_folder(tmp_path: Path) -> None:

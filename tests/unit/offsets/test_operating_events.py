@@ -36,9 +36,9 @@ def test_a_pause_outlives_the_process(tmp_path: Path) -> None:
         offsets.pause()
     assert read_state(tmp_path, "r").paused
     with OffsetLog(tmp_path, "r") as offsets:
-        assert offsets.state.limit() == -1
+        assert offsets.state.delivery_limit() == -1
         offsets.resume()
-    assert read_state(tmp_path, "r").limit() is None
+    assert read_state(tmp_path, "r").delivery_limit() is None
 
 
 def test_a_step_is_allowed_to_a_paused_route_only(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_step_is_allowed_to_a_paused_route_only(tmp_path: Path) -> None:
         with pytest.raises(OffsetRefused, match="not paused"):
             offsets.step(3)
         offsets.pause()
-        assert offsets.step(3).limit() == 3
+        assert offsets.step(3).delivery_limit() == 3
     assert read_state(tmp_path, "r").step == 3
 
 
@@ -61,9 +61,9 @@ def test_a_step_never_reaches_from_live_entries_into_a_replay() -> None:
     """A replay's start, end and cancel each end a step."""
     stepping = step_to(pause(TEN), 12)
     replaying = begin_replay(stepping, 2, 5)
-    assert (replaying.step, replaying.limit()) == (None, 1)
+    assert (replaying.step, replaying.delivery_limit()) == (None, 1)
     at_its_end = advance_replay(step_to(replaying, 5), 5, 1)
-    assert (at_its_end.replay, at_its_end.limit()) == (None, 9)
+    assert (at_its_end.replay, at_its_end.delivery_limit()) == (None, 9)
     assert cancel_replay(step_to(replaying, 5)).step is None
 
 
@@ -85,7 +85,7 @@ def test_records_of_older_versions_are_read() -> None:
     del old["replay"]["namespace"]
     assert RouteState.from_json(json.loads(json.dumps(old))) == begin_replay(TEN, 2, 5)
     event = {"type": "replay", "first": 2, "last": 5}
-    assert records.apply(TEN, event) == begin_replay(TEN, 2, 5)
+    assert records.apply_event(TEN, event) == begin_replay(TEN, 2, 5)
 
 
 def test_a_replay_without_a_filter_is_written_as_before() -> None:

@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from transporter.errors import UnknownFormat
 from transporter.offsets import record as records
-from transporter.offsets.record import Record, apply, decode_records
+from transporter.offsets.record import Record, apply_event, decode_records
 from transporter.offsets.state import Range, RouteState, begin_replay, settle
 
 
@@ -125,24 +125,24 @@ def test_events_mean_what_the_state_says() -> None:
         records.replay_begun_event(2, 5),
         records.replay_advanced_event(3, 1),
     ):
-        state = apply(state, json.loads(json.dumps(event)))
+        state = apply_event(state, json.loads(json.dumps(event)))
     expected = settle(settle(RouteState(), Range(0, 9), {"a": 9}), Range(12, 12, "operator"))
     expected = begin_replay(expected, 2, 5)
-    assert state == apply(expected, records.replay_advanced_event(3, 1))
-    assert apply(state, records.replay_cancelled_event()).replay is None
+    assert state == apply_event(expected, records.replay_advanced_event(3, 1))
+    assert apply_event(state, records.replay_cancelled_event()).replay is None
 
 
 def test_a_snapshot_says_all_of_a_state() -> None:
     """A state read from its snapshot is the same state, whatever came before."""
     state = begin_replay(settle(RouteState(), Range(3, 4, "operator"), {"a": 3}), 0, 1)
-    event = json.loads(json.dumps(records.snapshot(state)))
-    assert apply(RouteState(watermark=77), event) == state
+    event = json.loads(json.dumps(records.snapshot_event(state)))
+    assert apply_event(RouteState(watermark=77), event) == state
 
 
 def test_an_event_of_an_unknown_type_is_refused() -> None:
     """An event of a later version's type is never ignored (Invariant 19)."""
     with pytest.raises(UnknownFormat, match="dance"):
-        apply(RouteState(), {"type": "dance"})
+        apply_event(RouteState(), {"type": "dance"})
 
 
 def test_a_snapshot_gives_namespaces_only_so_many_bytes() -> None:
@@ -151,7 +151,7 @@ def test_a_snapshot_gives_namespaces_only_so_many_bytes() -> None:
     state = settle(
         RouteState(), Range(0, 999), {f"{name}{number}": number for number in range(1000)}
     )
-    kept = records.snapshot(state)["namespaces"]
+    kept = records.snapshot_event(state)["namespaces"]
     assert sum(len(each) for each in kept) <= records.NAMESPACE_BYTES
     assert set(kept.values()) == set(range(1000 - len(kept), 1000))
 
@@ -172,5 +172,5 @@ def test_folding_many_events_is_applying_each() -> None:
             first = max(0, last + chance.choice((1, 1, 1, 1, 3, -1)))
         one_by_one = RouteState()
         for event in events:
-            one_by_one = records.apply(one_by_one, event)
-        assert records.fold(RouteState(), events) == one_by_one
+            one_by_one = records.apply_event(one_by_one, event)
+        assert records.fold_events(RouteState(), events) == one_by_one

@@ -38,7 +38,7 @@ def newest(through: int) -> dict[str, int]:
 
 def settle_through(offsets: OffsetLog, through: int) -> None:
     """Settle everything up to *through*, as a route does: from its watermark on."""
-    first = min(offsets.state.next_live(), through)
+    first = min(offsets.state.next_unsettled(), through)
     offsets.settle(Range(first, through), LAST, newest(through))
 
 
@@ -68,7 +68,7 @@ def test_each_consumer_keeps_the_newest_offset_of_each_key(directory: Path) -> N
 def test_a_restart_redelivers_what_was_not_settled(directory: Path) -> None:
     """After a restart c0 gets the entries 13 to 15 and c1 the entries 14 and 15."""
     with OffsetLog(directory, "c0") as c0, OffsetLog(directory, "c1") as c1:
-        assert (c0.state.next_live(), c1.state.next_live()) == (13, 14)
+        assert (c0.state.next_unsettled(), c1.state.next_unsettled()) == (13, 14)
 
 
 def test_a_clean_resume_settles_the_rest(directory: Path) -> None:

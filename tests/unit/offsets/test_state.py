@@ -17,10 +17,10 @@ from transporter.offsets.state import (
     Replay,
     RouteState,
     advance_replay,
-    answer_retry,
     begin_replay,
     begin_superseding,
     cancel_replay,
+    finish_retry,
     request_retries,
     settle,
     supersede,
@@ -37,20 +37,20 @@ def settled(*parts: tuple[int, int] | Range) -> RouteState:
 
 def test_a_new_route_has_settled_nothing() -> None:
     """The first offset to deliver is 0, and nothing is proved durable."""
-    assert (RouteState().next_live(), RouteState().highest()) == (0, -1)
+    assert (RouteState().next_unsettled(), RouteState().highest_offset()) == (0, -1)
 
 
 def test_the_watermark_follows_what_is_settled_from_the_start() -> None:
     """Ranges that join the watermark move it, the last of them included."""
     state = settled((0, 4), (5, 5), (6, 9))
-    assert (state.watermark, state.above, state.next_live()) == (9, (), 10)
+    assert (state.watermark, state.above, state.next_unsettled()) == (9, (), 10)
 
 
 def test_the_watermark_passes_no_unsettled_offset() -> None:
     """Offsets settled behind a gap wait above the watermark (Invariant 5)."""
     state = settled((0, 4), (6, 9))
     assert (state.watermark, state.above) == (4, (Range(6, 9),))
-    assert (state.next_live(), state.highest()) == (5, 9)
+    assert (state.next_unsettled(), state.highest_offset()) == (5, 9)
 
 
 def test_a_filled_hole_frees_all_that_waited_behind_it() -> None:
@@ -124,17 +124,17 @@ def test_many_thousand_ranges_are_passed_at_once() -> None:
     count = 200_000
     state = supersede(settled((1, 1)), "in", 3 * count, tuple((3 * n, 3 * n) for n in range(count)))
     assert len(state.above) == count - 1
-    assert (state.watermark, state.highest()) == (1, 3 * count - 3)
+    assert (state.watermark, state.highest_offset()) == (1, 3 * count - 3)
 
 
 def test_what_is_to_be_passed_is_told_until_it_is_passed() -> None:
     """A request lasts until its own end, and a released version's mark counts for both."""
     asked = begin_superseding(RouteState(), "in", 7)
-    assert asked.to_supersede() == {"in": 7}
-    assert begin_superseding(asked, "in", 5).to_supersede() == {"in": 7}
-    assert supersede(asked, "in", 6, ()).to_supersede() == {"in": 7}
-    assert supersede(asked, "in", 7, ()).to_supersede() == {}
-    spared = supersede(RouteState(), "in", 9, (), asked=3)
+    assert asked.readers_to_supersede() == {"in": 7}
+    assert begin_superseding(asked, "in", 5).readers_to_supersede() == {"in": 7}
+    assert supersede(asked, "in", 6, ()).readers_to_supersede() == {"in": 7}
+    assert supersede(asked, "in", 7, ()).readers_to_supersede() == {}
+    spared = supersede(RouteState(), "in", 9, (), redelivered_through=3)
     assert (spared.superseded, spared.superseding) == ({"in": 9}, {"in": 3})
     fields = supersede(RouteState(), "in", 4, ()).to_json()
     del fields["superseding"]
@@ -234,5 +234,5 @@ def test_namespaces_are_not_sorted_at_each_settle(monkeypatch: pytest.MonkeyPatc
 def test_the_retry_of_what_is_not_asked_for_changes_nothing() -> None:
     """A retry that is answered twice, or was not requested, changes nothing."""
     state = request_retries(RouteState(), (7, 3, 5))
-    assert answer_retry(state, 4) == state
-    assert answer_retry(answer_retry(state, 5), 5).retries == (3, 7)
+    assert finish_retry(state, 4) == state
+    assert finish_retry(finish_retry(state, 5), 5).retries == (3, 7)

@@ -14,7 +14,7 @@ from transporter.log.paused_readers import PAUSED, PausedReaders, read_paused
 from transporter.message import messages_to_batch, with_offsets
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
-from transporter.offsets.verify_repair import mend, verify
+from transporter.offsets.verify_repair import repair_log, verify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ def directory(tmp_path: Path) -> Path:
 def test_segments_that_go_meanwhile_are_no_damage(directory: Path) -> None:
     """Segments that retention removes meanwhile are not damage, and the others are verified."""
     found = verify(directory, files=Vanishing(".log", 2))
-    assert (found.sound, found.segments) == (True, 6)
+    assert (found.is_sound, found.segments) == (True, 6)
 
 
 def test_a_log_that_never_holds_still_is_told_of(directory: Path) -> None:
@@ -61,23 +61,23 @@ def test_a_log_that_never_holds_still_is_told_of(directory: Path) -> None:
 
 def test_a_parked_entry_that_is_delivered_meanwhile_is_no_damage(directory: Path) -> None:
     """A parked entry whose file is removed meanwhile is not damage."""
-    assert verify(directory, files=Vanishing(".entry", 1)).sound
+    assert verify(directory, files=Vanishing(".entry", 1)).is_sound
 
 
 def test_a_damaged_list_of_paused_readers_is_found_and_mended(directory: Path) -> None:
     """A damaged pause list stops the start, and its repair keeps a copy and pauses no reader."""
     PausedReaders(directory).set_paused("orders", paused=True)
-    assert verify(directory).sound
+    assert verify(directory).is_sound
     path = directory / PAUSED
     damaged = path.read_bytes().replace(b"orders", b"ordera")
     path.write_bytes(damaged)
     before = {each: each.read_bytes() for each in directory.glob("*.log")}
     found = verify(directory)
     (damage,) = found.damages
-    assert (damage.file, damage.empty) == (str(path), True)
-    mended = mend(directory, found, 0)
+    assert (damage.file, damage.is_empty) == (str(path), True)
+    mended = repair_log(directory, found, 0)
     assert mended.kept == (PAUSED,)
     assert (mended.quarantine / PAUSED).read_bytes() == damaged
     assert {each: each.read_bytes() for each in directory.glob("*.log")} == before
-    assert verify(directory).sound
+    assert verify(directory).is_sound
     assert read_paused(directory) == frozenset()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from transporter.log.commit_log import appendable
+from transporter.log.commit_log import split_for_append
 from transporter.message import Message, messages_to_batch
 from transporter.outbox import LONGEST_TOPIC, MOST_BYTES, Record
 
@@ -96,7 +96,7 @@ def test_the_largest_record_fits_into_the_log(
         source_id="s" * 200,
         headers=tuple((name, text.encode()) for name, text in record.pairs),
     )
-    (batch,) = appendable(messages_to_batch([message]))
+    (batch,) = split_for_append(messages_to_batch([message]))
     assert batch.num_rows == 1
     with pytest.raises(ValueError, match=f"the log's limit is {MOST_BYTES}"):
         Record(topic, key, value + "x" * (17 * LONGEST_TOPIC), headers)

@@ -20,7 +20,7 @@ from transporter.spark.data_source_filters import bounds_of
 from transporter.spark.data_source_rows import Filtered, schema_of, shape_of
 from transporter.table.options import Options
 from transporter.table.plan import TablePart
-from transporter.table.rows import RowSelection, Shape, rows
+from transporter.table.rows import RowSelection, Shape, read_rows
 
 MESSAGES = [
     Message("a", b"{}", b"k", headers=(("h", b"\xff"), ("i", None))),
@@ -57,7 +57,7 @@ def test_batches_are_what_spark_expects(options: Options) -> None:
     """A batch has exactly the Arrow schema that Spark makes of the table's schema."""
     changed = {"text": frozenset[str]()}
     wanted = to_arrow_schema(schema_of(Options(options.directory, **changed)), timezone="UTC")
-    (found,) = rows(
+    (found,) = read_rows(
         options, TablePart(0, 5), RowSelection(EntryFilter()), shape(options, **changed)
     )
     assert found.schema.equals(wanted)
@@ -74,10 +74,10 @@ def test_bytes_as_text() -> None:
     columns = {"columns": ("data", "key"), "text": frozenset({"data", "key"})}
     nowhere = Options(Path("/l"))
     with pytest.raises(LogError, match=r"data at offset 9 is not UTF-8 text; set the option data"):
-        shape(nowhere, **columns).of(entries)
-    lenient = shape(nowhere, lenient=True, **columns).of(entries)
+        shape(nowhere, **columns).convert(entries)
+    lenient = shape(nowhere, lenient=True, **columns).convert(entries)
     assert lenient.to_pydict() == {"data": ["{}", None, None], "key": ["k", None, None]}
-    assert shape(nowhere, **columns).of(entries.slice(0, 2)).column("data").to_pylist() == [
+    assert shape(nowhere, **columns).convert(entries.slice(0, 2)).column("data").to_pylist() == [
         "{}",
         None,
     ]
@@ -101,10 +101,13 @@ def test_a_schema_that_does_not_fit(name: str, kind: DataType, problem: str) -> 
 
 def test_small_frames_are_joined(options: Options) -> None:
     """Spark gets one batch of the wanted entries for many small frames."""
-    found = list(rows(options, TablePart(1, 3), RowSelection(EntryFilter("^a$")), shape(options)))
+    found = list(
+        read_rows(options, TablePart(1, 3), RowSelection(EntryFilter("^a$")), shape(options))
+    )
     assert [batch.column("offset").to_pylist() for batch in found] == [[1, 2, 3]]
     assert (
-        list(rows(options, TablePart(0, 3), RowSelection(EntryFilter("^b$")), shape(options))) == []
+        list(read_rows(options, TablePart(0, 3), RowSelection(EntryFilter("^b$")), shape(options)))
+        == []
     )
 
 
@@ -113,15 +116,15 @@ def test_frames_are_skipped_by_their_headers(
 ) -> None:
     """Frames without any of the requested offsets are not read."""
     read = []
-    of = RowSelection.of
+    of = RowSelection.select
     monkeypatch.setattr(
         RowSelection,
-        "of",
+        "select",
         lambda self, found, part: read.append(found.frame.first) or of(self, found, part),
     )
     filters = (In(("offset",), [1, 4]),)
     selection = Filtered(EntryFilter(), bounds_of(filters), filters)
-    (found,) = rows(options, TablePart(0, 5), selection, shape(options, columns=("offset",)))
+    (found,) = read_rows(options, TablePart(0, 5), selection, shape(options, columns=("offset",)))
     assert (found.column("offset").to_pylist(), read) == ([1, 4], [0, 4])
 
 
@@ -130,9 +133,13 @@ def test_entries_removed_meanwhile(options: Options) -> None:
     (options.directory / f"{0:020d}.log").unlink()
     columns = {"columns": ("offset",)}
     with pytest.raises(OffsetRefused, match="retained from 2"):
-        list(rows(options, TablePart(0, 5), RowSelection(EntryFilter()), shape(options, **columns)))
+        list(
+            read_rows(
+                options, TablePart(0, 5), RowSelection(EntryFilter()), shape(options, **columns)
+            )
+        )
     lenient = Options(options.directory, fail_on_loss=False)
-    (found,) = rows(
+    (found,) = read_rows(
         lenient, TablePart(0, 5), RowSelection(EntryFilter()), shape(options, **columns)
     )
     assert found.column("offset").to_pylist() == [2, 3, 4, 5]

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import Row, VariantVal
 
 from transporter.spark.shell import brief
-from transporter.table.cells import plain
+from transporter.table.cells import to_json_value
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ from transporter.table.cells import plain
 )
 def test_a_cell_as_json(cell: object, expected: object) -> None:
     """Every Spark type becomes a JSON value, with bytes as everywhere else."""
-    assert plain(cell) == expected
-    json.dumps(plain(cell))
+    assert to_json_value(cell) == expected
+    json.dumps(to_json_value(cell))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from transporter.table.options import (
     Moment,
     Options,
     read_options,
-    refuse,
+    refuse_options,
 )
 
 NOW = datetime(2030, 1, 31, 8, tzinfo=UTC)
@@ -121,7 +121,7 @@ def test_a_query_without_a_log() -> None:
 def test_options_of_the_other_kind() -> None:
     """A stream refuses ``to``, and a batch query refuses the start of a stream."""
     with pytest.raises(ConfigError, match="to is not an option of a stream; give startingOffsets"):
-        refuse({"path": "/log", "to": "3"}, streaming=True)
+        refuse_options({"path": "/log", "to": "3"}, streaming=True)
     with pytest.raises(ConfigError, match="startingOffsets is not an option of a batch query"):
-        refuse({"startingoffsets": "3"}, streaming=False)
-    refuse({"path": "/log", "namespace": "x"}, streaming=True)
+        refuse_options({"startingoffsets": "3"}, streaming=False)
+    refuse_options({"path": "/log", "namespace": "x"}, streaming=True)

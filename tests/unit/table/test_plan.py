@@ -20,9 +20,9 @@ from transporter.table.plan import (
     OffsetBounds,
     TablePart,
     bounds_of,
-    first_present,
-    look,
-    plan,
+    first_present_offset,
+    plan_parts,
+    read_log_info,
     refuse_lost,
     split_offsets,
 )
@@ -97,24 +97,24 @@ def test_nothing_to_cut(log: Path) -> None:
 def test_a_plan_keeps_to_bounds_and_to_what_is_confirmed(log: Path) -> None:
     """Offsets and log times bound a plan, and so does the last confirmed offset."""
     options = Options(log)
-    assert plan(options, OffsetBounds()) == [TablePart(0, LAST)]
-    assert plan(options, OffsetBounds(first=12, last=10**9)) == [TablePart(12, LAST)]
+    assert plan_parts(options, OffsetBounds()) == [TablePart(0, LAST)]
+    assert plan_parts(options, OffsetBounds(first=12, last=10**9)) == [TablePart(12, LAST)]
     since, until = 5 * 10**6, 7 * 10**6
-    ((first, last),) = plan(options, OffsetBounds(since=since, until=until))
+    ((first, last),) = plan_parts(options, OffsetBounds(since=since, until=until))
     with LogReader(log) as reader:
         times = {found.frame.first: found.frame.logged_at for found in reader.frames(0, LAST)}
     inside = [offset for offset, time in times.items() if since <= time <= until]
     assert inside
     assert first <= inside[0] <= inside[-1] + ROWS - 1 <= last
     assert last - first < 6 * ROWS
-    assert plan(options, OffsetBounds(last=-1)) == []
+    assert plan_parts(options, OffsetBounds(last=-1)) == []
 
 
 def test_single_offsets_narrow_a_plan(log: Path) -> None:
     """Parts without any of the offsets are dropped, and the others are narrowed to them."""
     options = replace(Options(log), partition_bytes=1)
     offsets = (3, 4, LAST)
-    parts = plan(options, OffsetBounds(3, LAST, offsets=offsets))
+    parts = plan_parts(options, OffsetBounds(3, LAST, offsets=offsets))
     assert [part.first for part in parts] == [3, LAST]
     assert (parts[0].last in (3, 4), parts[-1].last) == (True, LAST)
 
@@ -128,7 +128,7 @@ def test_what_is_not_confirmed_is_not_planned(
         log.append(batch(3), "r")
         log.append(batch(3), "r")
         crash(log)
-        assert plan(Options(tmp_path / "log"), OffsetBounds()) == [TablePart(0, 2)]
+        assert plan_parts(Options(tmp_path / "log"), OffsetBounds()) == [TablePart(0, 2)]
 
 
 def test_from_and_to() -> None:
@@ -147,9 +147,9 @@ def test_entries_that_are_gone(log: Path) -> None:
     for base in bases[:2]:
         (log / f"{base:020d}.log").unlink()
     with pytest.raises(OffsetRefused, match=rf"offsets 4\.\.{bases[2] - 1} were removed .* from"):
-        first_present(Options(log), 4)
-    assert first_present(Options(log, fail_on_loss=False), 4) == bases[2]
-    assert first_present(Options(log), bases[2] + 1) == bases[2] + 1
+        first_present_offset(Options(log), 4)
+    assert first_present_offset(Options(log, fail_on_loss=False), 4) == bases[2]
+    assert first_present_offset(Options(log), bases[2] + 1) == bases[2] + 1
 
 
 def test_entries_that_were_lost(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> None:
@@ -164,22 +164,22 @@ def test_entries_that_were_lost(tmp_path: Path, batch: Callable[..., pa.RecordBa
     with CommitLog.open(tmp_path) as opened:
         opened.append(batch(2), "r")
     with pytest.raises(EntriesLost, match=r"offsets 3\.\.9 were lost: a repair"):
-        plan(Options(tmp_path), OffsetBounds())
+        plan_parts(Options(tmp_path), OffsetBounds())
     with pytest.raises(EntriesLost, match="failOnDataLoss to false"):
         refuse_lost(tmp_path, 5, 5)
-    assert plan(Options(tmp_path), OffsetBounds(last=2)) == [TablePart(0, 2)]
-    assert plan(Options(tmp_path, fail_on_loss=False), OffsetBounds()) == [TablePart(0, 11)]
+    assert plan_parts(Options(tmp_path), OffsetBounds(last=2)) == [TablePart(0, 2)]
+    assert plan_parts(Options(tmp_path, fail_on_loss=False), OffsetBounds()) == [TablePart(0, 11)]
 
 
 def test_an_empty_log(tmp_path: Path) -> None:
     """A log without entries has nothing to plan."""
     with CommitLog.open(tmp_path):
-        assert plan(Options(tmp_path), OffsetBounds()) == []
-    assert plan(Options(tmp_path), OffsetBounds(since=5)) == []
+        assert plan_parts(Options(tmp_path), OffsetBounds()) == []
+    assert plan_parts(Options(tmp_path), OffsetBounds(since=5)) == []
 
 
 def test_no_log(tmp_path: Path) -> None:
     """A directory without a log is reported, even if it does not exist."""
     for directory in (tmp_path, tmp_path / "none"):
         with pytest.raises(EnvironmentFault, match="no transporter log here"):
-            look(directory)
+            read_log_info(directory)

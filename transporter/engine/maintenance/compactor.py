@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 from transporter.errors import Corrupt, LogFull, LogPoisoned, TransporterError
 from transporter.log.commit_log import wall_clock
 from transporter.log.compaction import CompactionSettings, compact
-from transporter.log.filesystem import RealFileSystem, faults_of
+from transporter.log.filesystem import RealFileSystem, translate_os_errors
 from transporter.log.maintenance import (
     CompactionRules,
     MaintenanceRecord,
-    extent,
-    read_record,
-    write_record,
+    extent_of,
+    read_maintenance,
+    write_maintenance,
 )
 from transporter.log.reindex import reindex
-from transporter.log.sealed_segments import Sealed, each_sealed
+from transporter.log.sealed_segments import SealedSegment, iter_sealed
 from transporter.log.wall_times import WallTimes
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Compactor:
         self._stopping = threading.Event()
         self._record = MaintenanceRecord()
         self._saved: MaintenanceRecord | None = None
-        self._known: dict[int, Sealed] = {}
+        self._known: dict[int, SealedSegment] = {}
         self._waiting, self._delay, self._not_before = False, 0.0, 0.0
         self.idle = True
         """Whether nothing is being compacted or indexed just now."""
@@ -132,7 +132,7 @@ class Compactor:
 
         """
         try:
-            found = read_record(self._files, self._log.directory)
+            found = read_maintenance(self._files, self._log.directory)
         except Corrupt:
             found = None
         # A reader that the last engine did not have needs nothing. Without a record of the last
@@ -177,7 +177,7 @@ class Compactor:
     def _reindex(self) -> None:
         """Complete the indexes: a power cut may have cost that of the active segment."""
         pace = Throttle(self._config.compaction.rate, self._stopping)
-        with faults_of(self._log.directory):
+        with translate_os_errors(self._log.directory):
             reindex(self._files, self._log.directory, pace, self._log.gate)
 
     def keep(self, now: int) -> None:
@@ -211,8 +211,8 @@ class Compactor:
     def _save(self, record: MaintenanceRecord) -> None:
         if record != self._saved:
             self._log.check_lock()
-            with faults_of(self._log.directory):
-                write_record(self._files, self._log.directory, record)
+            with translate_os_errors(self._log.directory):
+                write_maintenance(self._files, self._log.directory, record)
         self._record = self._saved = record
 
     def _due(self, now: int, settings: CompactionSettings) -> bool:
@@ -222,18 +222,18 @@ class Compactor:
         new = sum(each.size for each in old if each.end > done)
         return new > 0 and new * _ONCE_IN >= sum(each.size for each in old)
 
-    def _old(self, now: int, after: float) -> list[Sealed]:
+    def _old(self, now: int, after: float) -> list[SealedSegment]:
         least, limit = self._needs.least().through, now - round(after * 1_000_000)
         # Only a compaction changes a sealed segment.
         found = {}
-        for each in each_sealed(self._files, self._log.directory, self._known):
+        for each in iter_sealed(self._files, self._log.directory, self._known):
             if self._stopping.is_set():
                 raise CompactionStopped
             found[each.base] = each
         self._known = found
         times = WallTimes(self._files, self._log.directory, now)
         below = takewhile(lambda each: each.end <= least, found.values())
-        return list(takewhile(lambda each: times.newest(each) < limit, below))
+        return list(takewhile(lambda each: times.newest_time(each) < limit, below))
 
     def _compact(self, now: int, settings: CompactionSettings) -> None:
         try:
@@ -253,7 +253,7 @@ class Compactor:
             self._known = {}
         self._delay = 0.0
         through = max(report.through, self._record.compacted_through(settings))
-        self._save(replace(self._record, compacted=extent(through, settings)))
+        self._save(replace(self._record, compacted=extent_of(through, settings)))
         for problem in report.problems:
             self._observe("segment-not-compacted", problem=problem)
         if report.segments:

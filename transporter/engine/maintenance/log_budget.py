@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from transporter.engine.maintenance.compactor import Compactor, FailureReport, Needs
 from transporter.log.commit_log import wall_clock
-from transporter.log.retention import RetentionSettings, excess, retain
+from transporter.log.retention import RetentionSettings, apply_retention, last_excess_offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ class Housekeeper:
         """Apply the limits of *config* from now on."""
         self._config = config
         self.compactor.configure(config)
-        self._log.pressed.set()
+        self._log.room_wanted.set()
 
     @property
     def threads(self) -> list[threading.Thread]:
@@ -106,7 +106,7 @@ class Housekeeper:
         """Stop without finishing running work; return when the threads have ended."""
         self._stopping.set()
         self.compactor.request_stop()
-        self._log.pressed.set()
+        self._log.room_wanted.set()
         if self.thread.ident is not None:
             self.thread.join()
         self.compactor.join()
@@ -115,7 +115,7 @@ class Housekeeper:
         try:
             while True:
                 # In this order: a stop sets both, the other way round.
-                self._log.pressed.clear()
+                self._log.room_wanted.clear()
                 if self._stopping.is_set():
                     return
                 self._report.attempt(lambda: self.keep(wall_clock()))
@@ -123,13 +123,13 @@ class Housekeeper:
                     # Refusals come as fast as readers try: one look for many of them.
                     self._stopping.wait(PRESSED)
                 else:
-                    self._log.pressed.wait(TICK)
+                    self._log.room_wanted.wait(TICK)
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._on_failure(error)
 
     def keep(self, now: int) -> None:
         """Make once the room that is due at the wall time *now*, µs UTC."""
-        wanted = self._log.take_wanted()
+        wanted = self._log.take_refused_bytes()
         self._retain(now, wanted)
         self._watch_the_budget(now, wanted)
         # Last, because it needs room, and fails on a full disk.
@@ -144,7 +144,7 @@ class Housekeeper:
         least = min(limits, default=None)
         if least is None and kept.age is None:
             return
-        for gone in retain(
+        for gone in apply_retention(
             self._log.directory,
             watermark=lambda: self._holds.least().through,
             settings=RetentionSettings(least, kept.age),
@@ -183,7 +183,7 @@ class Housekeeper:
             self._unmoved = hold, moment
         if hold.kind == "reader" or moment - self._unmoved[1] < STUCK:
             return
-        end = excess(
+        end = last_excess_offset(
             self._log.directory,
             self._log.used_bytes,
             max(0, budget - max(self._config.segment_bytes, wanted)),

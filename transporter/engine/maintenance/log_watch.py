@@ -40,7 +40,7 @@ class LogWatch:
     def _look_at_the_clock(self) -> None:
         if (jump := self._log.take_clock_jump()) > 0:
             self._observe("clock-jumped", seconds=round(jump))
-        ahead = self._log.ahead
+        ahead = self._log.seconds_ahead
         if (is_ahead := ahead > AHEAD) and not self._was_ahead:
             self._observe("log-time-ahead", seconds=round(ahead))
         self._was_ahead = is_ahead

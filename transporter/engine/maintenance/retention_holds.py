@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from transporter.errors import ActionRefused
 from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route
-from transporter.offsets.retention_holds import Hold, confirmed_hold, hold_of, least, release
+from transporter.offsets.retention_holds import Hold, confirmed_hold, hold_of, lowest_hold, release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,7 +73,7 @@ class RetentionHolds:
             holds += [self._stranger(route) for route in routes if route not in running]
         for route, offsets in running.items():
             holds.append(hold_of(route, offsets.confirmed_state()))
-        return least(holds) or Hold(-1, "no route")
+        return lowest_hold(holds) or Hold(-1, "no route")
 
     def acknowledged(self) -> dict[str, int]:
         """Return for each reader an offset up to which its source needs nothing any more."""
@@ -126,7 +126,9 @@ class RetentionHolds:
             self._handovers, self._strangers = self._running.handovers, {}
             self._stored = None
         if route not in self._strangers:
-            self._strangers[route] = confirmed_hold(self._log.directory, route, stored=self._stored)
+            self._strangers[route] = confirmed_hold(
+                self._log.directory, route, stored_routes=self._stored
+            )
         return self._strangers[route]
 
     def _release(self, offsets: OffsetLog, through: int) -> None:

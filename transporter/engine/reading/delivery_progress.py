@@ -180,7 +180,7 @@ class DeliveryProgress:
 
     def _spare(self, route: Delivering, reader: str, asked: int) -> None:
         if reader not in route.offsets.state.superseded:
-            route.offsets.spare(reader, self._durable(), asked)
+            route.offsets.skip_superseding(reader, self._durable(), asked)
 
     def supersede(self, reader: str, through: int) -> None:
         """Make each route pass its undelivered entries of *reader* up to *through*.

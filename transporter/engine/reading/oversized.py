@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from transporter.errors import MessageTooLarge
-from transporter.log.commit_log import MAX_APPEND, appendable
+from transporter.log.commit_log import MAX_APPEND, split_for_append
 from transporter.message import ERROR_HEADER, JSON, MESSAGE_SCHEMA, batch_bytes, headers_of
 
 CARRIED: Final = 64 * 1024
@@ -29,10 +29,10 @@ def loggable(messages: pa.RecordBatch) -> list[pa.RecordBatch]:
 
     """
     try:
-        return list(appendable(messages))
+        return list(split_for_append(messages))
     except MessageTooLarge:
         if messages.num_rows == 1:
-            return list(appendable(_stand_in(messages)))
+            return list(split_for_append(_stand_in(messages)))
     half = messages.num_rows // 2
     return [*loggable(messages.slice(0, half)), *loggable(messages.slice(half))]
 

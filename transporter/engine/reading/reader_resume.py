@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transporter.engine.reading.delivery_progress import DeliveryProgress
     from transporter.log.commit_log import CommitLog
     from transporter.log.format import Source
-    from transporter.log.reader import Located
+    from transporter.log.reader import LocatedFrame
     from transporter.offsets.state import Range
 
 
@@ -76,8 +76,8 @@ class _Quiet:
         self._known_after, self._known = known_after, False
         self.blocks = 0
 
-    def passes(self, first: Located) -> bool:
-        """Return whether the block that begins with *first* is skipped; see ``backwards``."""
+    def passes(self, first: LocatedFrame) -> bool:
+        """Return whether to skip the block that begins with *first*. See ``frames_backwards``."""
         if self._known:
             raise _Nothing
         self._known = first.frame.last <= self._known_after
@@ -183,11 +183,11 @@ class LogResume:
                 entries = self._told(found, next(looks, now))
                 yield source.position, Entries(entries, self._log.log_id)
 
-    def _logged(self, reader: LogReader, last: int) -> Iterator[tuple[Located, Source]]:
+    def _logged(self, reader: LogReader, last: int) -> Iterator[tuple[LocatedFrame, Source]]:
         """Yield this reader's entries up to *last*, newest first."""
         quiet = _Quiet(self._reader, self.position, self._known_after)
         with suppress(_Nothing):
-            for found in reader.backwards(last, quiet.passes):
+            for found in reader.frames_backwards(last, quiet.passes):
                 source = found.source()
                 if source is not None and source.reader == self._reader:
                     quiet.blocks = 0
@@ -235,7 +235,7 @@ class LogResume:
         through = self._deliveries.through
         return _Look(last, through, self._deliveries.parked, self._deliveries.released)
 
-    def _told(self, found: Located, look: _Look, *, told: bool = True) -> pa.RecordBatch:
+    def _told(self, found: LocatedFrame, look: _Look, *, told: bool = True) -> pa.RecordBatch:
         """Return the entries of a frame that every route had delivered, or the others.
 
         Superseded ones are left out, because compaction may have merged the frames.

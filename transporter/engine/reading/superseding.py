@@ -25,7 +25,7 @@ def supersede(
     # Entries that were logged before the route first served the source do not come again: see
     # Deliveries.keep. All that came later up to here was passed, or is delivered.
     known = offsets.state.superseded.get(reader, -1)
-    first = max(offsets.state.next_live(), known + 1)
+    first = max(offsets.state.next_unsettled(), known + 1)
     parts = list(_logged_by(reader, first, through, log)) if first <= through else []
     parked = [offset for offset in sorted(parking.known) if known < offset <= through]
     mine = [offset for offset in parked if parking.reader_of(offset) == reader]

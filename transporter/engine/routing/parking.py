@@ -10,7 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transporter.errors import EnvironmentFault, OffsetRefused
-from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason, finish_skip, skip
+from transporter.offsets.parked import (
+    ParkedEntry,
+    ParkedStore,
+    ParkReason,
+    finish_skip,
+    skip_entries,
+)
 from transporter.offsets.state import Range
 from transporter.pipeline.namespace_filter import NamespaceFilter
 
@@ -105,12 +111,12 @@ class Parking:
             if offset in self.store:
                 # Invariant 9: the earlier parked ones of its key go first.
                 return self._first_in_line(offset)
-            self._offsets.answer_retry(offset)
+            self._offsets.finish_retry(offset)
         return None
 
     def skip(self, offsets: Sequence[int]) -> list[int]:
         """Skip the parked entries at *offsets*; return those that were still parked."""
-        return skip(self.store, self._offsets, offsets)
+        return skip_entries(self.store, self._offsets, offsets)
 
     def delivered(self, offset: int) -> None:
         """Remove the parked entry at *offset*, whose retry was delivered. The next follows."""
@@ -120,9 +126,9 @@ class Parking:
             if followers:
                 # Durable before the copy goes: a kill in between delivers this one again, and
                 # leaves nothing parked behind an entry that is gone (Invariants 6 and 15).
-                self._offsets.let_follow(sorted(followers))
+                self._offsets.request_followers(sorted(followers))
         self.store.remove(offset)
-        self._offsets.answer_retry(offset)
+        self._offsets.finish_retry(offset)
 
     def failed_again(self, offset: int, error: str) -> None:
         """Keep the parked entry at *offset*, and with it all retries of its key."""
@@ -131,16 +137,16 @@ class Parking:
         again = replace(known, error=error, attempts=known.attempts + 1, parked_at=self._clock())
         self.store.park(replace(parked, reason=again))
         retries = self._offsets.state.retries
-        self._answer([e for e in retries if e == offset or self.store.same_key(e, offset)])
+        self._answer([e for e in retries if e == offset or self.store.have_same_key(e, offset)])
 
     def _answer(self, offsets: Sequence[int]) -> None:
         asked = set(self._offsets.state.retries)
         for offset in asked.intersection(offsets):
-            self._offsets.answer_retry(offset)
+            self._offsets.finish_retry(offset)
 
     def _first_in_line(self, offset: int) -> int:
         if self._config.park_order == "key":
-            return self.store.first_like(offset)
+            return self.store.first_of_same_key(offset)
         return offset
 
     def _held(self, asked: Slice) -> Iterator[ParkedEntry]:
@@ -199,6 +205,6 @@ class Parking:
 
     def _logged_by(self, offset: int) -> str | None:
         try:
-            return self._reader.logged_by(offset)
+            return self._reader.reader_of(offset)
         except OffsetRefused:
             return None

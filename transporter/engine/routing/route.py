@@ -165,7 +165,7 @@ class Route:
     def _attend(self) -> None:
         """Run the requested calls. A call that cannot be done yet blocks all deliveries."""
         self._errands.run()
-        for reader, through in self._offsets.state.to_supersede().items():
+        for reader, through in self._offsets.state.readers_to_supersede().items():
             if self.halted or self._stopping.is_set():
                 return
             try:
@@ -288,7 +288,7 @@ class Route:
     def _held(self) -> bool:
         """Return whether delivery is blocked: the route has halted, or is paused."""
         state = self._offsets.state
-        limit = state.limit()
+        limit = state.delivery_limit()
         self._paused = limit is not None and limit < state.next_offset()
         return self.halted or self._paused
 
@@ -432,7 +432,7 @@ class Route:
         state = self._offsets.state
         if self._config.max_in_flight_per_key is None or state.replay is not None:
             return True
-        return self._deliveries.wait_until_told(state.next_live(), IDLE)
+        return self._deliveries.wait_until_told(state.next_unsettled(), IDLE)
 
     def _unwanted(self) -> bool:
         return self._drained() or not self._goes_on()
@@ -440,7 +440,7 @@ class Route:
     def _goes_on(self) -> bool:
         """Run requested calls between two slices; return whether this worker is still needed."""
         self._attend()
-        held = self.halted or self._offsets.state.to_supersede()
+        held = self.halted or self._offsets.state.readers_to_supersede()
         return not (self._stopping.is_set() or held or self._outdated)
 
     def _deliver(self, worker: WorkerConnection | ShardGroup, asked: Slice) -> None:
@@ -491,7 +491,7 @@ class Route:
 
         The one place of this decision: every request comes before a new slice.
         """
-        pending = self._errands or self._offsets.state.to_supersede()
+        pending = self._errands or self._offsets.state.readers_to_supersede()
         if pending or self._stopping.is_set():
             return False
         if isinstance(message, Slice):

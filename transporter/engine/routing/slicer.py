@@ -57,9 +57,9 @@ class Slicer:
         state = self._offsets.state
         if state.replay is not None:
             return
-        end = self._available(state.next_live(), seconds)
+        end = self._available(state.next_unsettled(), seconds)
         if end > state.watermark and self.config.linger and not state.paused:
-            self._linger(state.next_live(), end)
+            self._linger(state.next_unsettled(), end)
 
     def cut(self, plan: RedeliveryPlan, most: int | None = None) -> Slice | None:
         """Return the next slice by *plan* without waiting, or ``None``.
@@ -82,7 +82,7 @@ class Slicer:
         config = self.config
         rows = config.slice_rows if most is None else min(most, config.slice_rows)
         appends = list[Append]()
-        last = self._reader.bound(first, end, rows, config.slice_bytes, appends)
+        last = self._reader.slice_end(first, end, rows, config.slice_bytes, appends)
         self.appends = appends if state.replay is None else []
         namespace = state.replay.namespace if state.replay is not None else ""
         return Slice(first, last, state.generation, single=single, namespace=namespace)
@@ -94,7 +94,7 @@ class Slicer:
         and its oldest entries may have been released. Entries parked since are in ``without``.
         """
         state = self._offsets.state
-        limit, passed = state.limit(), state.next_offset() - asked.first
+        limit, passed = state.delivery_limit(), state.next_offset() - asked.first
         return (
             asked.generation == state.generation
             and (limit is None or asked.last <= limit)
@@ -110,22 +110,23 @@ class Slicer:
         """Continue after *gap* in a replay, which had passed it; else halt (Invariant 4)."""
         if state.replay is None:
             raise EntriesLost(
-                f"the entries {max(gap.first, state.next_live())}..{gap.last} were lost: a repair "
-                "of the log could not save them; ack these offsets to let the route go on behind"
+                f"the entries {max(gap.first, state.next_unsettled())}..{gap.last} were lost: "
+                "a repair of the log could not save them; "
+                "ack these offsets to let the route go on behind"
             )
         self._offsets.advance_replay(min(gap.last, state.replay.last), state.generation)
         return self.cut(plan, most)
 
     def _end(self, state: RouteState) -> int:
         """Return the last offset that may be delivered in *state*."""
-        limit = state.limit()
+        limit = state.delivery_limit()
         end = state.replay.last if state.replay is not None else self._live_end(state)
         return end if limit is None else min(end, limit)
 
     def _live_end(self, state: RouteState) -> int:
         # Entries that an operator has acked further on are not delivered.
         acked = (part.first - 1 for part in state.above)
-        return min([self._available(state.next_live(), 0), *acked])
+        return min([self._available(state.next_unsettled(), 0), *acked])
 
     def _available(self, first: int, wait: float) -> int:
         """Return the last offset that this route may deliver now."""

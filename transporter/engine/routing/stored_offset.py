@@ -53,14 +53,14 @@ class OffsetAdoption:
         return not is_of_a_forgotten(stored, self._log.runs, state.declared)
 
     def _is_proved(self, stored: StoredOffset) -> bool:
-        return self._log.runs.prove(stored.run, stored.epoch, stored.offset, self.handed)
+        return self._log.runs.has_offset(stored.run, stored.epoch, stored.offset, self.handed)
 
     def _settle(self, through: int) -> None:
         state = self._offsets.state
         if state.replay is not None:
             state = self._offsets.advance_replay(min(through, state.replay.last), state.generation)
         if state.replay is None and through > state.watermark:
-            self._offsets.settle(Range(state.next_live(), through), self._log.durable)
+            self._offsets.settle(Range(state.next_unsettled(), through), self._log.durable)
 
 
 def _foreign(stored: StoredOffset, route: str) -> Failure:

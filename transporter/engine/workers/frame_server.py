@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from transporter.errors import TransporterError
 from transporter.log import format as layout
-from transporter.log.filesystem import RealFileSystem, faults_of, open_file
+from transporter.log.filesystem import RealFileSystem, open_file, translate_os_errors
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import parked_path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from transporter.log.reader import Located
+    from transporter.log.reader import LocatedFrame
 
 AT_ONCE: Final = 1 << 20
 """Bytes after which an answer is full: it holds one frame at least, and none behind these."""
@@ -73,13 +73,13 @@ class FrameServer:
 
     def _parked(self, asked: Retry) -> Iterator[_Loan]:
         path = parked_path(self._folder, asked.offset)
-        with faults_of(path, reading=True), open_file(RealFileSystem(), path) as file:
+        with translate_os_errors(path, reading=True), open_file(RealFileSystem(), path) as file:
             data = file.pread(min(file.size(), _LARGEST), 0)
         yield Lent(str(path), 0, b"", len(data)), data
 
 
-def _lent(found: Located) -> _Loan:
+def _lent(found: LocatedFrame) -> _Loan:
     path, frame = found.segment.path, found.frame
-    with faults_of(path, reading=True):
-        _, payload = found.segment.raw(frame)
+    with translate_os_errors(path, reading=True):
+        _, payload = found.segment.read_raw(frame)
     return Lent(str(path), frame.byte, frame.encode(), len(payload)), payload

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from transporter.log.filesystem import RealFileSystem, faults_of, sync_directory
+from transporter.log.filesystem import RealFileSystem, sync_directory, translate_os_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ class ShardLease:
 
         """
         self._path = path
-        with faults_of(path):
+        with translate_os_errors(path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             left = os.pread(self._descriptor, _LONGEST, 0)
         self._until = now + _seconds(left)
@@ -121,7 +121,7 @@ class ShardLease:
             self._holds = False
 
     def _write(self, text: bytes) -> None:
-        with faults_of(self._path):
+        with translate_os_errors(self._path):
             if os.pread(self._descriptor, _LONGEST, 0) == text:
                 return
             # Overwritten before it is truncated, so that this works on a full disk.

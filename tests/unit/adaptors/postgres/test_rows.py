@@ -19,7 +19,7 @@ from transporter_adaptors.postgres.rows import (
     unloggable,
 )
 
-from transporter.log.commit_log import appendable
+from transporter.log.commit_log import split_for_append
 from transporter.message import ERROR_HEADER, JSON, MESSAGE_SCHEMA, Entries, Message, with_offsets
 
 AT_2000 = 946_684_800_000_000
@@ -172,7 +172,7 @@ def test_the_log_takes_what_is_not_too_large(headers: int, large: int) -> None:
         cells[large + 1] = b"x" * (left + 1)
     elif headers:
         cells[6] = [b"x" * left, *[None] * (headers - 1)]
-    (batch,) = appendable(to_batch([cells], '"' + "x" * 130 + '"'))
+    (batch,) = split_for_append(to_batch([cells], '"' + "x" * 130 + '"'))
     assert batch.num_rows == 1
 
 

@@ -23,7 +23,7 @@ from transporter.engine.reading.feed import Feed
 from transporter.errors import BudgetSpent, LockLost, LogPoisoned, SourceUnavailable
 from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.maintenance import MAINTENANCE, CompactionRules, read_record
+from transporter.log.maintenance import MAINTENANCE, CompactionRules, read_maintenance
 from transporter.log.segment import segment_bases
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog, read_state
@@ -124,7 +124,7 @@ def test_what_is_due_is_compacted_once(log: CommitLog) -> None:
 def test_room_is_made_for_what_is_larger_than_what_the_budget_leaves(tmp_path: Path) -> None:
     """A batch of half the budget, or of more than all of it, finds room once all is delivered."""
     with CommitLog.open(tmp_path, compression=None, segment_bytes=65536) as log:
-        log.limit(SMALL["max_bytes"])
+        log.set_max_bytes(SMALL["max_bytes"])
         kept = Kept(log, config(tmp_path, **SMALL), through=OLD)
         for size in (90_000, 90_000, 150_000, 400_000):
             large = messages_to_batch([Message("n", b"x" * size)])
@@ -360,7 +360,7 @@ def test_room_is_made_while_a_compaction_runs(log: CommitLog) -> None:
     kept.keeper.start()
     try:
         until(lambda: not kept.keeper.compactor.idle)
-        log.limit(4 * 65536)
+        log.set_max_bytes(4 * 65536)
         kept.keeper.configure(
             config(log.directory, **SMALL, compaction={"after": 0.0, "rate": 65536})
         )
@@ -385,7 +385,7 @@ def test_lost_indexes_hold_up_neither_room_nor_a_stop(
     kept = Kept(log, config(log.directory, **SMALL, compaction=slow), through=log.durable)
     # A page a frame: these are few, and are to take hours.
     monkeypatch.setattr("transporter.log.reindex._PAGE", 1 << 20)
-    log.limit(4 * 65536)
+    log.set_max_bytes(4 * 65536)
     kept.keeper.start()
     with pytest.raises(BudgetSpent):
         log.append(messages_to_batch(letters("A")), "r")
@@ -405,7 +405,7 @@ def test_compaction_waits_for_room_and_says_so_once(
     """A compaction without room is reported once, retried ever later, and never fills the disk."""
     moment, free = 0.0, 0
     monkeypatch.setattr("transporter.engine.maintenance.compactor.time.monotonic", lambda: moment)
-    monkeypatch.setattr(RealFileSystem, "free", lambda *_: free)
+    monkeypatch.setattr(RealFileSystem, "free_bytes", lambda *_: free)
     kept = Kept(log, config(log.directory), through=8)
     tries = []
     for moment in range(0, 200, 5):
@@ -427,7 +427,7 @@ def test_the_record_never_promises_more_than_the_sources_were_told(log: CommitLo
     """The recorded position of a reader is always a lower bound (Invariant 11)."""
 
     def recorded() -> dict[str, int]:
-        record = read_record(RealFileSystem(), log.directory)
+        record = read_maintenance(RealFileSystem(), log.directory)
         assert record is not None
         return record.readers
 
@@ -449,7 +449,7 @@ def test_a_damaged_record_is_begun_again(log: CommitLog) -> None:
     Kept(log, config(log.directory), through=8)
     (log.directory / MAINTENANCE).write_bytes(b"no such thing")
     Kept(log, config(log.directory), through=8)
-    assert read_record(RealFileSystem(), log.directory) is not None
+    assert read_maintenance(RealFileSystem(), log.directory) is not None
 
 
 def test_a_restart_does_not_read_again_what_was_compacted(
@@ -530,14 +530,14 @@ def test_an_engine_records_how_far_its_sources_are(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, [], out={}, end=False)
     files = RealFileSystem()
     with running(pipeline):
-        record = read_record(files, pipeline.log.dir)
+        record = read_maintenance(files, pipeline.log.dir)
         assert record is not None
         assert record.readers == {"in": -1}
         with (tmp_path / "source.txt").open("a") as source:
             source.writelines(f"n {number}\n" for number in range(9))
         assert record.rules == CompactionRules(None, "namespace", 86400.0, "lz4")
         until(lambda: got(tmp_path / "out.jsonl") == list(range(9)))
-    record = read_record(files, pipeline.log.dir)
+    record = read_maintenance(files, pipeline.log.dir)
     assert record is not None
     assert record.readers == {"in": 8}
 

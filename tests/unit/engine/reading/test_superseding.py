@@ -18,7 +18,7 @@ from transporter.engine.reading.reader_resume import LogResume
 from transporter.engine.reading.superseding import supersede
 from transporter.errors import EnvironmentFault, LogFull
 from transporter.log.commit_log import CommitLog
-from transporter.log.reader import Located
+from transporter.log.reader import LocatedFrame
 from transporter.offsets.offset_log import OffsetLog, read_state
 from transporter.offsets.parked import ParkedStore
 from transporter.offsets.state import Range
@@ -56,12 +56,12 @@ class World(RouteParts):
 
     def run(self) -> None:
         """Do the work of the route's thread between two slices."""
-        for reader, through in self.offsets.state.to_supersede().items():
+        for reader, through in self.offsets.state.readers_to_supersede().items():
             supersede(reader, through, self.reader, self.offsets, self.parking)
 
     def deliver(self, through: int) -> None:
         """Settle everything up to *through*."""
-        self.offsets.settle(Range(self.offsets.state.next_live(), through), self.log.durable)
+        self.offsets.settle(Range(self.offsets.state.next_unsettled(), through), self.log.durable)
 
 
 @pytest.fixture
@@ -231,14 +231,14 @@ def test_only_so_many_ends_are_remembered(
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the frames whose reader was looked up, in a log with sparse index entries."""
-    found, source = list[int](), Located.source
+    found, source = list[int](), LocatedFrame.source
 
-    def noted(self: Located) -> Any:
+    def noted(self: LocatedFrame) -> Any:
         found.append(self.frame.first)
         return source(self)
 
     monkeypatch.setattr("transporter.log.index.STRIDE", 4096)
-    monkeypatch.setattr(Located, "source", noted)
+    monkeypatch.setattr(LocatedFrame, "source", noted)
     return found
 
 

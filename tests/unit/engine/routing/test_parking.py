@@ -18,9 +18,9 @@ from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog
-from transporter.offsets.parked import ParkedStore, ParkReason, parked_path, skip
+from transporter.offsets.parked import ParkedStore, ParkReason, parked_path, skip_entries
 from transporter.offsets.state import Range
-from transporter.offsets.verify_repair import mend, verify
+from transporter.offsets.verify_repair import repair_log, verify
 from transporter.protocol.messages import Slice
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def reopened(world: World) -> tuple[list[int], list[int], tuple[int, ...]]:
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(OffsetLog, "let_follow"), (ParkedStore, "remove_all"), (OffsetLog, "answer_retry")],
+    [(OffsetLog, "request_followers"), (ParkedStore, "remove_all"), (OffsetLog, "finish_retry")],
 )
 def test_a_kill_at_a_retry_leaves_nothing_behind_what_is_gone(
     world: World, owner: type, name: str, *, before: bool
@@ -189,10 +189,10 @@ def test_only_what_is_named_is_retried_or_skipped(world: World) -> None:
     """With ``only`` the blocked entries stay, and a later request for all of them still counts."""
     world.parking.screen(Slice(1, 9, 0))
     world.offsets.request_retries([0], only=True)
-    assert world.parking.store.behind([0]) == [2, 4, 6, 8]
+    assert world.parking.store.waiting_behind([0]) == [2, 4, 6, 8]
     assert (world.parking.next_retry(), world.parking.delivered(0)) == (0, None)
     assert world.parking.next_retry() is None
-    assert skip(world.parking.store, world.offsets, [2], only=True) == [2]
+    assert skip_entries(world.parking.store, world.offsets, [2], only=True) == [2]
     assert world.parking.next_retry() is None
     world.offsets.request_retries([4], only=True)
     world.offsets.request_retries([4])
@@ -211,8 +211,8 @@ def test_those_behind_a_damaged_copy_follow_it_too(world: World) -> None:
     world.parking.screen(Slice(1, 5, 0))
     parked_path(world.offsets.folder, 0).write_bytes(b"nonsense")
     store = ParkedStore(world.offsets.folder, lenient=True)
-    assert store.behind([0]) == [2, 4]
-    assert skip(store, world.offsets, [0]) == [0]
+    assert store.waiting_behind([0]) == [2, 4]
+    assert skip_entries(store, world.offsets, [0]) == [0]
     assert reopened(world) == ([2, 4], [], ())
 
 
@@ -268,5 +268,5 @@ def test_an_entry_that_is_taken_from_the_log_again_is_its_readers_still(world: W
     path.write_bytes(data)
     for each in (world.reader, world.offsets, world.log):
         each.close()
-    mend(world.log.directory, verify(world.log.directory), 7)
+    repair_log(world.log.directory, verify(world.log.directory), 7)
     assert reason_of(world).reader == "in"

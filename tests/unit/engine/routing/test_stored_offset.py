@@ -67,7 +67,7 @@ def test_an_unknown_run_is_refused_and_settles_nothing(world: World) -> None:
 
 def test_an_earlier_run_proves_only_what_it_had(world: World) -> None:
     """An earlier run proves only the offsets that it had reached."""
-    run = world.log.runs.known[0].run
+    run = world.log.runs.history[0].run
     assert world.adoption.adopt(Opened(world.stored(10, run=run)), 1) is not None
     assert world.adoption.adopt(Opened(world.stored(9, run=run)), 1) is None
     assert world.offsets.state.watermark == 9
@@ -106,7 +106,7 @@ def test_a_replay_is_not_moved_by_another_history(world: World) -> None:
 
 def test_a_replay_is_not_moved_by_a_forgotten_route(tmp_path: Path, world: World) -> None:
     """A replay is not moved by the offsets of a forgotten route with the same generations."""
-    earlier = world.log.runs.known[0]
+    earlier = world.log.runs.history[0]
     with OffsetLog(tmp_path, "again", epoch=world.log.epoch) as offsets:
         offsets.settle(Range(0, 9), world.log.durable)
         offsets.begin_replay(0, 9)
