@@ -37,7 +37,7 @@ def refuse_renamed(pipeline: Pipeline, declared: list[str]) -> None:
         )
 
 
-def tell_names(pipeline: Pipeline, files: FileSystem, observe: Observer) -> None:
+def record_names(pipeline: Pipeline, files: FileSystem, observe: Observer) -> None:
     """Record the pipeline's name in its log, and report logs that a change of it left behind."""
     directory = pipeline.log.dir
     record = PipelineRecord(pipeline.name, str(pipeline.file))
@@ -48,11 +48,13 @@ def tell_names(pipeline: Pipeline, files: FileSystem, observe: Observer) -> None
         # A disk without room must not keep an engine from delivering.
         with suppress(OSError):
             write_record(files, directory, record)
-    for left, name, entries in _left_behind(files, directory, record.file):
+    for left, name, entries in _find_left_behind(files, directory, record.file):
         observe("log-left-behind", log=str(left), name=name, undelivered=entries)
 
 
-def _left_behind(files: FileSystem, directory: Path, file: str) -> Iterator[tuple[Path, str, int]]:
+def _find_left_behind(
+    files: FileSystem, directory: Path, file: str
+) -> Iterator[tuple[Path, str, int]]:
     """Find the logs beside *directory* on which the pipeline in *file* ran, and that hold more.
 
     Each with the name that the pipeline had, and how many offsets its furthest route lacks.
