@@ -176,7 +176,7 @@ class Engine:
         """Wait up to *timeout* seconds; return whether the engine has nothing left to do."""
         return self._ending.wait(timeout) or self._is_finished()
 
-    def request_stop(self, reason: str = "it was asked to stop") -> None:
+    def request_stop(self, reason: str = "a stop was requested") -> None:
         """Let :meth:`wait` return; *reason* is for the event ``engine-stopping``."""
         self._reason = self._reason or reason
         self._ending.set()
@@ -217,10 +217,10 @@ class Engine:
 
     def _stop_reason(self) -> str:
         if self._failure is not None:
-            return f"it has failed: {self._failure}"
+            return f"the engine has failed: {self._failure}"
         if not self._reason and self._is_finished():
-            return "its sources have ended, and no route has anything left that it can deliver"
-        return self._reason or "it was asked to stop"
+            return "all sources have ended, and no route has anything left to deliver"
+        return self._reason or "a stop was requested"
 
     def redact(self, text: str) -> str:
         """Return *text* without the values of secrets (Invariant 20)."""
@@ -350,7 +350,7 @@ class Engine:
         status = replace(status, problem=self.redact(status.problem))
         if self._housekeeper.holder not in (f"route {status.name}", f"replay of {status.name}"):
             return status
-        held = "it holds the oldest entries of a log that has nearly spent max_bytes"
+        held = "it holds the oldest entries of a log that has nearly reached max_bytes"
         return replace(status, problem="; ".join(filter(None, (status.problem, held))))
 
     def _end_routes(self, deadline: float) -> None:

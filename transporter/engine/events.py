@@ -40,10 +40,10 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "engine-started": Event(
             "info",
             ("log", "log_id", "epoch", "last_offset"),
-            "the log is open, and everything is about to start",
+            "the log is open; readers and routes start next",
         ),
-        "engine-stopping": Event("info", ("reason",), "readers end, and routes drain; why"),
-        "engine-stopped": Event("info", ("last_offset",), "everything was left in order"),
+        "engine-stopping": Event("info", ("reason",), "readers end, and routes drain; the reason"),
+        "engine-stopped": Event("info", ("last_offset",), "the log is closed"),
         "endpoint-opened": Event("info", ("url",), "metrics and health are served below this URL"),
         "endpoint-unavailable": Event(
             "warning",
@@ -56,13 +56,13 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "a collector does not take the spans; they are dropped and counted until it does",
         ),
         "spark-host-connected": Event(
-            "info", ("pid",), "the Spark host is there; Spark is not yet"
+            "info", ("pid",), "the Spark host has connected; Spark is not up yet"
         ),
         "spark-ready": Event("info", ("version", "master"), "Spark is up"),
         "spark-host-lost": Event(
             "warning",
             ("code", "problem", "retry_in"),
-            "the Spark host has ended; it is started again",
+            "the Spark host has ended; it is restarted",
         ),
         "worker-connected": Event("info", ("route", "shard", "pid"), "a worker has called back"),
         "worker-lost": Event(
@@ -71,74 +71,80 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "worker-held-back": Event(
             "info",
             ("route", "shard", "seconds"),
-            "on a cluster: the worker before this one may still be delivering, for so long",
+            "on a cluster: the next worker waits, because the previous one may still be delivering",
         ),
         "reader-opened": Event("info", ("reader",), "a source is open, or open again"),
         "reader-secrets-renewed": Event(
-            "info", ("reader",), "a secret file holds something else, which the next open uses"
+            "info", ("reader",), "a secret file has changed; the next open uses its new content"
         ),
         "reader-unavailable": Event(
             "warning",
             ("reader", "problem", "retry_in"),
-            "a source cannot be reached; it is tried again for as long as it takes",
+            "a source cannot be reached; it is retried without limit",
         ),
         "reader-stopped": Event(
             "error", ("reader", "problem"), "a reader has failed and waits for an operator"
         ),
-        "reader-ended": Event("info", ("reader", "logged"), "a reader will append no more"),
+        "reader-ended": Event(
+            "info", ("reader", "logged"), "a reader has ended and appends nothing more"
+        ),
         "reader-paused": Event(
-            "info", ("reader",), "an operator has paused a reader: it is closed until a resume"
+            "info",
+            ("reader",),
+            "an operator has paused a reader; it stays closed until it is resumed",
         ),
         "reader-resumed": Event("info", ("reader",), "a paused reader is opened again"),
         "reader-progress": Event(
-            "info", ("reader", "state", "logged"), "now and then, where there is no live table"
+            "info", ("reader", "state", "logged"), "at intervals, where no live table is shown"
         ),
         "file-lost": Event(
             "warning",
             ("reader", "file", "byte", "problem"),
-            "a file cannot be read on behind this byte: it is gone, or was cut or overwritten",
+            "a file cannot be read beyond this byte: it was removed, truncated or overwritten",
         ),
         "file-refused": Event(
             "warning",
             ("reader", "file", "problem"),
-            "a symbolic link, or what is not a regular file, is not read",
+            "a file is not read, because it is a symbolic link or not a regular file",
         ),
         "leader-acquired": Event(
-            "info", ("reader", "term", "leader"), "this engine leads now, and has begun a term"
+            "info", ("reader", "term", "leader"), "this engine leads and has begun a term"
         ),
         "leader-refreshed": Event(
-            "info", ("reader", "term", "leader"), "this engine leads on, under another term"
+            "info", ("reader", "term", "leader"), "this engine still leads, under another term"
         ),
         "leader-revoked": Event(
-            "warning", ("reader", "term", "problem"), "the election went to somebody else"
+            "warning", ("reader", "term", "problem"), "another candidate was elected"
         ),
         "leader-fenced": Event(
             "warning",
             ("reader", "term", "problem"),
-            "nothing was heard of the election for a term, or a later term has begun",
+            "the election did not answer for a whole term, or a later term has begun",
         ),
         "election-unavailable": Event(
-            "warning", ("reader", "problem"), "the election cannot be reached; it is tried again"
+            "warning", ("reader", "problem"), "the election cannot be reached; it is retried"
         ),
         "batch-halved": Event(
             "warning",
             ("reader", "rows", "problem"),
-            "a look at an outbox took too long; the next one asks for so many rows at most",
+            "a query of an outbox took too long; the next one asks for at most so many rows",
         ),
         "sequence-caches": Event(
             "warning",
             ("reader", "table", "problem"),
-            "rows of an outbox may be read out of order, for sessions cache its ids; what helps",
+            "rows of an outbox may be read out of order, because sessions cache its ids; "
+            "the remedy",
         ),
         "outbox-polled": Event(
             "info",
             ("reader", "table", "problem"),
-            "no trigger notifies of an outbox's rows, so it is polled; what installs one",
+            "an outbox is polled, because no trigger notifies of its rows; the command that "
+            "installs one",
         ),
         "queue-deletes": Event(
             "warning",
             ("reader", "queue", "problem"),
-            "a topic of the queue deletes what is still needed; what changes that",
+            "a topic of the queue deletes messages that are still needed; the remedy",
         ),
         "messages-deleted": Event(
             "error",
@@ -156,25 +162,33 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "log-nearly-full": Event(
             "warning",
             ("used", "max_bytes", "holder", "needs_from"),
-            "80 % of log.max_bytes are spent; the holder needs the oldest entries",
+            "80 % of log.max_bytes is used; the holder needs the oldest entries",
         ),
-        "log-has-room": Event("info", ("used", "max_bytes"), "less than 80 % are spent again"),
+        "log-has-room": Event(
+            "info", ("used", "max_bytes"), "less than 80 % of log.max_bytes is used again"
+        ),
         "log-compacted": Event(
-            "info", ("segments", "dropped", "freed"), "old segments were rewritten without entries"
+            "info",
+            ("segments", "dropped", "freed"),
+            "old segments were rewritten without obsolete entries",
         ),
         "compaction-waiting": Event(
-            "warning", ("problem",), "compaction waits for room on the disk; it is tried again"
+            "warning", ("problem",), "compaction waits for room on the disk; it is retried"
         ),
-        "compaction-resumed": Event("info", (), "compaction has found room, and goes on"),
-        "segment-not-compacted": Event("warning", ("problem",), "a segment was left as it is"),
+        "compaction-resumed": Event("info", (), "compaction has found room and continues"),
+        "segment-not-compacted": Event(
+            "warning", ("problem",), "compaction has left a segment unchanged"
+        ),
         "segment-removed": Event(
             "info", ("file", "through", "bytes"), "retention has removed a segment"
         ),
         "entries-released": Event(
-            "warning", ("route", "first", "last"), "on_full: stop-route gave these up undelivered"
+            "warning",
+            ("route", "first", "last"),
+            "on_full: stop-route has released these entries undelivered",
         ),
         "housekeeping-failed": Event(
-            "warning", ("problem",), "compaction or retention failed; it is tried again"
+            "warning", ("problem",), "compaction or retention failed; it is retried"
         ),
         "file-ignored": Event(
             "warning",
@@ -184,33 +198,39 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "clock-jumped": Event(
             "warning",
             ("seconds",),
-            "the wall clock went so far ahead between two appends; log time never goes back",
+            "the wall clock jumped ahead by so many seconds between two appends; log time never "
+            "goes back",
         ),
         "log-time-ahead": Event(
             "warning",
             ("seconds",),
-            "an append was made while the wall clock was so far ahead; see docs/log.md, Log time",
+            "an append was made while the wall clock was so many seconds ahead; see docs/log.md, "
+            "Log time",
         ),
-        "route-begins": Event("info", ("route", "offset"), "a new route is declared, from here on"),
+        "route-begins": Event(
+            "info", ("route", "offset"), "a new route is declared; it begins at this offset"
+        ),
         "offset-log-unused": Event(
-            "warning", ("route",), "no route of the pipeline uses this one; it holds the log back"
+            "warning",
+            ("route",),
+            "no route of the pipeline uses this offset log, which keeps old entries in the log",
         ),
         "pipeline-renamed": Event(
-            "info", ("before", "name"), "the log is that of a pipeline which had another name"
+            "info", ("before", "name"), "the log belongs to a pipeline that had another name"
         ),
         "log-left-behind": Event(
             "warning",
             ("log", "name", "undelivered"),
             "this pipeline file ran on another log before, which holds entries that a route of it "
-            "has not delivered: give the pipeline that name back, or run it once more with it",
+            "has not delivered: give the pipeline that name again, or run it once more under it",
         ),
         "route-secrets-renewed": Event(
-            "info", ("route",), "a secret file holds something else, which a new worker uses"
+            "info", ("route",), "a secret file has changed; a new worker uses its new content"
         ),
         "route-retrying": Event(
             "warning",
             ("route", "problem", "retry_in", *_PROGRESS),
-            "a sink cannot be reached, or an entry has failed; it is tried again",
+            "a sink cannot be reached, or an entry has failed; it is retried",
         ),
         "route-stopped": Event(
             "error",
@@ -218,22 +238,26 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "a route waits for an operator before this offset",
         ),
         "route-abandoned": Event(
-            "warning", ("route",), "shutdown_timeout is over; a slice in flight will be repeated"
+            "warning",
+            ("route",),
+            "shutdown_timeout has passed; a slice in flight will be redelivered",
         ),
-        "route-ended": Event("info", ("route", *_PROGRESS), "a route will deliver no more"),
+        "route-ended": Event(
+            "info", ("route", *_PROGRESS), "a route has ended and delivers nothing more"
+        ),
         "route-progress": Event(
             "info",
             ("route", "state", "delivered", "skipped", "parked", "watermark", "lag"),
-            "now and then, where there is no live table",
+            "at intervals, where no live table is shown",
         ),
         "slice-divided": Event(
             "warning",
             ("route", "first", "last", "problem"),
             "a slice failed and no entry of it was named; it is delivered in shorter slices, "
-            "and at last one entry at a time",
+            "and finally one entry at a time",
         ),
-        "entry-parked": Event("warning", _GIVEN_UP, "an entry was given up and set aside"),
-        "entry-skipped": Event("warning", _GIVEN_UP, "an entry was given up and passed"),
+        "entry-parked": Event("warning", _GIVEN_UP, "an entry was given up and parked"),
+        "entry-skipped": Event("warning", _GIVEN_UP, "an entry was given up and skipped"),
         "parked-delivered": Event("info", ("route", "offset"), "a parked entry was delivered"),
         "parked-failed": Event(
             "warning", ("route", "offset", "problem"), "a parked entry has failed again"
@@ -241,18 +265,18 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "control-unavailable": Event(
             "warning",
             ("problem",),
-            "a control socket cannot be made or opened; its callers are not heard",
+            "a control socket cannot be created or opened; its callers cannot connect",
         ),
         "control-opened": Event(
             "info",
             ("socket",),
-            "the disk has room again for this control socket; callers are heard",
+            "the disk has room again for this control socket; callers can connect",
         ),
         "pipeline-reloaded": Event(
             "info",
             ("file", "routes", "readers", "added", "removed"),
             "the file was read again; these routes get new workers, these readers are opened "
-            "anew, and these readers and routes come and go",
+            "again, and these readers and routes are added and removed",
         ),
         "operator-acted": Event(
             "info",

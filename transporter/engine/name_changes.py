@@ -26,14 +26,13 @@ def refuse_renamed(pipeline: Pipeline, declared: list[str]) -> None:
 
     :raises EnvironmentFault: with the command and the setting that help.
     """
-    strangers = pipeline.left_out(declared)
+    missing = pipeline.left_out(declared)
     for name in pipeline.perhaps_renamed(declared):
         raise EnvironmentFault(
-            f"route {name} is new to {pipeline.log.dir}, which has offsets of "
-            f"{', '.join(strangers)}, of which the pipeline does not speak. If it was renamed, "
-            f"'transporter offsets rename {pipeline.file} {strangers[0]} {name}' keeps "
-            "its place; if it is a new one, say where it begins (start: earliest, for all "
-            "that the log holds)"
+            f"route {name} is new to {pipeline.log.dir}, which has offset logs of routes "
+            f"that the pipeline does not declare: {', '.join(missing)}. If it was renamed, run "
+            f"'transporter offsets rename {pipeline.file} {missing[0]} {name}', which keeps "
+            "its position; if it is new, set its start (start: earliest, for all entries)"
         )
 
 

@@ -246,7 +246,7 @@ class EngineParts:
         for each in named(back):
             raise ActionRefused(
                 f"{each} was removed and has not ended yet; reload again when 'transporter "
-                "status' does not name it any more"
+                "status' no longer lists it"
             )
 
     def _create_feed(

@@ -99,7 +99,7 @@ ONLY = {"field": "n", "operator": "eq", "value": 0}
         ({}, "delivered", ""),
         ({"on_error": "park", "writer": {"reject": [1]}}, "parked", "no 1 here"),
         ({"on_error": "skip", "writer": {"reject": [1]}}, "skipped", "no 1 here"),
-        ({"steps": [{"only": ONLY}]}, "skipped", "filter or steps leave it out"),
+        ({"steps": [{"only": ONLY}]}, "skipped", "filter or steps drop it"),
         ({"on_error": "stop", "writer": {"reject": [1]}}, "failed", "no 1 here"),
     ],
     ids=["delivered", "parked", "skipped", "left out", "failed"],

@@ -544,4 +544,4 @@ def test_an_engine_says_why_it_stops(tmp_path: Path) -> None:
         running(failing, SparklessHost(["dead"]), events) as engine,
     ):
         until(lambda: engine.wait(0.02))
-    assert "it has failed: " in events.await_count("engine-stopping", 3)["reason"]
+    assert "the engine has failed: " in events.await_count("engine-stopping", 3)["reason"]

@@ -114,8 +114,8 @@ class RetentionHolds:
         with self._running.handover_lock:
             if route in self._running.offsets:
                 raise ActionRefused(
-                    f"route {route} has not ended yet; forget it when 'transporter status' does "
-                    "not name it any more"
+                    f"route {route} has not ended yet; forget it when 'transporter status' no "
+                    "longer lists it"
                 )
             delete_route(self._log.directory, route)
             self._running.handovers += 1

@@ -237,7 +237,8 @@ def refuse_missing_routes(pipeline: Pipeline, declared: Sequence[str]) -> None:
         name = missing[0]
         raise EnvironmentFault(
             f"route {name} has an offset log in {pipeline.log.dir} and is not in the pipeline. A "
-            "source that waits for delivery would be told without it, so what is logged meanwhile "
-            "would be lost to it: put it back, or end it for good with 'transporter route forget "
-            f"{pipeline.file} {name}' while no engine runs"
+            "source that waits for delivery would be acknowledged without this route, which "
+            "would then lose the entries logged meanwhile. Add the route to the pipeline again, or "
+            f"remove its offset log with 'transporter route forget {pipeline.file} {name}' while "
+            "no engine runs"
         )

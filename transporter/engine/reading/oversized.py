@@ -42,10 +42,10 @@ def _create_stand_in(message: pa.RecordBatch) -> pa.RecordBatch:
     (headers,) = headers_of(message.column("headers"))
     sizes["headers"] = sum(len(name.encode()) + len(value or b"") for name, value in headers)
     origin = message.column("source_id")[0].as_py()
-    place = f"its source id is {origin}" if origin is not None else "its source gives no id"
+    place = f"its source id is {origin}" if origin is not None else "it has no source id"
     reason = (
-        f"the message is too large: {size_of(message)} bytes, where one append to the log takes "
-        f"{MAX_APPEND}; its data and headers are not in the log ({place}): "
+        f"the message is too large: {size_of(message)} bytes, and one append to the log takes "
+        f"at most {MAX_APPEND} bytes; its data and headers are not in the log ({place}): "
         "deliver it by other means"
     )
     made = {name: message.column(name) for name in MESSAGE_SCHEMA.names}

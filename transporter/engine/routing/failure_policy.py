@@ -27,7 +27,7 @@ _MOST_IN_VAIN: Final = 10
 """How often a route goes on at once though nothing was settled: a large slice that fails as a
 whole is divided so often at most."""
 _NO_PROGRESS: Final = "the worker delivered nothing of its slice and gave no reason"
-_FILTERED_OUT: Final = "the route's filter or steps leave it out"
+_FILTERED_OUT: Final = "the route's filter or steps drop it"
 _NO_ROOM: Final = (
     "park_limit is reached; retry or skip parked entries, or raise the limit "
     "(see 'transporter parked list')"
@@ -270,5 +270,5 @@ def _drop_foreign_offset(slice_: Slice, failure: Failure) -> Failure:
     named = failure.offset
     if named is None or slice_.first <= named <= slice_.last:
         return failure
-    problem = f"it names offset {named}, which is not of its slice {slice_.first}..{slice_.last}"
+    problem = f"it names offset {named}, which is not in its slice {slice_.first}..{slice_.last}"
     return replace(failure, text=f"{failure.text} ({problem})", offset=None)

@@ -62,8 +62,8 @@ class Parking:
         """Raise the fault of a damaged parked entry. Its key is unknown, so no entry may pass."""
         for offset, error in self.store.damaged.items():
             raise EnvironmentFault(
-                f"the parked entry {offset} cannot be read: {error}; 'transporter parked skip' "
-                "gives it up, and 'transporter log repair' takes it from the log again"
+                f"the parked entry {offset} cannot be read: {error}; skip it with 'transporter "
+                "parked skip', or restore it from the log with 'transporter log repair'"
             ) from error
 
     @property

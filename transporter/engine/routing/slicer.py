@@ -111,7 +111,7 @@ class Slicer:
         if state.replay is None:
             raise EntriesLost(
                 f"the entries {max(gap.first, state.next_live())}..{gap.last} were lost: a repair "
-                "of the log could not save them; ack these offsets to let the route go on behind"
+                "of the log could not save them; acknowledge them to let the route continue"
             )
         self._offsets.advance_replay(min(gap.last, state.replay.last), state.generation)
         return self.cut(plan, max_rows)

@@ -67,10 +67,10 @@ def _foreign_history(stored: StoredOffset, route: str) -> Failure:
     run = f"run {stored.run}" if stored.run else "no run"
     return Failure(
         FailureKind.FAULT,
-        f"the sink has stored offset {stored.offset} (epoch {stored.epoch}, {run}), which is of "
-        "another history of this log: the log was replaced by an older copy while the sink was "
-        "further on, so other entries may have that offset now. Put the newer log back; or have "
-        "the sink take what this log holds: 'transporter replay' the route's newest offset, "
-        f"which begins a generation that the sink has not seen (route {route} then delivers all "
-        "that follows, also what the sink may have), or empty the sink",
+        f"the sink has stored offset {stored.offset} (epoch {stored.epoch}, {run}), which belongs "
+        "to another history of this log: the log was replaced by an older copy while the sink was "
+        "ahead, so another entry may have that offset now. Restore the newer log. Without it, "
+        f"empty the sink, or replay the newest offset of route {route} with 'transporter replay': "
+        "this begins a new generation, in which the route delivers all later entries, including "
+        "those that the sink may already have",
     )

@@ -206,7 +206,7 @@ class Listener:
             prove(channel, self._key(claim), first=True)
             hello = channel.recv()
             if hello.claim != claim:
-                raise ConnectionError("it is not whom it has proved to be")
+                raise ConnectionError("its greeting does not match its ticket")
             stack.pop_all()
         return channel, hello
 
@@ -228,7 +228,7 @@ def _listen_tcp(network: Network) -> Iterator[socket.socket]:
         raise HostFailed(
             f"cannot listen for workers at {network.host}, {network.port or 'any port'}: "
             f"{error.strerror or error}; set spark.listen to an address of this host "
-            "and a port that is free"
+            "and a free port"
         ) from error
     with door:
         yield door

@@ -229,8 +229,8 @@ class SparkSupervisor:
                 return None
         raise HostFailed(
             problem
-            or f"no worker for route {key[0]}, shard {key[1]}, within {WORKER_START:.0f} s: "
-            "Spark has no free slot for it, or cannot start Python"
+            or f"no worker for route {key[0]}, shard {key[1]}, connected within "
+            f"{WORKER_START:.0f} s: Spark has no free slot for it, or cannot start Python"
         )
 
     def take_problem(self, route: str) -> str:
@@ -343,7 +343,7 @@ class SparkSupervisor:
             self._observe(
                 "spark-host-lost",
                 code=process.returncode,
-                problem=self._cause or "it has not reported why",
+                problem=self._cause or "the host reported no reason",
                 retry_in=round(delay, 2),
             )
             with self._changed:
@@ -361,8 +361,8 @@ class SparkSupervisor:
         if time.monotonic() < deadline:
             return "the Spark host ended before Spark was up"
         return (
-            f"Spark was not up within {HOST_START:.0f} s; spark.log beside the log may say why, "
-            "or the machine is too busy: run again"
+            f"Spark was not up within {HOST_START:.0f} s; look for the reason in spark.log in the "
+            "log directory, or run again when the machine is less busy"
         )
 
     def _await_host(

@@ -70,7 +70,7 @@ def test_a_source_without_ids_is_said_to_have_none() -> None:
     """The error entry states that a source gives no id."""
     (found,) = logged(Message("n", LARGE))
 
-    assert b"its source gives no id" in (found.headers[0][1] or b"")
+    assert b"it has no source id" in (found.headers[0][1] or b"")
 
 
 def test_a_name_that_is_too_large_is_refused() -> None:
