@@ -12,7 +12,7 @@ class BackoffWait:
     """Failures in a row: for so many seconds, and the seconds until the next attempt (0: now)."""
 
     since: float
-    remaining: float
+    left: float
 
 
 @dataclass(slots=True)

@@ -44,7 +44,7 @@ def test_it_tells_how_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] += 1.0
     waiting = backoff.current_wait()
     assert waiting is not None
-    assert (waiting.since, round(waiting.remaining, 6)) == (61.0, round(delay - 1.0, 6))
+    assert (waiting.since, round(waiting.left, 6)) == (61.0, round(delay - 1.0, 6))
     backoff.reset()
     assert backoff.current_wait() is None
 

@@ -26,7 +26,8 @@ The end of a term, or of a reader that does not go on
 
 A restart
  1. Before any route runs, superseded entries are loaded (``LogResume.begin``), and entries that
-    were acknowledged without a new route are kept from it (:meth:`DeliveryProgress.keep`).
+    were acknowledged without a new route are kept from it
+    (:meth:`DeliveryProgress.spare_new_routes`).
  2. The reader decides once it is certain whether another engine can have had the entries: they
     are reopened where they are (``LogResume.reopen``), or superseded as above. Until then
     ``confirm`` returns ``False`` and no route of a shared reader delivers.

@@ -26,7 +26,7 @@ def supersede(
     # DeliveryProgress.spare_new_routes. All that came later up to here was passed, or is delivered.
     superseded = offsets.state.superseded.get(reader, -1)
     first = max(offsets.state.next_live(), superseded + 1)
-    parts = list(_logged_by(reader, first, through, log)) if first <= through else []
+    parts = list(_ranges_logged_by(reader, first, through, log)) if first <= through else []
     parked = [offset for offset in sorted(parking.parked_offsets) if superseded < offset <= through]
     own = [offset for offset in parked if parking.reader_of(offset) == reader]
     if own:
@@ -36,7 +36,9 @@ def supersede(
     offsets.supersede(reader, through, parts, through)
 
 
-def _logged_by(reader: str, first: int, through: int, log: LogReader) -> Iterator[tuple[int, int]]:
+def _ranges_logged_by(
+    reader: str, first: int, through: int, log: LogReader
+) -> Iterator[tuple[int, int]]:
     """Yield the ranges that *reader* has logged, ascending, as few as there are."""
     begin, end = first, first - 1
     for found in log.frames(first, through):
