@@ -22,7 +22,7 @@ LAST = 19
 class Parking:
     """A parking that gives an operator time to act."""
 
-    full = False
+    is_full = False
 
     def __init__(self, offsets: OffsetLog, meanwhile: Callable[[], object]) -> None:
         self._offsets, self._meanwhile = offsets, meanwhile
