@@ -323,7 +323,7 @@ def _in_flight(place: Path, size: int) -> float:  # noqa: ARG001 - pure
         for through in range(999, size + 999, 1_000):
             for each in readers:
                 each.deliver(through, frozenset())
-                each.whole()
+                each.take_whole_position()
         if any(len(each) for each in readers):
             raise RuntimeError("not all is delivered")
 

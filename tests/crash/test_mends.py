@@ -180,7 +180,7 @@ MENDS = (
     Mend(
         "released entries are not acknowledged",
         "engine/reading/unacknowledged.py",
-        "left = _without(rows, part, released)",
+        "left = _exclude_released(rows, part, released)",
         "left = rows",
         "engine/reading/test_unacknowledged.py",
         ("test_what_was_released_is_given_up_and_still_counts",),
@@ -220,8 +220,9 @@ MENDS = (
     Mend(
         "what was released is not recognised at a restart",
         "engine/reading/reader_resume.py",
-        "return _Look(last, through, self._deliveries.parked, self._deliveries.released)",
-        "return _Look(last, through, self._deliveries.parked)",
+        "return _DeliverySnapshot(last, through, self._deliveries.parked, "
+        "self._deliveries.released)",
+        "return _DeliverySnapshot(last, through, self._deliveries.parked)",
         "engine/test_delivered.py",
         ("test_what_was_released_and_is_still_in_the_log_is_not_recognised",),
     ),
@@ -230,7 +231,7 @@ MENDS = (
     Mend(
         "errands before a slice",
         "engine/routing/route.py",
-        "pending = self._errands or self._offsets.state.readers_to_supersede()",
+        "pending = self._mailbox or self._offsets.state.readers_to_supersede()",
         "pending = self._offsets.state.readers_to_supersede()",
         "engine/routing/test_route.py",
         ("test_an_errand_sends_nothing_out_that_lingers",),
@@ -238,8 +239,8 @@ MENDS = (
     Mend(
         "superseding before a slice",
         "engine/routing/route.py",
-        "pending = self._errands or self._offsets.state.readers_to_supersede()",
-        "pending = self._errands",
+        "pending = self._mailbox or self._offsets.state.readers_to_supersede()",
+        "pending = self._mailbox",
         "engine/routing/test_route.py",
         ("test_what_is_changed_after_a_slice_was_cut_holds_for_it[begin_superseding-expected4]",),
     ),
@@ -273,15 +274,15 @@ MENDS = (
     Mend(
         "parked entries leave room",
         "engine/reading/feed.py",
-        "return self._open.waiting >= self._config.max_in_flight",
-        "return len(self._open) >= self._config.max_in_flight",
+        "return self._unacknowledged.waiting_count >= self._config.max_in_flight",
+        "return len(self._unacknowledged) >= self._config.max_in_flight",
         "engine/test_delivered.py",
         ("test_parked_entries_leave_room_for_others",),
     ),
     Mend(
         "no progress is followed by a wait",
         "engine/routing/failure_policy.py",
-        "if self._in_vain > _IN_VAIN:",
+        "if self._vain_attempts > _MOST_IN_VAIN:",
         "if False:",
         "engine/routing/test_failure_policy.py",
         ("test_what_makes_no_progress_is_never_repeated_for_ever_without_a_wait",),
@@ -289,7 +290,7 @@ MENDS = (
     Mend(
         "an offset outside its slice names nothing",
         "engine/routing/failure_policy.py",
-        "if named is None or asked.first <= named <= asked.last:",
+        "if named is None or slice_.first <= named <= slice_.last:",
         "if True:",
         "engine/routing/test_failure_policy.py",
         ("test_an_entry_that_is_named_wrongly_while_it_is_alone_has_its_attempts",),
@@ -504,7 +505,7 @@ MENDS = (
     Mend(
         "a route keeps its rate",
         "engine/routing/route.py",
-        "            self._pace.spend(self._meter.delivered - before)\n",
+        "            self._rate_limit.spend(self._meter.delivered - before)\n",
         "            pass\n",
         "engine/routing/test_rate_limit.py",
         ("test_a_route_keeps_its_rate_says_so_and_holds_nobody_back",),
@@ -664,8 +665,8 @@ MENDS = (
     Mend(
         "a source that is away at the start",
         "engine/reading/feed.py",
-        "if self._fail_fast and self._fresh:",
-        "if self._fresh:",
+        "if self._fail_fast and self._is_starting:",
+        "if self._is_starting:",
         "engine/reading/test_feed.py",
         ("test_a_source_that_is_away_at_the_very_first_open_is_tried_until_it_is_there",),
     ),
@@ -721,16 +722,16 @@ MENDS = (
     Mend(
         "a pause that a sink asks for outlives its worker",
         "engine/routing/route.py",
-        "self._not_before = time.monotonic() + verdict.wait\n"
-        "                self._retry_later(verdict.problem, least=verdict.wait)",
-        "self._retry_later(verdict.problem)",
+        "self._not_before = time.monotonic() + decision.wait\n"
+        "                self._retry_later(decision.problem, least=decision.wait)",
+        "self._retry_later(decision.problem)",
         "engine/test_sink_pauses.py",
         ("test_a_retry_after_outlives_its_worker",),
     ),
     Mend(
         "what is too large stops no reader",
         "engine/reading/oversized.py",
-        "            return list(split_for_append(_stand_in(messages)))\n",
+        "            return list(split_for_append(_create_stand_in(messages)))\n",
         "            raise\n",
         "engine/reading/test_oversized.py",
         ("test_a_large_key_is_left_out",),
@@ -768,8 +769,8 @@ MENDS = (
     Mend(
         "what a new route begins at stays",
         "engine/reload.py",
-        "with self._log.gate.register_hold(), self.handing_over:",
-        "with self.handing_over:",
+        "with self._log.gate.register_hold(), self.handover_lock:",
+        "with self.handover_lock:",
         "engine/test_reload.py",
         ("test_a_route_is_not_declared_while_entries_are_given_up",),
     ),
@@ -786,10 +787,10 @@ MENDS = (
         "engine/reading/delivery_progress.py",
         """            self.routes = (*self.routes, route)
             for reader in readers:
-                self._spare(route, reader, asked[reader])
+                self._spare(route, reader, superseded[reader])
 """,
         """            for reader in readers:
-                self._spare(route, reader, asked[reader])
+                self._spare(route, reader, superseded[reader])
             self.routes = (*self.routes, route)
 """,
         "engine/test_leaving.py",
@@ -798,7 +799,7 @@ MENDS = (
     Mend(
         "a leader that leaves is superseded",
         "engine/reading/feed.py",
-        "        if self._shared and not self._parted:\n",
+        "        if self._shared and not self._has_superseded:\n",
         "        if False:\n",
         "engine/test_leaving.py",
         ("test_a_leader_that_has_ended_otherwise_or_hangs_leaves_its_entries_to_the_next",),
@@ -815,8 +816,9 @@ MENDS = (
     Mend(
         "readiness quotes nobody",
         "observe/readiness.py",
-        'yield Reason("route", route.name, state.value, why, route.still, counts)',
-        'yield Reason("route", route.name, state.value, route.problem, route.still, counts)',
+        'yield NotReadyReason("route", route.name, state.value, why, route.still, counts)',
+        'yield NotReadyReason("route", route.name, state.value, route.problem, route.still, '
+        "counts)",
         "observe/test_readiness.py",
         ("test_the_report_tells_how_long_and_how_much_but_quotes_nobody",),
     ),
@@ -831,7 +833,7 @@ MENDS = (
     Mend(
         "idle callers of the door make way",
         "engine/workers/listener.py",
-        "            self._turn_away([line])\n            return True\n",
+        "            self._disconnect([line])\n            return True\n",
         "            return False\n",
         "engine/workers/test_listener.py",
         ("test_idle_callers_make_way_for_those_who_prove_themselves[tcp]",),

@@ -256,14 +256,14 @@ def unsynced_to_routes(patch: pytest.MonkeyPatch) -> None:
 
 def parked_record_first(patch: pytest.MonkeyPatch) -> None:
     """Record an entry as parked before there is a copy."""
-    keep = Parking._keep
+    keep = Parking._park_all
 
     def record_first(parking: Parking, entry: Any, reason: Any) -> None:
         offset = entry.column("offset")[0].as_py()
         parking._offsets.settle(Range(offset, offset, "parked"), parking._log.durable)
         keep(parking, entry, reason)
 
-    patch.setattr(Parking, "_keep", record_first)
+    patch.setattr(Parking, "_park_all", record_first)
 
 
 def clean_mark_stays(patch: pytest.MonkeyPatch) -> None:

@@ -195,7 +195,7 @@ def resume(engine: Engine, route: str) -> None:
     found = engine.route(route)
     assert found is not None
     found[1].resume()
-    found[0].ask(found[0].revive)
+    found[0].submit(found[0].revive)
 
 
 def parking(settings: QueueSettings, folder: Path) -> Pipeline:
@@ -220,7 +220,7 @@ def test_a_parked_entry_is_acked_when_it_was_retried(
         found = engine.route("out")
         assert found is not None
         found[1].request_retries(ParkedStore(found[1].folder).offsets())
-        found[0].ask(found[0].revive)
+        found[0].submit(found[0].revive)
         until(lambda: nothing_left(tracker, 41), "the mended one")
         assert tracker.metrics().redelivered == 0
     assert numbers(tmp_path / "out.jsonl") == each_once(41)

@@ -151,7 +151,7 @@ def test_commits_go_on_while_a_route_is_paused(small: Database, tmp_path: Path) 
         commit_much(small)
         assert offsets(tmp_path / "out.jsonl") == []
         found[1].resume()
-        found[0].ask(lambda: None)
+        found[0].submit(lambda: None)
         until(lambda: remaining(small) == [])
 
 

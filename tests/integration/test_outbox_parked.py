@@ -61,8 +61,8 @@ def retry(engine: Engine, route: str = "out") -> None:
     found = engine.route(route)
     assert found is not None
     running_route, offsets = found
-    offsets.request_retries(sorted(running_route.parking.known))
-    running_route.ask(lambda: None)
+    offsets.request_retries(sorted(running_route.parking.parked_offsets))
+    running_route.submit(lambda: None)
 
 
 def test_a_parked_row_stays_until_its_retry_also_over_a_restart(
@@ -97,7 +97,7 @@ def test_a_row_waits_for_the_route_that_has_parked_it(outbox: Database, tmp_path
         assert remaining(outbox) == [1]
         found = engine.route("out")
         assert found is not None
-        found[0].ask(lambda: found[0].parking.skip([0])).result(20)
+        found[0].submit(lambda: found[0].parking.skip([0])).result(20)
         until(lambda: remaining(outbox) == [])
     assert values(tmp_path) == []
 
@@ -117,7 +117,7 @@ def test_a_paused_route_holds_its_rows_back(outbox: Database, tmp_path: Path) ->
         until(lambda: engine.log.durable == 1)
         assert remaining(outbox) == [1, 2]
         found[1].resume()
-        found[0].ask(lambda: None)
+        found[0].submit(lambda: None)
         until(lambda: remaining(outbox) == [])
         assert engine.status().readers[0].term == term
     assert values(tmp_path) == ["1", "2"]
@@ -142,6 +142,6 @@ def test_a_paused_route_is_paused_after_a_restart(outbox: Database, tmp_path: Pa
         found = engine.route("out")
         assert found is not None
         found[1].resume()
-        found[0].ask(lambda: None)
+        found[0].submit(lambda: None)
         until(lambda: remaining(outbox) == [])
     assert values(tmp_path) == ["1", "2"]

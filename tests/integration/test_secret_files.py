@@ -66,7 +66,7 @@ def test_a_password_is_replaced_while_the_engine_runs(
     role: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
     """The next connection reads the file again, and neither password is in any event."""
-    monkeypatch.setattr("transporter.engine.reading.feed._LOOK_AGAIN", 0.2)
+    monkeypatch.setattr("transporter.engine.reading.feed._SECRETS_CHECK", 0.2)
     secret = tmp_path / "password"
     secret.write_text(f"{FIRST}\n")
     place = make_conninfo(role.tcp_dsn(), user=ROLE, password="x")

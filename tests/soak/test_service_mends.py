@@ -39,7 +39,7 @@ MENDS = (
     Mend(
         "notifications are taken while nothing is read",
         "engine/reading/feed.py",
-        "            self._kept_alive.keep_alive()\n",
+        "            self._keep_alive_reader.keep_alive()\n",
         "            pass\n",
         "tests/integration/test_outbox_notifications.py",
         ("test_commits_go_on_while_the_log_is_full",),
@@ -47,7 +47,7 @@ MENDS = (
     Mend(
         "a full log is waited for in parts of a term",
         "engine/reading/feed.py",
-        "if self._stopping.wait(min(left, self._part)):",
+        "if self._stopping.wait(min(left, self._wait_interval)):",
         "if self._stopping.wait(left):",
         "tests/integration/test_outbox_notifications.py",
         ("test_a_term_goes_on_while_the_log_is_full",),

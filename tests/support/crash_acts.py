@@ -139,7 +139,7 @@ class Acts:
         for route in self._some_route():
             assert self.log is not None
             offset = route.offsets.state.next_unsettled()
-            if self._holds(offset) and offset <= self.log.durable and not route.parking.full:
+            if self._holds(offset) and offset <= self.log.durable and not route.parking.is_full:
                 known = self.truth.routes[route.name]
                 known.parked[offset] = None
                 known.settled.discard(offset)
@@ -176,10 +176,10 @@ class Acts:
             while (offset := route.parking.next_retry()) is not None:
                 if self.rng.random() < 0.5:
                     known.parked[offset] = None
-                    route.parking.delivered(offset)
+                    route.parking.remove_delivered(offset)
                     known.parked[offset] = False
                 else:
-                    route.parking.failed_again(offset, "no again")
+                    route.parking.record_failure(offset, "no again")
             self._synced(route)
 
     # Helpers of the acts.

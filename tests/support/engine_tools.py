@@ -373,7 +373,7 @@ class Holders:
 
     offsets: dict[str, OffsetLog]
     feeds: tuple[()] = ()
-    handing_over: threading.Lock = field(default_factory=threading.Lock)
+    handover_lock: threading.Lock = field(default_factory=threading.Lock)
     handovers: int = 0
 
 

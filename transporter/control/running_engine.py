@@ -105,7 +105,7 @@ class RunningEngine:
             done = self._done(route, offsets, request, by)
         if isinstance(request, requests.Pause):
             # Once it stands between two slices it has seen the pause.
-            noticed = _within(route.ask(lambda: True), NOTICE)
+            noticed = _within(route.submit(lambda: True), NOTICE)
             return done | {"in_effect": noticed is True}
         return done
 
@@ -143,7 +143,7 @@ class RunningEngine:
         # A route that has halted tries again when it has something else to try.
         moved = offsets.state.next_offset() != before
         if moved or not isinstance(request, requests.Ack | requests.Pause):
-            route.ask(route.revive)
+            route.submit(route.revive)
         return done
 
     def _step(
@@ -166,7 +166,7 @@ class RunningEngine:
     def _stepped(self, route: Route, offsets: OffsetLog, through: int) -> dict[str, Any]:
         """Wait for the outcome of the entry at *through*, which a step lets out."""
         generation, deadline = offsets.state.generation, time.monotonic() + NOTICE
-        revived = route.ask(route.revive)
+        revived = route.submit(route.revive)
 
         def settled(state: RouteState) -> bool:
             return state.next_offset() > through or state.generation != generation
@@ -175,7 +175,7 @@ class RunningEngine:
             if revived.done() and route.halted:
                 break
         outcome, reason = self._outcome(route, offsets, through, generation)
-        reason = self._engine.redacted(reason)
+        reason = self._engine.redact(reason)
         text = f"{through} {_STEPPED[outcome]}" + (f": {reason}" if reason else "")
         told = {"through": through, "settled": settled(offsets.state)}
         return route_actions.answer(offsets, text, outcome=outcome, reason=reason, **told)
@@ -190,7 +190,7 @@ class RunningEngine:
             problem = route.status().problem
             return ("failed" if problem else None), problem
         with suppress(EngineUnreachable):
-            found = _within(route.ask(partial(route.outcome_of, through)), NOTICE)
+            found = _within(route.submit(partial(route.outcome_of, through)), NOTICE)
             if found is not None:
                 return found.outcome or "skipped", found.reason if found.outcome else _ELSEWHERE
         return None, ""
@@ -203,7 +203,7 @@ class RunningEngine:
             route.revive()
             return done
 
-        done = _within(route.ask(skip), SLICE)
+        done = _within(route.submit(skip), SLICE)
         if done is None:
             raise EngineUnreachable(
                 f"route {request.route} has been delivering one slice for {SLICE:.0f} s; "
@@ -227,7 +227,7 @@ class RunningEngine:
         while not (in_effect := feed.settled) and time.monotonic() < deadline:
             time.sleep(_LOOK)
         status = feed.status()
-        told = {"state": status.state.value, "problem": engine.redacted(status.problem)}
+        told = {"state": status.state.value, "problem": engine.redact(status.problem)}
         return done | told | {"in_effect": in_effect}
 
     def _refuse_ended(self, feed: Feed, request: ReaderRequest) -> None:
@@ -237,7 +237,7 @@ class RunningEngine:
             raise ActionRefused(f"reader {feed.name} has ended: its source gives nothing more")
         if feed.halted and not isinstance(request, requests.RestartReader):
             raise ActionRefused(
-                f"reader {feed.name} has stopped: {self._engine.redacted(status.problem)}; fix "
+                f"reader {feed.name} has stopped: {self._engine.redact(status.problem)}; fix "
                 "that, then open it again with 'transporter reader restart'"
             )
 
@@ -280,7 +280,7 @@ class RunningEngine:
             for name, future in taken_up
             if not _done_by(future, max(0.0, deadline - time.monotonic()))
         ]
-        while (leaving := self._engine.see_off()) and time.monotonic() < deadline:
+        while (leaving := self._engine.release_ended()) and time.monotonic() < deadline:
             time.sleep(_LOOK)
         opened = [*changed["readers"], *changed["added"]["readers"]]
         return {
@@ -301,11 +301,11 @@ class RunningEngine:
         while not all(feed.settled for feed in feeds) and time.monotonic() < deadline:
             time.sleep(_LOOK)
         found = {feed.name: self._problem(feed) for feed in feeds}
-        return {name: self._engine.redacted(text) for name, text in found.items() if text}
+        return {name: self._engine.redact(text) for name, text in found.items() if text}
 
     def _problem(self, feed: Feed) -> str:
         status = feed.status()
-        if feed.outdated and status.state is not State.PAUSED:
+        if feed.has_new_config and status.state is not State.PAUSED:
             return status.problem or "it has not taken up its settings yet"
         return status.problem
 

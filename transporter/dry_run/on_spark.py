@@ -224,14 +224,14 @@ def deliver_entries(line: WorkerConnection, offsets: list[int]) -> dict[int, str
 
     """
     talk = WorkerSession(threading.Event())
-    opened = talk.answer(line)
+    opened = talk.receive_answer(line)
     if isinstance(opened, OpenFailed):
         return dict.fromkeys(offsets, opened.failure.text)
     errors: dict[int, str] = {}
     left = [offsets]
     while left:
         part = left.pop(0)
-        outcome = talk.ask(line, Slice(part[0], part[-1], 0, single=len(part) == 1))
+        outcome = talk.request(line, Slice(part[0], part[-1], 0, single=len(part) == 1))
         assert isinstance(outcome, Outcome)  # noqa: S101 - a worker answers slices with one
         failure = outcome.failure
         if failure is None:

@@ -19,11 +19,11 @@ class BackoffWait:
 class Backoff:
     """Doubling delays with jitter, from *first* to *most* seconds.
 
-    Not thread-safe, but :meth:`waiting` may be called from any thread.
+    Not thread-safe, but :meth:`current_wait` may be called from any thread.
     """
 
     first: float = 0.2
-    most: float = 30.0
+    longest: float = 30.0
     failures: int = 0
     _times: tuple[float, float] | None = None
     """When the first failure was, and when the next attempt is to be."""
@@ -33,7 +33,7 @@ class Backoff:
 
         They are never fewer than *least*.
         """
-        delay = min(self.most, self.first * 2.0 ** min(self.failures, 32))
+        delay = min(self.longest, self.first * 2.0 ** min(self.failures, 32))
         self.failures += 1
         delay = max(least, delay * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
         now = time.monotonic()
@@ -45,7 +45,7 @@ class Backoff:
         """Reset after a success."""
         self.failures, self._times = 0, None
 
-    def waiting(self) -> BackoffWait | None:
+    def current_wait(self) -> BackoffWait | None:
         """Return the time of the first failure since the last success, or ``None``."""
         times, now = self._times, time.monotonic()
         return times and BackoffWait(now - times[0], max(0.0, times[1] - now))

@@ -1,4 +1,4 @@
-"""The engine: owns the log, the offset logs, the feeds, the routes and their carrier."""
+"""The engine: owns the log, the offset logs, the feeds, the routes and the Spark supervisor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transporter.engine.events import EngineStatus, State
 from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.log_watch import LogWatch
 from transporter.engine.maintenance.retention_holds import RetentionHolds
-from transporter.engine.name_changes import tell_names
+from transporter.engine.name_changes import record_names
 from transporter.engine.reading.delivery_progress import DeliveryProgress
 from transporter.engine.reload import EngineParts
 from transporter.engine.routing.route_context import EngineServices
@@ -81,8 +81,8 @@ class Engine:
         """
         self._pipeline, self._secrets = pipeline, pipeline.secrets
         self._fail_fast, self._tracer = fail_fast, tracer
-        self._learning = threading.Lock()
-        self._observe = observe = _hiding(lambda: self._secrets, observe)
+        self._secrets_lock = threading.Lock()
+        self._observe = observe = _redact_events(lambda: self._secrets, observe)
         directory = pipeline.log.dir
         self._files = TimedFileSystem()
         self._stored = StoredRoutes(directory)
@@ -109,37 +109,37 @@ class Engine:
     def _assemble(self, launch: Launch, opened: ExitStack) -> None:
         """Create everything that runs over the log. *opened* closes it if that fails."""
         pipeline, observe = self._pipeline, self._observe
-        self._carrier = SparkSupervisor(launch, observe, self._fail, network_of(pipeline.spark))
-        opened.callback(self._carrier.stop)
-        around = EngineServices(
+        self._spark = SparkSupervisor(launch, observe, self._fail, network_of(pipeline.spark))
+        opened.callback(self._spark.stop)
+        services = EngineServices(
             pipeline,
             self._log,
             self._files,
-            self._carrier,
+            self._spark,
             DeliveryProgress(lambda: self._log.durable),
             observe,
             self._fail,
-            self._learn,
+            self._register_secrets,
             count(1),
             self._tracer,
         )
         stored = self._stored
-        self._running = EngineParts(around, stored, self.audit, fail_fast=self._fail_fast)
+        self._running = EngineParts(services, stored, self.audit, fail_fast=self._fail_fast)
         self._running.assemble(opened)
         self._holds = RetentionHolds(self._log, self._running, observe, self.audit, stored)
         self._services: list[Service] = []
-        self._changing, self._stopping = threading.Lock(), False
+        self._change_lock, self._stopping = threading.Lock(), False
         self._housekeeper = Housekeeper(self._log, pipeline.log, self._holds, observe, self._fail)
         self._watch = LogWatch(self._log, observe)
-        self._committer = threading.Thread(target=self._commit_regularly, name="committer")
+        self._committer = threading.Thread(target=self._run_committer, name="committer")
         self._stopped = threading.Event()
 
-    def _learn(self, secrets: Secrets) -> None:
+    def _register_secrets(self, secrets: Secrets) -> None:
         """Hide *secrets* as well from now on."""
-        with self._learning:
+        with self._secrets_lock:
             self._secrets |= secrets
 
-    def _tell_of_strangers(self) -> None:
+    def _report_unused_logs(self) -> None:
         """Name the offset logs that no route of this pipeline uses: they hold the log back."""
         for name in declared_routes(self._log.directory):
             if name not in self._running.offsets:
@@ -158,13 +158,13 @@ class Engine:
             epoch=self._log.epoch,
             last_offset=self._log.durable,
         )
-        self._tell_of_strangers()
-        tell_names(self._pipeline, self._files, self._observe)
+        self._report_unused_logs()
+        record_names(self._pipeline, self._files, self._observe)
         self._housekeeper.begin()
         self._watch.begin()
         for feed in self._running.feeds:
             feed.start()
-        self._carrier.start()
+        self._spark.start()
         for route in self._running.routes:
             route.start()
         self._committer.start()
@@ -174,9 +174,9 @@ class Engine:
 
     def wait(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds; return whether the engine has nothing left to do."""
-        return self._ending.wait(timeout) or self._finished()
+        return self._ending.wait(timeout) or self._is_finished()
 
-    def request_stop(self, reason: str = "it was asked to stop") -> None:
+    def request_stop(self, reason: str = "a stop was requested") -> None:
         """Let :meth:`wait` return; *reason* is for the event ``engine-stopping``."""
         self._reason = self._reason or reason
         self._ending.set()
@@ -188,9 +188,9 @@ class Engine:
             TransporterError: why the engine failed, if it did.
 
         """
-        with self._changing:
+        with self._change_lock:
             self._stopping = True
-        self._observe("engine-stopping", reason=self._why_it_stops())
+        self._observe("engine-stopping", reason=self._stop_reason())
         limit = self._pipeline.shutdown_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         feeds = self._running.feeds
@@ -202,7 +202,7 @@ class Engine:
         for feed in feeds:
             feed.finish()
         self._housekeeper.stop()
-        self._carrier.stop()
+        self._spark.stop()
         self._stopped.set()
         if self._committer.ident is not None:
             self._committer.join()
@@ -215,14 +215,14 @@ class Engine:
         if self._failure is not None:
             raise self._failure
 
-    def _why_it_stops(self) -> str:
+    def _stop_reason(self) -> str:
         if self._failure is not None:
-            return f"it has failed: {self._failure}"
-        if not self._reason and self._finished():
-            return "its sources have ended, and no route has anything left that it can deliver"
-        return self._reason or "it was asked to stop"
+            return f"the engine has failed: {self._failure}"
+        if not self._reason and self._is_finished():
+            return "all sources have ended, and no route has anything left to deliver"
+        return self._reason or "a stop was requested"
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return *text* without the values of secrets (Invariant 20)."""
         return self._secrets.hide(text)
 
@@ -274,12 +274,12 @@ class Engine:
             EnvironmentFault: a route may have been renamed, or would be left out.
 
         """
-        with self._changing:
+        with self._change_lock:
             if self._stopping:
                 raise EngineUnreachable("the engine is stopping; nothing was changed")
             changed = changes(self._pipeline, wanted)
-            self._learn(wanted.secrets)
-            told = self._running.change(wanted)
+            self._register_secrets(wanted.secrets)
+            futures = self._running.apply(wanted)
             self._pipeline = wanted
             self._log.set_max_bytes(wanted.log.max_bytes)
             self._log.set_segment_age(wanted.log.roll_after)
@@ -287,16 +287,16 @@ class Engine:
         parts = {kind: ", ".join(changed[kind]) for kind in ("routes", "readers")}
         parts |= {kind: ", ".join(named(changed[kind])) for kind in ("added", "removed")}
         self._observe("pipeline-reloaded", file=str(wanted.file), **parts)
-        return told
+        return futures
 
-    def see_off(self, *, wait: bool = True) -> list[str]:
+    def release_ended(self, *, wait: bool = True) -> list[str]:
         """Release removed readers and routes that have ended; return the names of the others.
 
         During a reload this waits for its end, or does nothing.
         """
-        for route in self._running.see_off(wait=wait):
+        for route in self._running.release_ended(wait=wait):
             self._observe("offset-log-unused", route=route)
-        return self._running.leaving()
+        return self._running.leaving_names()
 
     def forget(self, route: str) -> None:
         """Remove the offset log of *route*, which this pipeline does not run, durably.
@@ -316,46 +316,46 @@ class Engine:
 
     def status(self) -> EngineStatus:
         """Return the current status of everything."""
-        budget, size = self._pipeline.log.max_bytes, self._measured()
+        budget, size = self._pipeline.log.max_bytes, self._measure_size()
         return EngineStatus(
             directory=str(self._log.directory),
             last=self._log.durable,
             size=size,
-            spark=self._carrier.ready,
+            spark=self._spark.ready,
             readers=tuple(feed.status() for feed in self._running.feeds),
             routes=tuple(self._route_status(route) for route in self._running.routes),
             used=self._log.used_bytes if budget and not self._stopped.is_set() else size,
             max_bytes=budget,
             syncs=self._files.syncs.read(),
-            dead=tuple(self._dead()),
+            dead=tuple(self._dead_threads()),
         )
 
-    def _measured(self) -> int:
+    def _measure_size(self) -> int:
         """Return the log's size in bytes, or the last one if no descriptor is free."""
         with suppress(OSError):
             self._size = segments_size(self._log.directory)
         return self._size
 
-    def _dead(self) -> list[str]:
+    def _dead_threads(self) -> list[str]:
         """Name the threads that should be running and are not: each ends the engine."""
-        threads = [self._committer, *self._housekeeper.threads, *self._carrier.threads]
+        threads = [self._committer, *self._housekeeper.threads, *self._spark.threads]
         dead = [each.name for each in threads if each.ident is not None and not each.is_alive()]
-        dead += [f"reader-{each.name}" for each in self._running.feeds if each.lost]
-        dead += [f"route-{each.name}" for each in self._running.routes if each.lost]
+        dead += [f"reader-{each.name}" for each in self._running.feeds if each.has_died]
+        dead += [f"route-{each.name}" for each in self._running.routes if each.has_died]
         return [] if self._stopped.is_set() else dead
 
     def _route_status(self, route: Route) -> RouteStatus:
         """Return the route's status, and in it that the route holds a log that is nearly full."""
         status = route.status()
-        status = replace(status, problem=self.redacted(status.problem))
+        status = replace(status, problem=self.redact(status.problem))
         if self._housekeeper.holder not in (f"route {status.name}", f"replay of {status.name}"):
             return status
-        held = "it holds the oldest entries of a log that has nearly spent max_bytes"
+        held = "it holds the oldest entries of a log that has nearly reached max_bytes"
         return replace(status, problem="; ".join(filter(None, (status.problem, held))))
 
     def _end_routes(self, deadline: float) -> None:
         routes = self._running.routes
-        for wave in _waves(routes):
+        for wave in _drain_waves(routes):
             self._drain(wave, deadline)
         for route in routes:
             route.join()
@@ -370,11 +370,11 @@ class Engine:
                 self._observe("route-abandoned", route=route.name)
                 route.stop()
 
-    def _finished(self) -> bool:
+    def _is_finished(self) -> bool:
         feeds = (each for each in self._running.feeds if not each.leaving)
         routes = (each for each in self._running.routes if not each.leaving)
         return all(feed.ended for feed in feeds) and all(
-            route.halted or route.caught_up for route in routes
+            route.halted or route.is_caught_up for route in routes
         )
 
     def fail(self, error: BaseException) -> None:
@@ -388,11 +388,11 @@ class Engine:
             self._failure = error
         self._ending.set()
 
-    def _commit_regularly(self) -> None:
+    def _run_committer(self) -> None:
         try:
             while not self._stopped.wait(self._pipeline.commit_interval):
-                self._watch.look()
-                self.see_off(wait=False)
+                self._watch.check()
+                self.release_ended(wait=False)
                 for offsets in self._running.offsets.values():
                     # Its route shows that it waits for room, and delivers nothing (Invariant 14).
                     with suppress(LogFull):
@@ -401,7 +401,7 @@ class Engine:
             self._fail(error)
 
 
-def _waves(routes: Sequence[Route]) -> list[list[Route]]:
+def _drain_waves(routes: Sequence[Route]) -> list[list[Route]]:
     """Return *routes* so that each comes in a later wave than the one it follows.
 
     One that was removed may be left behind alone.
@@ -414,10 +414,10 @@ def _waves(routes: Sequence[Route]) -> list[list[Route]]:
     return waves
 
 
-def _hiding(secrets: Callable[[], Secrets], observe: Observer) -> Observer:
+def _redact_events(secrets: Callable[[], Secrets], observe: Observer) -> Observer:
     """Redact *secrets* in all events to *observe* (Invariant 20)."""
 
-    def told(event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
+    def observe_redacted(event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
         observe(event, **secrets().hide_all(details))
 
-    return told
+    return observe_redacted

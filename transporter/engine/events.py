@@ -40,7 +40,7 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "engine-started": Event(
             "info",
             ("log", "log_id", "epoch", "last_offset"),
-            "the log is open, and everything is about to start",
+            "the log is open; readers and routes start next",
         ),
         "engine-stopping": Event("info", ("reason",), "readers end, and routes drain; the reason"),
         "engine-stopped": Event("info", ("last_offset",), "everything has ended cleanly"),
@@ -91,7 +91,9 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "info", ("reader", "logged"), "a reader has ended and appends no more"
         ),
         "reader-paused": Event(
-            "info", ("reader",), "an operator has paused a reader: it is closed until a resume"
+            "info",
+            ("reader",),
+            "an operator has paused a reader; it stays closed until it is resumed",
         ),
         "reader-resumed": Event("info", ("reader",), "a paused reader is opened again"),
         "reader-progress": Event(
@@ -108,7 +110,7 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "a symbolic link, or anything else that is not a regular file, is not read",
         ),
         "leader-acquired": Event(
-            "info", ("reader", "term", "leader"), "this engine leads now, and has begun a term"
+            "info", ("reader", "term", "leader"), "this engine leads and has begun a term"
         ),
         "leader-refreshed": Event(
             "info",
@@ -168,7 +170,9 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         ),
         "log-has-room": Event("info", ("used", "max_bytes"), "less than 80 % are used again"),
         "log-compacted": Event(
-            "info", ("segments", "dropped", "freed"), "old segments were rewritten without entries"
+            "info",
+            ("segments", "dropped", "freed"),
+            "old segments were rewritten without obsolete entries",
         ),
         "compaction-waiting": Event(
             "warning", ("problem",), "compaction waits for space on the disk; it is retried"
@@ -200,7 +204,6 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("seconds",),
             "an append was made while the wall clock was this far ahead; see docs/log.md, Log time",
         ),
-        "route-begins": Event("info", ("route", "offset"), "a new route is declared, from here on"),
         "offset-log-unused": Event(
             "warning",
             ("route",),
@@ -213,7 +216,7 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "warning",
             ("log", "name", "undelivered"),
             "this pipeline file ran on another log before, which holds entries that a route of it "
-            "has not delivered: give the pipeline that name back, or run it once more with it",
+            "has not delivered: give the pipeline that name again, or run it once more under it",
         ),
         "route-secrets-renewed": Event(
             "info", ("route",), "a secret file has changed; a new worker uses the new secret"

@@ -42,26 +42,26 @@ def add_source_latency(timings: Timings, timestamps: pa.Array, now: int) -> None
                 timings.add(max(0, now - time) / _MICRO)
         return
     ages = pc.subtract(pa.scalar(now, pa.int64()), times)
-    least, most = _extremes(ages)
+    least, most = _least_and_most(ages)
     if least < 0 or most >= now:
         ages = ages.filter(pc.less(ages, pa.scalar(now, pa.int64())))
         if not len(ages):
             return
         ages = pc.max_element_wise(ages, _NONE)
-        least, most = _extremes(ages)
-    timings.add_sorted(
-        _sorted(ages, timings.bucket(least / _MICRO), timings.bucket(most / _MICRO)),
-        _sum(ages, most),
+        least, most = _least_and_most(ages)
+    timings.add_counts(
+        _count_by_bucket(ages, timings.bucket_of(least / _MICRO), timings.bucket_of(most / _MICRO)),
+        _sum_seconds(ages, most),
     )
 
 
-def _extremes(ages: pa.Array) -> tuple[int, int]:
+def _least_and_most(ages: pa.Array) -> tuple[int, int]:
     """Return the least and the greatest of *ages*, in µs."""
     found = pc.min_max(ages)
     return found["min"].as_py(), found["max"].as_py()
 
 
-def _sorted(ages: pa.Array, first: int, last: int) -> list[int]:
+def _count_by_bucket(ages: pa.Array, first: int, last: int) -> list[int]:
     """Count *ages* by bucket. All of them are within *first* to *last*."""
     counts, below = [0] * (last + 1), 0
     for bucket in range(first, last):
@@ -71,7 +71,7 @@ def _sorted(ages: pa.Array, first: int, last: int) -> list[int]:
     return counts
 
 
-def _sum(ages: pa.Array, most: int) -> float:
+def _sum_seconds(ages: pa.Array, most: int) -> float:
     """Return the sum of *ages* in seconds. Arrow's sum of integers would overflow silently."""
     if most > _LARGEST_SUM // len(ages):
         return float(pc.sum(pc.divide(ages, _SECOND)).as_py())

@@ -30,18 +30,17 @@ def refuse_renamed(pipeline: Pipeline, declared: list[str]) -> None:
 
     :raises EnvironmentFault: with the command and the setting that help.
     """
-    strangers = pipeline.left_out(declared)
+    missing = pipeline.left_out(declared)
     for name in pipeline.perhaps_renamed(declared):
         raise EnvironmentFault(
-            f"route {name} is new to {pipeline.log.dir}, which has offsets of "
-            f"{', '.join(strangers)}, of which the pipeline does not speak. If it was renamed, "
-            f"'transporter offsets rename {pipeline.file} {strangers[0]} {name}' keeps "
-            "its place; if it is a new one, say where it begins (start: earliest, for all "
-            "that the log holds)"
+            f"route {name} is new to {pipeline.log.dir}, which has offset logs of routes "
+            f"that the pipeline does not declare: {', '.join(missing)}. If it was renamed, run "
+            f"'transporter offsets rename {pipeline.file} {missing[0]} {name}', which keeps "
+            "its position; if it is new, set its start (start: earliest, for all entries)"
         )
 
 
-def tell_names(pipeline: Pipeline, files: FileSystem, observe: Observer) -> None:
+def record_names(pipeline: Pipeline, files: FileSystem, observe: Observer) -> None:
     """Record the pipeline's name in its log, and report logs that a change of it left behind."""
     directory = pipeline.log.dir
     record = PipelineRecord(pipeline.name, str(pipeline.file))
@@ -52,11 +51,13 @@ def tell_names(pipeline: Pipeline, files: FileSystem, observe: Observer) -> None
         # A disk without room must not keep an engine from delivering.
         with suppress(OSError):
             write_pipeline_record(files, directory, record)
-    for left, name, entries in _left_behind(files, directory, record.file):
+    for left, name, entries in _find_left_behind(files, directory, record.file):
         observe("log-left-behind", log=str(left), name=name, undelivered=entries)
 
 
-def _left_behind(files: FileSystem, directory: Path, file: str) -> Iterator[tuple[Path, str, int]]:
+def _find_left_behind(
+    files: FileSystem, directory: Path, file: str
+) -> Iterator[tuple[Path, str, int]]:
     """Find the logs beside *directory* on which the pipeline in *file* ran, and that hold more.
 
     Each with the name that the pipeline had, and how many offsets its furthest route lacks.

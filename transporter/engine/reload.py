@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from transporter.engine.name_changes import refuse_renamed
-from transporter.engine.reading.delivery_progress import Delivering, refuse_strangers
+from transporter.engine.reading.delivery_progress import DeliveringRoute, refuse_missing_routes
 from transporter.engine.reading.feed import Feed
 from transporter.engine.routing.route import Route
 from transporter.errors import ActionRefused, Corrupt
@@ -59,7 +59,7 @@ class EngineParts:
 
     def __init__(
         self,
-        around: EngineServices,
+        services: EngineServices,
         stored: StoredRoutes | None,
         audit: AuditFile,
         *,
@@ -70,15 +70,15 @@ class EngineParts:
         *stored* has read the offset logs, and is valid until the first change. With *fail_fast*
         a source that is away at its first open ends the engine.
         """
-        self._around, self._stored, self._audit = around, stored, audit
-        self._log, self._deliveries = around.log, around.deliveries
+        self._services, self._stored, self._audit = services, stored, audit
+        self._log, self._deliveries = services.log, services.deliveries
         self._fail_fast = fail_fast
-        self._changing = threading.Lock()
-        self.handing_over = threading.Lock()
+        self._change_lock = threading.Lock()
+        self.handover_lock = threading.Lock()
         """Held while an offset log changes hands, between those that run and those on the disk."""
         self.handovers = 0
         """Number of routes that began or were forgotten; a change invalidates earlier reads."""
-        self._left: dict[str, int] = {}
+        self._left_through: dict[str, int] = {}
         """Up to where each reader that has left needed nothing of the log any more."""
         self.feeds: tuple[Feed, ...] = ()
         self.routes: tuple[Route, ...] = ()
@@ -93,15 +93,15 @@ class EngineParts:
             EnvironmentFault: a route may have been renamed, or would be left out.
 
         """
-        pipeline = self._around.pipeline
-        self._refuse(pipeline)
+        pipeline = self._services.pipeline
+        self._refuse_changed_names(pipeline)
         # Declared before the first append that could follow (Invariant 11).
         for route in pipeline.routes:
             self._declare(route)
             opened.callback(self.offsets[route.name].close)
-        self.routes = tuple(self._route(route, self._around) for route in pipeline.routes)
-        self.feeds = tuple(self._feed(reader, self._around) for reader in pipeline.readers)
-        self._wait_for_deliveries()
+        self.routes = tuple(self._create_route(route, self._services) for route in pipeline.routes)
+        self.feeds = tuple(self._create_feed(reader, self._services) for reader in pipeline.readers)
+        self._update_waiting_feeds()
 
     def feed(self, name: str) -> Feed | None:
         """Return the feed of the reader *name*, or ``None`` if it is absent or leaving."""
@@ -111,7 +111,7 @@ class EngineParts:
         """Return the route *name*, or ``None`` if it is absent or leaving."""
         return next((each for each in self.routes if each.name == name and not each.leaving), None)
 
-    def change(self, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
+    def apply(self, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
         """Continue with the readers and routes of *wanted*, from ``reread``.
 
         Returns the changed routes, each with a future that is done when the route has applied
@@ -124,27 +124,27 @@ class EngineParts:
             LogFull: the same.
 
         """
-        with self._changing:
-            self._refuse_who_leaves(wanted)
-            self._refuse(wanted)
+        with self._change_lock:
+            self._refuse_leaving(wanted)
+            self._refuse_changed_names(wanted)
             self._stored = None
-            before, after = self._around, self._around._replace(pipeline=wanted)
+            before, after = self._services, self._services._replace(pipeline=wanted)
             with ExitStack() as undo:
-                routes, feeds = self._prepared(wanted, after, undo)
+                routes, feeds = self._prepare(wanted, after, undo)
                 undo.pop_all()
             try:
-                self._around = after
-                self._dismiss(wanted)
-                told = self._reconfigure(before.pipeline, wanted)
-                self._take_on(wanted, routes, feeds)
+                self._services = after
+                self._remove_unwanted(wanted)
+                futures = self._reconfigure(before.pipeline, wanted)
+                self._start_new(wanted, routes, feeds)
             except BaseException as error:
                 # Half of a pipeline is not to run on.
                 after.on_failure(error)
                 raise
-            return told
+            return futures
 
-    def _prepared(
-        self, wanted: Pipeline, around: EngineServices, undo: ExitStack
+    def _prepare(
+        self, wanted: Pipeline, services: EngineServices, undo: ExitStack
     ) -> tuple[list[Route], list[Feed]]:
         """Create new readers and routes, ready to start. *undo* removes them again."""
         new = [each for each in wanted.routes if self.route(each.name) is None]
@@ -155,10 +155,10 @@ class EngineParts:
         routes = []
         for config in new:
             undo.callback(self._deliveries.remove, self.offsets[config.name])
-            routes.append(self._route(config, around))
+            routes.append(self._create_route(config, services))
             undo.callback(routes[-1].discard)
         feeds = [
-            self._feed(each, around, late=True)
+            self._create_feed(each, services, late=True)
             for each in wanted.readers
             if self.feed(each.name) is None
         ]
@@ -166,7 +166,7 @@ class EngineParts:
             feed.prepare()
         return routes, feeds
 
-    def _dismiss(self, wanted: Pipeline) -> None:
+    def _remove_unwanted(self, wanted: Pipeline) -> None:
         readers = {each.name for each in wanted.readers}
         routes = {each.name for each in wanted.routes}
         for feed in self.feeds:
@@ -182,89 +182,91 @@ class EngineParts:
             if (feed := self.feed(reader.name)) is not None:
                 feed.configure(reader)
         return [
-            (config.name, route.ask(partial(route.configure, config, wanted)))
+            (config.name, route.submit(partial(route.configure, config, wanted)))
             for config in changed_routes(before, wanted)
             if (route := self.route(config.name)) is not None
         ]
 
-    def _take_on(self, wanted: Pipeline, routes: Sequence[Route], feeds: Sequence[Feed]) -> None:
+    def _start_new(self, wanted: Pipeline, routes: Sequence[Route], feeds: Sequence[Feed]) -> None:
         """Start new ones in the order of a start, so that superseded entries are loaded by then."""
-        self.routes = tuple(_ordered((*self.routes, *routes), wanted.routes))
-        self.feeds = tuple(_ordered((*self.feeds, *feeds), wanted.readers))
-        self._wait_for_deliveries()
+        self.routes = tuple(_sort_by_pipeline((*self.routes, *routes), wanted.routes))
+        self.feeds = tuple(_sort_by_pipeline((*self.feeds, *feeds), wanted.readers))
+        self._update_waiting_feeds()
         for feed in feeds:
             feed.run()
         for route in routes:
             route.start()
 
-    def see_off(self, *, wait: bool = True) -> list[str]:
+    def release_ended(self, *, wait: bool = True) -> list[str]:
         """Release leaving readers and routes that have ended; return the routes among them.
 
         Does nothing during a reload, unless it may wait for that.
         """
-        if not self._changing.acquire(blocking=wait):
+        if not self._change_lock.acquire(blocking=wait):
             return []
         try:
-            gone = [each for each in self.feeds if each.let_go()]
+            gone = [each for each in self.feeds if each.try_release()]
             for feed in gone:
                 hold = feed.hold()
-                self._left[feed.name] = self._log.durable if hold is None else hold.through
+                self._left_through[feed.name] = self._log.durable if hold is None else hold.through
             self.feeds = tuple(each for each in self.feeds if each not in gone)
-            self._wait_for_deliveries()
+            self._update_waiting_feeds()
             if any(feed.leaving for feed in self._deliveries.feeds):
                 return []
-            ended = [route for route in self.routes if route.gone]
+            ended = [route for route in self.routes if route.has_left]
             for route in ended:
                 self._deliveries.remove(self.offsets[route.name])
-                self._around.carrier.forget(route.name)
+                self._services.spark.forget(route.name)
                 self._undeclare(route.name, new=False)
                 self.routes = tuple(each for each in self.routes if each is not route)
             return [route.name for route in ended]
         finally:
-            self._changing.release()
+            self._change_lock.release()
 
-    def leaving(self) -> list[str]:
+    def leaving_names(self) -> list[str]:
         """Name the readers and routes that were removed and have not ended, as ``route orders``."""
-        return named(self._leaving())
+        return named(self._leaving_by_kind())
 
-    def _leaving(self) -> dict[str, list[str]]:
+    def _leaving_by_kind(self) -> dict[str, list[str]]:
         return {
             "readers": [each.name for each in self.feeds if each.leaving],
             "routes": [each.name for each in self.routes if each.leaving],
         }
 
-    def _refuse(self, pipeline: Pipeline) -> None:
+    def _refuse_changed_names(self, pipeline: Pipeline) -> None:
         declared = declared_routes(self._log.directory)
         refuse_renamed(pipeline, declared)
-        refuse_strangers(pipeline, declared)
+        refuse_missing_routes(pipeline, declared)
 
-    def _refuse_who_leaves(self, wanted: Pipeline) -> None:
+    def _refuse_leaving(self, wanted: Pipeline) -> None:
         back = {
             kind: [name for name in names if name in {each.name for each in getattr(wanted, kind)}]
-            for kind, names in self._leaving().items()
+            for kind, names in self._leaving_by_kind().items()
         }
         for each in named(back):
             raise ActionRefused(
                 f"{each} was removed and has not ended yet; reload again when 'transporter "
-                "status' does not name it any more"
+                "status' no longer lists it"
             )
 
-    def _feed(self, config: ReaderConfig, around: EngineServices, *, late: bool = False) -> Feed:
+    def _create_feed(
+        self, config: ReaderConfig, services: EngineServices, *, late: bool = False
+    ) -> Feed:
         return Feed(
             config,
-            around.log,
-            around.observe,
-            around.on_failure,
-            around.deliveries if config.waits_for_delivery else None,
+            services.log,
+            services.observe,
+            services.on_failure,
+            services.deliveries if config.waits_for_delivery else None,
             self._superseded_through,
-            around.learn,
+            services.register_secrets,
             fail_fast=self._fail_fast,
             late=late,
             paused_behind=self._paused_behind(config.name),
-            tracer=around.tracer,
+            tracer=services.tracer,
         )
 
-    def _wait_for_deliveries(self) -> None:
+    def _update_waiting_feeds(self) -> None:
         waiting = [feed for feed in self.feeds if feed.waits_for_delivery]
         # Replaced only if they differ, because routes then confirm the leaders again.
         if waiting != self._deliveries.feeds:
@@ -274,10 +276,10 @@ class EngineParts:
         """Return the offset up to which a paused reader needs nothing; ``None`` if not paused."""
         if reader not in self.paused_readers.names:
             return None
-        if reader in self._left:
-            return self._left[reader]
+        if reader in self._left_through:
+            return self._left_through[reader]
         with suppress(Corrupt):
-            record = read_maintenance(self._around.files, self._log.directory)
+            record = read_maintenance(self._services.files, self._log.directory)
             return record.readers.get(reader, -1) if record is not None else -1
         return -1
 
@@ -290,16 +292,16 @@ class EngineParts:
         states += [stored(name) for name in names if name not in running]
         return max((state.superseding.get(reader, -1) for state in states), default=-1)
 
-    def _route(self, config: RouteConfig, around: EngineServices) -> Route:
+    def _create_route(self, config: RouteConfig, services: EngineServices) -> Route:
         offsets = self.offsets
         ahead = offsets[config.after] if config.after else None
-        route = Route(config, around, offsets[config.name], ahead)
-        self._deliveries.add(Delivering(offsets[config.name], route.parking, route.supersede))
+        route = Route(config, services, offsets[config.name], ahead)
+        self._deliveries.add(DeliveringRoute(offsets[config.name], route.parking, route.supersede))
         return route
 
     def _undeclare(self, route: str, *, new: bool) -> None:
         """Close the offset log of *route*, and remove it if it is *new*."""
-        with self.handing_over:
+        with self.handover_lock:
             found = self.offsets.get(route)
             self.offsets = {name: each for name, each in self.offsets.items() if name != route}
             if found is not None:
@@ -310,11 +312,11 @@ class EngineParts:
     def _declare(self, route: RouteConfig) -> None:
         """Open the route's offset log. A new route begins at its ``start``."""
         # Invariant 11: its first entry is not removed between this check and its declaration.
-        with self._log.gate.register_hold(), self.handing_over:
+        with self._log.gate.register_hold(), self.handover_lock:
             offsets = OffsetLog(
                 self._log.directory,
                 route.name,
-                first_offset=lambda: self._first_of(route),
+                first_offset=lambda: self._start_offset(route),
                 gate=self._log.gate,
                 stored_routes=self._stored,
                 epoch=self._log.epoch,
@@ -325,9 +327,9 @@ class EngineParts:
             self.handovers += 1
         if offsets.is_new:
             first = offsets.state.next_unsettled()
-            self._around.observe("route-begins", route=route.name, offset=first)
+            self._services.observe("route-begins", route=route.name, offset=first)
 
-    def _first_of(self, route: RouteConfig) -> int:
+    def _start_offset(self, route: RouteConfig) -> int:
         with LogReader(self._log.directory) as reader:
             match route.start:
                 case ("latest", _):
@@ -340,7 +342,7 @@ class EngineParts:
                     return reader.first_offset()
 
 
-def _ordered(found: Iterable[T], wanted: Sequence[_Named]) -> list[T]:
+def _sort_by_pipeline(found: Iterable[T], wanted: Sequence[_Named]) -> list[T]:
     """Return *found* in the order of *wanted*, with leaving ones last."""
     places = {each.name: place for place, each in enumerate(wanted)}
     return sorted(found, key=lambda each: places.get(each.name, len(places)))

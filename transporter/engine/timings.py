@@ -56,11 +56,11 @@ class Timings:
         self._counts[bisect_left(self._bounds, seconds)] += count
         self._total += seconds * count
 
-    def bucket(self, seconds: float) -> int:
+    def bucket_of(self, seconds: float) -> int:
         """Return which bucket *seconds* belong to."""
         return bisect_left(self._bounds, seconds)
 
-    def add_sorted(self, counts: Sequence[int], total: float) -> None:
+    def add_counts(self, counts: Sequence[int], total: float) -> None:
         """Add sorted values: *counts* of the first buckets, *total* seconds in all."""
         for bucket, count in enumerate(counts):
             self._counts[bucket] += count
@@ -80,11 +80,11 @@ class RouteMeter:
     def __init__(self) -> None:
         self.delivered = self.skipped = self.size = 0
         self._slices = Timings()
-        self._moved = time.monotonic()
+        self._last_progress = time.monotonic()
 
-    def idle(self) -> None:
+    def note_idle(self) -> None:
         """Take note that there is nothing to do just now."""
-        self._moved = time.monotonic()
+        self._last_progress = time.monotonic()
 
     def add(self, first: int, outcome: Outcome, begun: float) -> None:
         """Count the outcome of a slice from *first* on that was sent at the time *begun*."""
@@ -97,15 +97,15 @@ class RouteMeter:
         self.skipped += outcome.skipped
         self.size += outcome.size
         if outcome.through >= first:
-            self._moved = time.monotonic()
+            self._last_progress = time.monotonic()
 
     def slices(self) -> Histogram:
         """Return how long slices took."""
         return self._slices.read()
 
-    def still(self) -> float:
+    def idle_seconds(self) -> float:
         """Return the seconds since it last settled anything, or had nothing to do."""
-        return time.monotonic() - self._moved
+        return time.monotonic() - self._last_progress
 
 
 class TimedFileSystem(RealFileSystem):

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Tracer(Protocol):
     """Follows single entries. Called from any thread, returns at once and never raises."""
 
-    def logged(self, reader: str, messages: pa.RecordBatch, first: int) -> None:
+    def record_logged(self, reader: str, messages: pa.RecordBatch, first: int) -> None:
         """Take note that *messages* of *reader* are durable, at offsets from *first* on."""
 
-    def settled(self, route: RouteConfig, asked: Slice, outcome: Outcome) -> None:
+    def record_settled(self, route: RouteConfig, slice_: Slice, outcome: Outcome) -> None:
         """Take note of the *outcome*, partial or not, of a slice that is new to *route*."""

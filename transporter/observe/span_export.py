@@ -94,7 +94,7 @@ class Tracing:
         with self._lock:
             return SpanCounts(self._exported, self._dropped)
 
-    def logged(self, reader: str, messages: pa.RecordBatch, first: int) -> None:
+    def record_logged(self, reader: str, messages: pa.RecordBatch, first: int) -> None:
         """Follow the sampled ones of *messages*, and queue the spans that end here."""
         now = wall_clock()
         with self._guarded():
@@ -107,7 +107,7 @@ class Tracing:
                 for sample, namespace, time in zip(samples, *columns, strict=True):
                     self._follow(sample, first + sample.row, namespace, (time, now), reader)
 
-    def settled(self, route: RouteConfig, asked: Slice, outcome: Outcome) -> None:
+    def record_settled(self, route: RouteConfig, asked: Slice, outcome: Outcome) -> None:
         """Queue the spans of entries that *route* has delivered."""
         now = wall_clock()
         with self._guarded(), self._lock:

@@ -99,7 +99,7 @@ ONLY = {"field": "n", "operator": "eq", "value": 0}
         ({}, "delivered", ""),
         ({"on_error": "park", "writer": {"reject": [1]}}, "parked", "no 1 here"),
         ({"on_error": "skip", "writer": {"reject": [1]}}, "skipped", "no 1 here"),
-        ({"steps": [{"only": ONLY}]}, "skipped", "filter or steps leave it out"),
+        ({"steps": [{"only": ONLY}]}, "skipped", "filter or steps drop it"),
         ({"on_error": "stop", "writer": {"reject": [1]}}, "failed", "no 1 here"),
     ],
     ids=["delivered", "parked", "skipped", "left out", "failed"],
@@ -623,10 +623,10 @@ def test_a_route_of_an_older_pipeline_is_forgotten(tmp_path: Path) -> None:
         pass
     with operated(tmp_path, lines(2), out={"start": "earliest"}) as op:
         until(lambda: op.route()["watermark"] == 1)
-        assert op.engine._holds.least().name == "old"
+        assert op.engine._holds.least_hold().name == "old"
         op(requests.Forget("old"))
         assert declared_routes(tmp_path / "log") == ["out"]
-        assert op.engine._holds.least().name == "out"
+        assert op.engine._holds.least_hold().name == "out"
 
 
 def test_an_engine_that_stops_takes_no_actions(tmp_path: Path) -> None:

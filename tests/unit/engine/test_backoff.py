@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def test_delays_double_up_to_the_most() -> None:
     """Each delay lies between half and all of a bound that doubles up to its cap."""
-    backoff = Backoff(first=0.5, most=3.0)
+    backoff = Backoff(first=0.5, longest=3.0)
     for bound in (0.5, 1.0, 2.0, 3.0, 3.0):
         assert bound / 2 <= backoff.next() <= bound
 
@@ -24,7 +24,7 @@ def test_delays_are_not_all_alike() -> None:
 
 def test_a_success_begins_anew() -> None:
     """After a reset the next delay is a first one again."""
-    backoff = Backoff(first=1.0, most=100.0)
+    backoff = Backoff(first=1.0, longest=100.0)
     for _ in range(5):
         backoff.next()
     backoff.reset()
@@ -36,17 +36,17 @@ def test_it_tells_how_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("transporter.engine.backoff.time.monotonic", lambda: now[0])
     backoff = Backoff(first=8.0)
-    assert backoff.waiting() is None
+    assert backoff.current_wait() is None
     backoff.next()
     now[0] += 60.0
-    assert backoff.waiting() == BackoffWait(60.0, 0.0)
+    assert backoff.current_wait() == BackoffWait(60.0, 0.0)
     delay = backoff.next()
     now[0] += 1.0
-    waiting = backoff.waiting()
+    waiting = backoff.current_wait()
     assert waiting is not None
     assert (waiting.since, round(waiting.left, 6)) == (61.0, round(delay - 1.0, 6))
     backoff.reset()
-    assert backoff.waiting() is None
+    assert backoff.current_wait() is None
 
 
 def test_failing_for_ever_overflows_nothing() -> None:

@@ -333,7 +333,7 @@ def test_no_position_is_told_beyond_a_parked_entry_also_after_a_restart(tmp_path
         found = engine.route("out")
         assert found is not None
         found[1].request_retries([1])
-        found[0].ask(lambda: None)
+        found[0].submit(lambda: None)
         until(lambda: told(lines) == [1, 4])
 
 
@@ -411,9 +411,9 @@ def test_a_parked_entry_is_parked_still_after_a_restart(tmp_path: Path) -> None:
     with running(table(tmp_path, [], route, adaptor=GOING_ON, end=False)) as engine:
         found = engine.route("out")
         assert found is not None
-        assert found[0].parking.known == {2}
+        assert found[0].parking.parked_offsets == {2}
         found[1].request_retries([2])
-        found[0].ask(lambda: None)
+        found[0].submit(lambda: None)
         until(lambda: told(tmp_path / "table.txt")[4:] == [2])
         assert engine.log.durable == 4
     assert offsets(tmp_path / "out.jsonl") == [0, 1, 3, 4, 2]

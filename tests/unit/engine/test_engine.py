@@ -469,8 +469,8 @@ def test_a_stop_with_nothing_to_deliver_waits_for_no_spark(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "part",
     [
-        *("engine.Carrier", "engine.Deliveries", "engine.Housekeeper"),
-        *("reload.refuse_strangers", "reload.Feed", "reload.Route"),
+        *("engine.SparkSupervisor", "engine.DeliveryProgress", "engine.Housekeeper"),
+        *("reload.refuse_missing_routes", "reload.Feed", "reload.Route"),
     ],
 )
 def test_an_engine_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, part: str) -> None:
@@ -544,4 +544,4 @@ def test_an_engine_says_why_it_stops(tmp_path: Path) -> None:
         running(failing, SparklessHost(["dead"]), events) as engine,
     ):
         until(lambda: engine.wait(0.02))
-    assert "it has failed: " in events.await_count("engine-stopping", 3)["reason"]
+    assert "the engine has failed: " in events.await_count("engine-stopping", 3)["reason"]

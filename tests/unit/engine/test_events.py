@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(transporter.__file__).parents[1]
 TELLING = {"observe", "_observe"}
-_TELL = "_tell"
+_REPORT = "_report"
 PROGRESS = {"watermark", "delivered"}
 
 
@@ -25,7 +25,7 @@ def told(source: str) -> Iterator[tuple[int, list[str], set[str]]]:
 
     A reader's ``tell(event, …)`` adds the reader.
 
-    ``_tell(event, offset, …)`` adds the route and the offset. ``**self._progress()``
+    ``_report(event, offset, …)`` adds the route and the offset. ``**self._progress()``
     adds the progress, and ``**details`` the fields of a caller.
     """
     for node in ast.walk(ast.parse(source)):
@@ -38,7 +38,7 @@ def told(source: str) -> Iterator[tuple[int, list[str], set[str]]]:
                 plain |= PROGRESS if "_progress" in ast.unparse(each.value) else {"**"}
         if name in TELLING and "**" not in plain:
             yield node.lineno, list(names(node.args[0])), plain
-        elif name == _TELL and len(node.args) > 1:
+        elif name == _REPORT and len(node.args) > 1:
             yield node.lineno, list(names(node.args[0])), plain | {"route", "offset"}
         elif name == "tell" and "**" not in plain:
             yield node.lineno, list(names(node.args[0])), plain | {"reader"}

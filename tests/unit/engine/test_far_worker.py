@@ -242,8 +242,8 @@ def test_a_script_of_a_step_needs_no_file(tmp_path: Path) -> None:
     with carrying() as carrier:
         step = StepConfig(name="starlark", settings={"file": "drop.star"})
         spec = replace(worker_spec(tmp_path), steps=(step,))
-        real = carrier._ask_for
-        carrier._ask_for = lambda spec: (script.unlink(), real(spec))[1]  # type: ignore[method-assign]
+        real = carrier._request_worker
+        carrier._request_worker = lambda spec: (script.unlink(), real(spec))[1]  # type: ignore[method-assign]
         with connect(carrier, spec) as line:
             assert answer(line) == Opened(None)
             line.send(Slice(0, 9, 0))

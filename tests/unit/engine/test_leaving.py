@@ -51,7 +51,7 @@ def without(op: Operated, *routes: str) -> None:
 
 def all_gone(op: Operated) -> None:
     """Wait until everything that was removed has ended."""
-    until(lambda: not op.engine.see_off())
+    until(lambda: not op.engine.release_ended())
 
 
 @contextmanager
@@ -259,7 +259,7 @@ def test_a_paused_reader_that_leaves_and_is_back_holds_no_more_than_it_did(tmp_p
         reload(op, readers=[first])
         all_gone(op)
         reload(op, readers=[first, more])
-        assert op.engine._holds.least().through == 5
+        assert op.engine._holds.least_hold().through == 5
 
 
 def test_no_two_workers_of_a_name_are_taken_for_one(
@@ -269,7 +269,7 @@ def test_no_two_workers_of_a_name_are_taken_for_one(
     with operated(tmp_path, lines(2), out={}, late={}) as op:
         until(lambda: op.route("late")["watermark"] == 1)
         seen: list[WorkerSpec] = []
-        carrier = op.engine._running._around.carrier
+        carrier = op.engine._running._services.spark
         connect = carrier.connect
 
         def noted(spec: WorkerSpec, stopping: Any) -> Any:
@@ -296,7 +296,7 @@ def test_the_lock_of_a_route_that_was_forgotten_is_given_back(tmp_path: Path) ->
         op(requests.Forget("late"))
         reload(op, routes=[route("out"), route("late", start="earliest")])
         until(lambda: op.route("late")["watermark"] == 1)
-        fence = op.engine._running._around.carrier._admission._fences["late", 0]
+        fence = op.engine._running._services.spark._admission._leases["late", 0]
         assert os.fstat(fence._descriptor).st_nlink == 1
 
 

@@ -76,8 +76,8 @@ def test_parked_entries_stay_as_they_are(world: World) -> None:
     before = world.lose()
     for change in (
         lambda: world.parking.skip([0]),
-        lambda: world.parking.delivered(0),
-        lambda: world.parking.failed_again(0, "bad"),
+        lambda: world.parking.remove_delivered(0),
+        lambda: world.parking.record_failure(0, "bad"),
         lambda: world.parking.park(1, "bad", 1),
     ):
         with pytest.raises(LockLost):
@@ -107,11 +107,11 @@ def test_nothing_is_held_or_compacted_by_what_it_knows(world: World) -> None:
     keeper = Housekeeper(world.log, settings, holds, events, events)
     world.lose()
     with pytest.raises(LockLost):
-        holds.least()
+        holds.least_hold()
     with pytest.raises(LockLost):
         holds.release("other", 1)
     with pytest.raises(LockLost):
-        keeper.compactor.keep(0)
+        keeper.compactor.run_once(0)
     assert read_maintenance(world.offsets._files, world.log.directory) is None
 
 

@@ -46,7 +46,9 @@ def test_a_renamed_route_delivers_nothing_again(tmp_path: Path) -> None:
     run_to_end(before)
     after = renamed(before, "sink")
 
-    with pytest.raises(EnvironmentFault, match=r"route sink is new .* has offsets of out,") as told:
+    with pytest.raises(
+        EnvironmentFault, match=r"sink is new .* does not declare: out\. If"
+    ) as told:
         Engine(after, SparklessHost(), Events())
     assert f"transporter offsets rename {after.file} out sink'" in str(told.value)
     assert declared_routes(before.log.dir) == ["out"]

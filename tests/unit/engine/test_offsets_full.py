@@ -36,7 +36,7 @@ def test_a_route_without_room_for_its_offsets_waits_and_goes_on(
         assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4, 5]
         assert read_state(tmp_path / "log", "out").watermark == 2
         # Retention, which makes room, relies on durable offsets only.
-        assert engine._holds.least().through == 2
+        assert engine._holds.least_hold().through == 2
         disk.heal()
         until(lambda: engine.status().routes[0].lag == 0)
         assert not engine.wait(0)
@@ -62,5 +62,5 @@ def test_a_start_reads_each_offset_log_once(
     monkeypatch.setattr(offset_log, "_fold_records", counted)
     with running(make_pipeline(tmp_path, [], a={}, b={})) as engine:
         until(lambda: engine.wait(0.02))
-        assert engine._holds.least().through == 0
+        assert engine._holds.least_hold().through == 0
     assert len(folded) == 3

@@ -55,7 +55,7 @@ def test_a_route_comes_goes_and_comes_back(tmp_path: Path) -> None:
             op(requests.Pause("late"))
         op.feed(*lines(3, 3))
         until(lambda: op.route()["watermark"] == 5)
-        assert op.engine._holds.least() == Hold(2, "late")
+        assert op.engine._holds.least_hold() == Hold(2, "late")
 
         reload(op, routes=both)
         until(lambda: offsets(sink(tmp_path, "late")) == [0, 1, 2, 3, 4, 5])
@@ -70,19 +70,19 @@ def test_what_holds_the_log_is_what_a_route_has_left_and_not_what_it_had(tmp_pat
     with operated(tmp_path, lines(4), out={"start": "earliest"}) as op:
         until(lambda: op.route()["watermark"] == 3)
         for _ in range(3):
-            hold = op.engine._holds.least()
+            hold = op.engine._holds.least_hold()
             assert hold.name == "old"
             reload(op, routes=[route("out"), route("old")])
             until(lambda: op.route("old")["lag"] == 0)
             reload(op, routes=[route("out")])
             until(lambda: "old" in {each["route"] for each in op.events.named("offset-log-unused")})
             last = op.engine.log.durable
-            assert op.engine._holds.least().through == last
+            assert op.engine._holds.least_hold().through == last
             op.feed("a more")
             until(lambda: op.route()["watermark"] == op.engine.log.durable > last)  # noqa: B023
-            assert op.engine._holds.least() == Hold(last, "old")
+            assert op.engine._holds.least_hold() == Hold(last, "old")
         op(requests.Forget("old"))
-        assert op.engine._holds.least().name == "out"
+        assert op.engine._holds.least_hold().name == "out"
     assert offsets(sink(tmp_path, "old")) == [0, 1, 2, 3, 4, 5]
 
 
@@ -99,7 +99,7 @@ def test_a_route_that_was_forgotten_and_comes_anew_begins_anew(tmp_path: Path) -
         op.events.await_count("offset-log-unused", 2)
         op.feed("a 4")
         until(lambda: op.route()["watermark"] == 4)
-        assert op.engine._holds.least() == Hold(3, "old")
+        assert op.engine._holds.least_hold() == Hold(3, "old")
 
 
 def test_a_route_is_not_declared_while_entries_are_given_up(tmp_path: Path) -> None:

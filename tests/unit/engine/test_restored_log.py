@@ -164,7 +164,7 @@ def test_what_was_restored_is_delivered_by_a_replay(tmp_path: Path, sink: str) -
         assert found is not None
         route, offsets = found
         offsets.begin_replay(9, 9)
-        route.ask(route.revive).result()
+        route.submit(route.revive).result()
         until(lambda: status_of(engine).lag == 0)
     finally:
         engine.stop()
@@ -183,7 +183,7 @@ def test_a_sink_written_by_an_older_version_is_not_believed_either(
 ) -> None:
     """An offset without a run settles nothing beyond the durable end at the log's open."""
     with monkeypatch.context() as before:
-        before.setattr("transporter.engine.routing.route.specs_of", without_runs)
+        before.setattr("transporter.engine.routing.route.worker_specs", without_runs)
         restored(tmp_path, sink)
     for _ in range(2):
         host = Late()

@@ -13,7 +13,7 @@ from engine_tools import PATIENCE, Events, SparklessHost, hello, offsets, until,
 
 from transporter.engine.workers import spark_supervisor as module
 from transporter.engine.workers.spark_supervisor import SparkSupervisor
-from transporter.engine.workers.worker_spec import invitation
+from transporter.engine.workers.worker_spec import create_invitation
 from transporter.log.commit_log import CommitLog
 from transporter.message import Message, messages_to_batch
 from transporter.protocol.messages import (
@@ -146,7 +146,7 @@ def test_a_job_holds_no_secret(tmp_path: Path, network: Network | None) -> None:
     sent: list[Any] = []
     carrier._send = sent.append  # type: ignore[method-assign]
     spec = worker_spec(tmp_path, password=CANARY.decode(), writer="engine_tools:LinesWriter")
-    carrier._ask_for(spec)
+    carrier._request_worker(spec)
     carrier._listener.close()
     (started,) = sent
     assert isinstance(started, StartWorker)
@@ -163,7 +163,7 @@ def test_a_ticket_is_good_for_one_call(tmp_path: Path) -> None:
     carrier.start()
     try:
         spec = worker_spec(tmp_path)
-        stolen = invitation(spec, carrier._listener.ticket).ticket
+        stolen = create_invitation(spec, carrier._listener.ticket).ticket
         line = carrier.connect(spec, lambda: False)
         assert line is not None
         with line:
@@ -185,16 +185,16 @@ def test_a_worker_that_has_called_is_not_pushed_aside(tmp_path: Path) -> None:
     try:
         spec = worker_spec(tmp_path)
         carrier._wanted["out", 0] = spec
-        ticket = invitation(spec, carrier._listener.ticket).ticket
+        ticket = create_invitation(spec, carrier._listener.ticket).ticket
         with call(ticket) as worker, call(ticket) as thief:
             worker.send(hello(spec))
-            until(lambda: carrier._arrived)
+            until(lambda: carrier._callers)
             thief.send(hello(spec))
             assert thief.poll(PATIENCE)
             with pytest.raises(EOFError):
                 thief.recv()
             assert not worker.poll(0)
-            carrier._arrived.pop(("out", 0))[1].close()
+            carrier._callers.pop(("out", 0))[1].close()
     finally:
         carrier.stop()
 

@@ -198,12 +198,12 @@ def test_log_time_that_is_ahead_is_told_at_the_start(tmp_path: Path, batch: Make
     with CommitLog.open(tmp_path, clock=clock) as log:
         watch = LogWatch(log, lambda event, **details: seen.append((event, details)))
         watch.begin()
-        watch.look()
+        watch.check()
         assert seen == [("log-time-ahead", {"seconds": (LATER - TODAY) // SECOND})]
         clock.now = LATER
-        watch.look()
+        watch.check()
         clock.now = TODAY
-        watch.look()
+        watch.check()
     assert [event for event, _ in seen] == ["log-time-ahead"] * 2
 
 
@@ -217,12 +217,12 @@ def test_a_clock_that_jumps_ahead_is_told_and_accepted(tmp_path: Path, batch: Ma
         for step in (0, 1800 * SECOND, -1800 * SECOND, 3590 * SECOND):
             clock.now += step
             log.append(batch(1), "r")
-            watch.look()
+            watch.check()
         assert seen == []
         clock.now += 7200 * SECOND
         log.append(batch(1), "r")
-        watch.look()
-        watch.look()
+        watch.check()
+        watch.check()
     assert seen == [("clock-jumped", {"seconds": 7200})]
     assert offsets_of(tmp_path) == list(range(5))
 

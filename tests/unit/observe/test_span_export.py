@@ -146,7 +146,7 @@ def test_the_span_of_a_traced_source_is_the_parent_of_both(tmp_path: Path) -> No
         message = Message("a", b"", timestamp=NOW, headers=headers)
         with watched(pipeline) as (engine, tracer):
             first, _ = engine.log.append(batch(message), "in")
-            tracer.logged("in", batch(message), first)
+            tracer.record_logged("in", batch(message), first)
             until(lambda: tracer.counts().exported == 2)
         (logged,), (acked,) = collector.named("source -> log"), collector.named("log -> ack")
     for each in (logged, acked):
@@ -160,7 +160,7 @@ def test_a_source_clock_that_is_ahead_begins_no_span_behind_its_end(tmp_path: Pa
     sink = Sink()
     traces = tracing(tmp_path, sink)
     ahead = Message("a", b"", timestamp=32_503_680_000_000_000)
-    traces.logged("in", batch(ahead, Message("a", b"")), 0)
+    traces.record_logged("in", batch(ahead, Message("a", b"")), 0)
     traces.start()
     traces.stop()
     assert [each.end - each.start for each in sink.spans] == [0, 0]
@@ -172,11 +172,11 @@ def test_a_collector_that_hangs_costs_spans_and_nothing_else(tmp_path: Path) -> 
     sink.held.clear()
     traces = tracing(tmp_path, sink)
     traces.start()
-    traces.logged("in", batch(Message("a", b"")), 0)
+    traces.record_logged("in", batch(Message("a", b"")), 0)
     assert sink.asked.wait(20)
-    traces.logged("in", batch(*[Message("a", b"")] * (QUEUED + 7)), 1)
+    traces.record_logged("in", batch(*[Message("a", b"")] * (QUEUED + 7)), 1)
     assert traces.counts() == (0, 7)
-    traces.logged("in", batch(Message("a", b"")), 9)
+    traces.record_logged("in", batch(Message("a", b"")), 9)
     assert traces.counts() == (0, 8)
     traces.stop()
     assert not traces.thread.is_alive()
@@ -207,7 +207,7 @@ def test_a_collector_that_is_away_is_said_once(tmp_path: Path) -> None:
     traces.start()
     for count, problem in ((1, sink.problem), (2, sink.problem), (3, ""), (4, sink.problem)):
         sink.problem = problem
-        traces.logged("in", batch(Message("a", b"")), count)
+        traces.record_logged("in", batch(Message("a", b"")), count)
         until(lambda wanted=count: sum(traces.counts()) == wanted)
     traces.stop()
     said = [each["problem"] for each in events.named("tracing-unavailable")]
@@ -248,8 +248,8 @@ def test_what_a_collector_refuses_is_dropped(
 def test_a_failure_of_tracing_hurts_nobody(tmp_path: Path) -> None:
     """An entry that cannot be traced is dropped, and neither reader nor route is affected."""
     traces = tracing(tmp_path, Sink())
-    traces.logged("in", None, 0)  # type: ignore[arg-type]
-    traces.settled(None, None, None)  # type: ignore[arg-type]
+    traces.record_logged("in", None, 0)  # type: ignore[arg-type]
+    traces.record_settled(None, None, None)  # type: ignore[arg-type]
     assert traces.counts() == (0, 2)
 
 

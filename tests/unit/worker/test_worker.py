@@ -15,7 +15,7 @@ import pytest
 from engine_tools import PATIENCE, hello, offsets, worker_spec
 
 from transporter.engine.workers.listener import Listener
-from transporter.engine.workers.worker_spec import invitation
+from transporter.engine.workers.worker_spec import create_invitation
 from transporter.log.commit_log import CommitLog
 from transporter.message import with_offsets
 from transporter.offsets.offset_log import route_folder
@@ -63,7 +63,7 @@ class Side:
 
         def body() -> None:
             try:
-                worker.run(invitation(spec, self.listener.ticket))
+                worker.run(create_invitation(spec, self.listener.ticket))
             except BaseException as error:  # noqa: BLE001 - the test looks at it
                 self.ended.put(error)
             else:

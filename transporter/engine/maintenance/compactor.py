@@ -39,7 +39,7 @@ TICK: Final = 10.0
 """Seconds between two looks at the log."""
 LONGEST: Final = 600.0
 """Seconds between two tries of a compaction that finds no room, at most."""
-_ONCE_IN: Final = 8
+_DUE_FRACTION: Final = 8
 """The log is compacted when its uncompacted part is this fraction of it."""
 
 
@@ -87,10 +87,10 @@ class FailureReport:
 class Needs(Protocol):
     """Who needs which entries of the log. Thread-safe."""
 
-    def least(self) -> Hold:
+    def least_hold(self) -> Hold:
         """Return, durably, who needs the oldest entry, and which one."""
 
-    def acknowledged(self) -> Mapping[str, int]:
+    def acknowledged_offsets(self) -> Mapping[str, int]:
         """Return for each reader an offset up to which its source needs nothing any more."""
 
 
@@ -113,7 +113,7 @@ class Compactor:
         self._stopping = threading.Event()
         self._record = MaintenanceRecord()
         self._saved: MaintenanceRecord | None = None
-        self._known: dict[int, SealedSegment] = {}
+        self._segments: dict[int, SealedSegment] = {}
         self._waiting, self._delay, self._not_before = False, 0.0, 0.0
         self.idle = True
         """Whether nothing is being compacted or indexed just now."""
@@ -139,9 +139,9 @@ class Compactor:
         # engine, its readers are unknown.
         before = self._log.durable if found else -1
         known = found.readers if found else {}
-        readers = {name: known.get(name, before) for name in self._needs.acknowledged()}
+        readers = {name: known.get(name, before) for name in self._needs.acknowledged_offsets()}
         self._record = replace(found or MaintenanceRecord(), readers=readers)
-        self._report.attempt(self._keep_record)
+        self._report.attempt(self._update_record)
 
     def start(self) -> None:
         """Begin to look."""
@@ -157,7 +157,7 @@ class Compactor:
             return
         self.thread.join()
         try:
-            self._report.attempt(self._keep_record)
+            self._report.attempt(self._update_record)
         except LogPoisoned as error:
             self._on_failure(error)
 
@@ -166,7 +166,7 @@ class Compactor:
             self.idle = False
             self._report.attempt(self._reindex)
             while not self._stopping.is_set():
-                self._report.attempt(lambda: self.keep(wall_clock()))
+                self._report.attempt(lambda: self.run_once(wall_clock()))
                 self.idle = True
                 self._stopping.wait(TICK)
         except CompactionStopped:
@@ -180,31 +180,31 @@ class Compactor:
         with translate_os_errors(self._log.directory):
             reindex(self._files, self._log.directory, pace, self._log.gate)
 
-    def keep(self, now: int) -> None:
+    def run_once(self, now: int) -> None:
         """Run the work that is due at the wall time *now* (µs UTC) once."""
-        self._keep_record()
+        self._update_record()
         settings = self._settings()
         if settings is None or time.monotonic() < self._not_before:
             return
-        if self._due(now, settings):
+        if self._is_due(now, settings):
             self.idle = False
             self._compact(now, settings)
 
     def _settings(self) -> CompactionSettings | None:
-        asked = self._config.compaction
-        if asked.after is None:
+        config = self._config.compaction
+        if config.after is None:
             return None
-        return CompactionSettings(asked.after, asked.keep, asked.tombstones, self._config.codec)
+        return CompactionSettings(config.after, config.keep, config.tombstones, self._config.codec)
 
-    def _keep_record(self) -> None:
+    def _update_record(self) -> None:
         """Record the present rules, and how far each reader's source is."""
-        asked = self._config.compaction
-        rules = CompactionRules(asked.after, asked.keep, asked.tombstones, self._config.codec)
+        config = self._config.compaction
+        rules = CompactionRules(config.after, config.keep, config.tombstones, self._config.codec)
         known = self._record.readers
         readers = {
             # A reader that has just begun has not loaded its acknowledgements yet.
             name: max(through, known.get(name, through))
-            for name, through in self._needs.acknowledged().items()
+            for name, through in self._needs.acknowledged_offsets().items()
         }
         self._save(replace(self._record, rules=rules, readers=readers))
 
@@ -215,22 +215,22 @@ class Compactor:
                 write_maintenance(self._files, self._log.directory, record)
         self._record = self._saved = record
 
-    def _due(self, now: int, settings: CompactionSettings) -> bool:
+    def _is_due(self, now: int, settings: CompactionSettings) -> bool:
         """Return whether enough is new: each compaction reads all compacted entries again."""
-        old = self._old(now, settings.after)
+        old = self._old_segments(now, settings.after)
         done = self._record.compacted_through(settings)
         new = sum(each.size for each in old if each.end > done)
-        return new > 0 and new * _ONCE_IN >= sum(each.size for each in old)
+        return new > 0 and new * _DUE_FRACTION >= sum(each.size for each in old)
 
-    def _old(self, now: int, after: float) -> list[SealedSegment]:
-        least, limit = self._needs.least().through, now - round(after * 1_000_000)
+    def _old_segments(self, now: int, after: float) -> list[SealedSegment]:
+        least, limit = self._needs.least_hold().through, now - round(after * 1_000_000)
         # Only a compaction changes a sealed segment.
         found = {}
-        for each in iter_sealed(self._files, self._log.directory, self._known):
+        for each in iter_sealed(self._files, self._log.directory, self._segments):
             if self._stopping.is_set():
                 raise CompactionStopped
             found[each.base] = each
-        self._known = found
+        self._segments = found
         times = WallTimes(self._files, self._log.directory, now)
         below = takewhile(lambda each: each.end <= least, found.values())
         return list(takewhile(lambda each: times.newest_time(each) < limit, below))
@@ -240,17 +240,17 @@ class Compactor:
             report = compact(
                 self._log.directory,
                 self._files,
-                watermark=lambda: self._needs.least().through,
+                watermark=lambda: self._needs.least_hold().through,
                 settings=settings,
                 now=now,
-                progress=self._progress(),
+                progress=self._create_progress(),
                 gate=self._log.gate,
             )
         except LogFull as error:
             self._wait_for_room(error)
             return
         finally:
-            self._known = {}
+            self._segments = {}
         self._delay = 0.0
         through = max(report.through, self._record.compacted_through(settings))
         self._save(replace(self._record, compacted=extent_of(through, settings)))
@@ -264,7 +264,7 @@ class Compactor:
                 freed=report.freed_bytes,
             )
 
-    def _progress(self) -> Callable[[int], None]:
+    def _create_progress(self) -> Callable[[int], None]:
         pace = Throttle(self._config.compaction.rate, self._stopping)
 
         def read(size: int) -> None:

@@ -35,7 +35,7 @@ EARLY: Final = 0.8
 class Holds(Needs, Protocol):
     """Who needs which entries of the log, and how a route is made to need them no more."""
 
-    def releasable(self) -> int:
+    def releasable_through(self) -> int:
         """Return the offset up to which a release makes room."""
 
     def release(self, route: str, through: int) -> None:
@@ -72,15 +72,15 @@ class Housekeeper:
         self._observe, self._on_failure = observe, on_failure
         self._report = FailureReport(observe)
         self._stopping = threading.Event()
-        self._warned = ""
-        self._unmoved: tuple[Hold, float] | None = None
+        self._reported_holder = ""
+        self._stuck_since: tuple[Hold, float] | None = None
         self.thread = threading.Thread(target=self._run, name="housekeeper")
         self.compactor = Compactor(log, config, holds, observe, on_failure)
 
     @property
     def holder(self) -> str:
         """The owners of holds while the budget is nearly spent; empty while there is room."""
-        return self._warned
+        return self._reported_holder
 
     def configure(self, config: LogConfig) -> None:
         """Apply the limits of *config* from now on."""
@@ -118,7 +118,7 @@ class Housekeeper:
                 self._log.room_wanted.clear()
                 if self._stopping.is_set():
                     return
-                self._report.attempt(lambda: self.keep(wall_clock()))
+                self._report.attempt(lambda: self.run_once(wall_clock()))
                 if self._log.over_budget:
                     # Refusals come as fast as readers try: one look for many of them.
                     self._stopping.wait(PRESSED)
@@ -127,11 +127,11 @@ class Housekeeper:
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._on_failure(error)
 
-    def keep(self, now: int) -> None:
+    def run_once(self, now: int) -> None:
         """Make once the room that is due at the wall time *now*, µs UTC."""
         wanted = self._log.take_refused_bytes()
         self._retain(now, wanted)
-        self._watch_the_budget(now, wanted)
+        self._check_budget(now, wanted)
         # Last, because it needs room, and fails on a full disk.
         self._log.roll_if_old()
 
@@ -146,7 +146,7 @@ class Housekeeper:
             return
         for gone in apply_retention(
             self._log.directory,
-            watermark=lambda: self._holds.least().through,
+            watermark=lambda: self._holds.least_hold().through,
             settings=RetentionSettings(least, kept.age),
             now=now,
             size=self._log.used_bytes,
@@ -154,40 +154,40 @@ class Housekeeper:
         ):
             self._observe("segment-removed", file=gone.name, through=gone.end, bytes=gone.size)
 
-    def _watch_the_budget(self, now: int, wanted: int) -> None:
+    def _check_budget(self, now: int, wanted: int) -> None:
         budget = self._config.max_bytes
         if budget is None:
             return
         if self._log.over_budget and self._config.on_full == "stop-route":
-            self._release_who_is_stuck(now, budget, wanted)
+            self._release_stuck_route(now, budget, wanted)
         else:
-            self._unmoved = None
-        used, hold = self._log.used_bytes, self._holds.least()
-        told = str(hold) if used >= EARLY * budget else ""
-        if told and told != self._warned:
+            self._stuck_since = None
+        used, hold = self._log.used_bytes, self._holds.least_hold()
+        holder = str(hold) if used >= EARLY * budget else ""
+        if holder and holder != self._reported_holder:
             self._observe(
                 "log-nearly-full",
                 used=used,
                 max_bytes=budget,
-                holder=told,
+                holder=holder,
                 needs_from=hold.through + 1,
             )
-        elif self._warned and not told:
+        elif self._reported_holder and not holder:
             self._observe("log-has-room", used=used, max_bytes=budget)
-        self._warned = told
+        self._reported_holder = holder
 
-    def _release_who_is_stuck(self, now: int, budget: int, wanted: int) -> None:
+    def _release_stuck_route(self, now: int, budget: int, wanted: int) -> None:
         """Release the route that holds the log, unless it goes on: then it makes room by itself."""
-        hold, moment = self._holds.least(), time.monotonic()
-        if self._unmoved is None or self._unmoved[0] != hold:
-            self._unmoved = hold, moment
-        if hold.kind == "reader" or moment - self._unmoved[1] < STUCK:
+        hold, moment = self._holds.least_hold(), time.monotonic()
+        if self._stuck_since is None or self._stuck_since[0] != hold:
+            self._stuck_since = hold, moment
+        if hold.kind == "reader" or moment - self._stuck_since[1] < STUCK:
             return
         end = last_excess_offset(
             self._log.directory,
             self._log.used_bytes,
             max(0, budget - max(self._config.segment_bytes, wanted)),
-            through=self._holds.releasable(),
+            through=self._holds.releasable_through(),
         )
         if end is not None and end > hold.through:
             self._holds.release(hold.name, end)

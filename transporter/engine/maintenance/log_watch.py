@@ -19,15 +19,15 @@ class LogWatch:
     def __init__(self, log: CommitLog, observe: Observer) -> None:
         """Report to *observe*."""
         self._log, self._observe = log, observe
-        self._was_ahead = False
+        self._is_ahead = False
 
     def begin(self) -> None:
         """Run the checks of a start."""
         for stray in stray_files(RealFileSystem(), self._log.directory):
             self._observe("file-ignored", file=stray.name, problem=stray.problem)
-        self._look_at_the_clock()
+        self._check_clock()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look again.
 
         Raises:
@@ -35,12 +35,12 @@ class LogWatch:
 
         """
         self._log.check_lock()
-        self._look_at_the_clock()
+        self._check_clock()
 
-    def _look_at_the_clock(self) -> None:
+    def _check_clock(self) -> None:
         if (jump := self._log.take_clock_jump()) > 0:
             self._observe("clock-jumped", seconds=round(jump))
         ahead = self._log.seconds_ahead
-        if (is_ahead := ahead > AHEAD) and not self._was_ahead:
+        if (is_ahead := ahead > AHEAD) and not self._is_ahead:
             self._observe("log-time-ahead", seconds=round(ahead))
-        self._was_ahead = is_ahead
+        self._is_ahead = is_ahead

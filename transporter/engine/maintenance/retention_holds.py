@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Holders(Protocol):
     """The readers and routes of an engine; see ``reload.Running``."""
 
-    handing_over: Lock
+    handover_lock: Lock
     handovers: int
 
     @property
@@ -55,10 +55,10 @@ class RetentionHolds:
         """
         self._stored, self._audit = stored, audit
         self._log, self._running, self._observe = log, running, observe
-        self._strangers: dict[str, Hold] = {}
+        self._stored_holds: dict[str, Hold] = {}
         self._handovers = running.handovers
 
-    def least(self) -> Hold:
+    def least_hold(self) -> Hold:
         """Return the hold on the oldest entry, as no power cut can take it back (Invariant 11).
 
         Raises:
@@ -68,14 +68,14 @@ class RetentionHolds:
         self._log.check_lock()
         feeds = self._running.feeds
         holds = [each for feed in feeds if (each := feed.hold()) is not None]
-        with self._running.handing_over:
+        with self._running.handover_lock:
             running, routes = self._running.offsets, declared_routes(self._log.directory)
-            holds += [self._stranger(route) for route in routes if route not in running]
+            holds += [self._stored_hold(route) for route in routes if route not in running]
         for route, offsets in running.items():
             holds.append(hold_of(route, offsets.confirmed_state()))
         return lowest_hold(holds) or Hold(-1, "no route")
 
-    def acknowledged(self) -> dict[str, int]:
+    def acknowledged_offsets(self) -> dict[str, int]:
         """Return for each reader an offset up to which its source needs nothing any more."""
         # In this order: a reader that holds nothing now appends behind it.
         durable = self._log.durable
@@ -85,14 +85,14 @@ class RetentionHolds:
             for name, hold in holds.items()
         }
 
-    def releasable(self) -> int:
+    def releasable_through(self) -> int:
         """Return the offset up to which a release makes room: no reader holds the log there."""
-        limits = (feed.releasable() for feed in self._running.feeds)
+        limits = (feed.releasable_through() for feed in self._running.feeds)
         return min((each for each in limits if each is not None), default=self._log.durable)
 
     def release(self, route: str, through: int) -> None:
         """Release the entries of *route* up to *through* (``on_full: stop-route``)."""
-        with self._running.handing_over:
+        with self._running.handover_lock:
             offsets = self._running.offsets.get(route)
             if offsets is not None:
                 self._release(offsets, through)
@@ -100,7 +100,7 @@ class RetentionHolds:
             self._log.check_lock()
             with OffsetLog(self._log.directory, route, audit=self._audit) as stranger:
                 self._release(stranger, through)
-            self._strangers.pop(route, None)
+            self._stored_holds.pop(route, None)
 
     def forget(self, route: str) -> None:
         """Remove the offset log of *route*, which this engine does not run, durably.
@@ -111,25 +111,25 @@ class RetentionHolds:
 
         """
         self._log.check_lock()
-        with self._running.handing_over:
+        with self._running.handover_lock:
             if route in self._running.offsets:
                 raise ActionRefused(
-                    f"route {route} has not ended yet; forget it when 'transporter status' does "
-                    "not name it any more"
+                    f"route {route} has not ended yet; forget it when 'transporter status' no "
+                    "longer lists it"
                 )
             delete_route(self._log.directory, route)
             self._running.handovers += 1
 
-    def _stranger(self, route: str) -> Hold:
+    def _stored_hold(self, route: str) -> Hold:
         """Return the hold of a route that does not run, so nothing changes it."""
         if self._handovers != self._running.handovers:
-            self._handovers, self._strangers = self._running.handovers, {}
+            self._handovers, self._stored_holds = self._running.handovers, {}
             self._stored = None
-        if route not in self._strangers:
-            self._strangers[route] = confirmed_hold(
+        if route not in self._stored_holds:
+            self._stored_holds[route] = confirmed_hold(
                 self._log.directory, route, stored_routes=self._stored
             )
-        return self._strangers[route]
+        return self._stored_holds[route]
 
     def _release(self, offsets: OffsetLog, through: int) -> None:
         lost = release(offsets, through, self._log.durable, "log.max_bytes was reached")

@@ -12,7 +12,7 @@ An entry on its way
  4. It acknowledges them to the source (``DeliveredReader.delivered``, or ``commit`` of whole
     batches in order).
  5. Only then the reader's hold on the log moves, and routes with ``max_in_flight_per_key`` go on
-    (``Feed.untold``, :meth:`DeliveryProgress.told`).
+    (``Feed.first_unacknowledged``, :meth:`DeliveryProgress.notify_acknowledged`).
 
 The end of a term, or of a reader that does not go on
  1. The deliveries are recorded before any entry is passed, because watermarks do not show them
@@ -26,7 +26,8 @@ The end of a term, or of a reader that does not go on
 
 A restart
  1. Before any route runs, superseded entries are loaded (``LogResume.begin``), and entries that
-    were acknowledged without a new route are kept from it (:meth:`DeliveryProgress.keep`).
+    were acknowledged without a new route are kept from it
+    (:meth:`DeliveryProgress.spare_new_routes`).
  2. The reader decides once it is certain whether another engine can have had the entries: they
     are reopened where they are (``LogResume.reopen``), or superseded as above. Until then
     ``confirm`` returns ``False`` and no route of a shared reader delivers.
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from transporter.pipeline.config import Pipeline
 
 
-class Delivering(NamedTuple):
+class DeliveringRoute(NamedTuple):
     """A route: its progress, its parked entries, and the way to make it pass entries."""
 
     offsets: OffsetLog
@@ -73,11 +74,11 @@ class AwaitingFeed(Protocol):
         """Whether it was removed, and ends."""
 
     @property
-    def untold(self) -> int | None:
+    def first_unacknowledged(self) -> int | None:
         """The first offset that is not acknowledged to the source yet."""
 
-    def confirmed(self, unwanted: Callable[[], bool]) -> bool:
-        """Wait until the reader has confirmed that it leads; false if *unwanted* came first."""
+    def wait_until_confirmed(self, cancelled: Callable[[], bool]) -> bool:
+        """Wait until the reader has confirmed that it leads; false if *cancelled* came first."""
 
 
 class DeliveryProgress:
@@ -89,28 +90,28 @@ class DeliveryProgress:
     def __init__(self, durable: Callable[[], int]) -> None:
         """Begin without routes. *durable* returns the log's last offset."""
         self._durable = durable
-        self.routes: Sequence[Delivering] = ()
+        self.routes: Sequence[DeliveringRoute] = ()
         self.feeds: Sequence[AwaitingFeed] = ()
-        self._told = threading.Condition()
-        self._changing = threading.RLock()
+        self._acknowledged = threading.Condition()
+        self._change_lock = threading.RLock()
 
-    def add(self, route: Delivering) -> None:
+    def add(self, route: DeliveringRoute) -> None:
         """Make every source wait for *route* as well, which has not begun to deliver.
 
         It also delivers their entries that are in the log and may be acknowledged already.
         """
-        with self._changing:
+        with self._change_lock:
             readers = [feed.name for feed in self.feeds]
-            asked = {reader: self.superseded(reader) for reader in readers}
+            superseded = {reader: self.superseded_through(reader) for reader in readers}
             # In this order: a source that was acknowledged without it has no entry that is
             # durable only later, so all of that is spared.
             self.routes = (*self.routes, route)
             for reader in readers:
-                self._spare(route, reader, asked[reader])
+                self._spare(route, reader, superseded[reader])
 
     def remove(self, offsets: OffsetLog) -> None:
         """Have no source wait any more for the route with *offsets*."""
-        with self._changing:
+        with self._change_lock:
             self.routes = tuple(each for each in self.routes if each.offsets is not offsets)
 
     @property
@@ -121,7 +122,7 @@ class DeliveryProgress:
     @property
     def parked(self) -> frozenset[int]:
         """The offsets that some route has set aside."""
-        return frozenset[int]().union(*(route.parking.known for route in self.routes))
+        return frozenset[int]().union(*(route.parking.parked_offsets for route in self.routes))
 
     @property
     def released(self) -> tuple[Range, ...]:
@@ -139,18 +140,18 @@ class DeliveryProgress:
         return (*full, *ranges)
 
     @property
-    def slowest(self) -> str:
+    def slowest_route(self) -> str:
         """The route that is furthest behind."""
         return self._slowest.offsets.route
 
     @property
-    def _slowest(self) -> Delivering:
+    def _slowest(self) -> DeliveringRoute:
         return min(self.routes, key=lambda route: route.offsets.state.watermark)
 
-    def copy_of(self, offset: int) -> ParkedEntry | None:
+    def read_copy(self, offset: int) -> ParkedEntry | None:
         """Return a copy of the parked entry at *offset*, or ``None`` without a readable one."""
         for route in self.routes:
-            if offset in route.parking.known:
+            if offset in route.parking.parked_offsets:
                 # Its route may remove it at this moment, and another route may have an intact copy.
                 with suppress(EnvironmentFault, Corrupt):
                     return ParkedStore.read_entry(route.offsets.folder, offset)
@@ -160,27 +161,27 @@ class DeliveryProgress:
         """Wait up to *timeout* seconds for the slowest route to deliver *offset*."""
         self._slowest.offsets.wait_beyond(offset - 1, timeout)
 
-    def superseded(self, reader: str) -> int:
+    def superseded_through(self, reader: str) -> int:
         """Return up to which offset *reader*'s entries were superseded where not delivered.
 
         A route may still have to pass some of them.
         """
         return max(route.offsets.state.superseding.get(reader, -1) for route in self.routes)
 
-    def keep(self, reader: str) -> None:
+    def spare_new_routes(self, reader: str) -> None:
         """Let a route for which *reader*'s source never waited deliver the log's entries.
 
         The source does not redeliver them, because they were acknowledged without that route.
         Only to be called before anything is read and delivered.
         """
-        with self._changing:
-            asked = self.superseded(reader)
+        with self._change_lock:
+            superseded = self.superseded_through(reader)
             for route in self.routes:
-                self._spare(route, reader, asked)
+                self._spare(route, reader, superseded)
 
-    def _spare(self, route: Delivering, reader: str, asked: int) -> None:
+    def _spare(self, route: DeliveringRoute, reader: str, superseded: int) -> None:
         if reader not in route.offsets.state.superseded:
-            route.offsets.skip_superseding(reader, self._durable(), asked)
+            route.offsets.skip_superseding(reader, self._durable(), superseded)
 
     def supersede(self, reader: str, through: int) -> None:
         """Make each route pass its undelivered entries of *reader* up to *through*.
@@ -188,55 +189,57 @@ class DeliveryProgress:
         A route does so before its next slice. The request is durable on return, so that later
         entries are not among them after any crash (Invariant 10).
         """
-        with self._changing:
+        with self._change_lock:
             for route in self.routes:
-                if _has_left(route, reader, through):
+                if _has_undelivered(route, reader, through):
                     route.supersede(reader, through)
 
-    def told(self) -> None:
+    def notify_acknowledged(self) -> None:
         """Record that something was acknowledged to a source."""
-        with self._told:
-            self._told.notify_all()
+        with self._acknowledged:
+            self._acknowledged.notify_all()
 
-    def wait_until_told(self, offset: int, timeout: float) -> bool:
+    def wait_until_acknowledged(self, offset: int, timeout: float) -> bool:
         """Wait up to *timeout* seconds until all before *offset* is acknowledged to the sources."""
-        with self._told:
-            return self._told.wait_for(lambda: self._all_told(offset), timeout)
+        with self._acknowledged:
+            return self._acknowledged.wait_for(lambda: self._all_acknowledged(offset), timeout)
 
-    def _all_told(self, offset: int) -> bool:
-        untold = (feed.untold for feed in self.feeds)
-        return all(first is None or first >= offset for first in untold)
+    def _all_acknowledged(self, offset: int) -> bool:
+        offsets = (feed.first_unacknowledged for feed in self.feeds)
+        return all(first is None or first >= offset for first in offsets)
 
-    def confirmed(self, unwanted: Callable[[], bool]) -> bool:
-        """Wait until every leading reader has confirmed it; false if *unwanted* came first."""
-        return all(feed.confirmed(unwanted) for feed in self.feeds)
+    def wait_until_confirmed(self, cancelled: Callable[[], bool]) -> bool:
+        """Wait until every leading reader has confirmed it; false if *cancelled* came first."""
+        return all(feed.wait_until_confirmed(cancelled) for feed in self.feeds)
 
 
-def _has_left(route: Delivering, reader: str, through: int) -> bool:
+def _has_undelivered(route: DeliveringRoute, reader: str, through: int) -> bool:
     """Return whether *route* may have undelivered entries of *reader* up to *through*.
 
     It is asked to pass them only if needed, because deliveries below that point are then lost
     to view.
     """
     state = route.offsets.state
-    known = max(state.superseded.get(reader, -1), state.superseding.get(reader, -1))
-    return known < through and (
-        state.watermark < through or any(known < each <= through for each in route.parking.known)
+    superseded = max(state.superseded.get(reader, -1), state.superseding.get(reader, -1))
+    return superseded < through and (
+        state.watermark < through
+        or any(superseded < each <= through for each in route.parking.parked_offsets)
     )
 
 
-def refuse_strangers(pipeline: Pipeline, declared: Sequence[str]) -> None:
+def refuse_missing_routes(pipeline: Pipeline, declared: Sequence[str]) -> None:
     """Require every route that has begun in this log, where a source waits for deliveries.
 
     *declared* are the routes that have begun. Raises ``EnvironmentFault`` if the pipeline lacks
     one of them and a source waits for delivery: it may come back.
     """
-    strangers = pipeline.left_out(declared)
-    if strangers and pipeline.waits_for_delivery:
-        name = strangers[0]
+    missing = pipeline.left_out(declared)
+    if missing and pipeline.waits_for_delivery:
+        name = missing[0]
         raise EnvironmentFault(
             f"route {name} has an offset log in {pipeline.log.dir} and is not in the pipeline. A "
-            "source that waits for delivery would be told without it, so what is logged meanwhile "
-            "would be lost to it: put it back, or end it for good with 'transporter route forget "
-            f"{pipeline.file} {name}' while no engine runs"
+            "source that waits for delivery would be acknowledged without this route, which "
+            "would then lose the entries logged meanwhile. Add the route to the pipeline again, or "
+            f"remove its offset log with 'transporter route forget {pipeline.file} {name}' while "
+            "no engine runs"
         )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transporter.offsets.state import Range
 
 
-_MOST_LOOKS: Final = 32
+_MOST_SNAPSHOTS: Final = 32
 """Ends of terms for which the deliveries are kept (Invariant 17)."""
 
 
@@ -33,7 +33,7 @@ _SILENT_BLOCKS: Final = 64
 """Blocks of about 1 MiB in which a reader has logged nothing before more are passed over."""
 
 
-class _Look(NamedTuple):
+class _DeliverySnapshot(NamedTuple):
     """The deliveries of every route when ``last`` was the log's last offset."""
 
     last: int
@@ -41,7 +41,7 @@ class _Look(NamedTuple):
     parked: frozenset[int]
     released: tuple[Range, ...] = ()
 
-    def delivered(self, offset: int) -> bool:
+    def is_delivered(self, offset: int) -> bool:
         """Return whether every route had delivered *offset*."""
         return (
             offset <= self.through
@@ -49,7 +49,7 @@ class _Look(NamedTuple):
             and not any(part.first <= offset <= part.last for part in self.released)
         )
 
-    def left(self, offset: int) -> bool:
+    def is_left(self, offset: int) -> bool:
         """Return whether some route had still to deliver *offset*, or had parked it.
 
         An entry that was released from a route is neither left nor delivered: its source
@@ -58,11 +58,11 @@ class _Look(NamedTuple):
         return offset > self.through or offset in self.parked
 
 
-class _Nothing(Exception):
+class _NothingFurther(Exception):
     """The reader has logged nothing further back."""
 
 
-class _Quiet:
+class _SilentBlocks:
     """Finds blocks of the log without entries of a reader, by the positions in each block.
 
     A frame without a position belongs to a batch that ends in a later frame, or that a crash
@@ -73,24 +73,24 @@ class _Quiet:
     def __init__(self, reader: str, position: str | None, known_after: int) -> None:
         """Begin at the end of the log, where *reader*'s newest position is *position*."""
         self._reader, self._position = reader, position
-        self._known_after, self._known = known_after, False
-        self.blocks = 0
+        self._known_after, self._is_past = known_after, False
+        self.silent_blocks = 0
 
-    def passes(self, first: LocatedFrame) -> bool:
+    def can_skip(self, first: LocatedFrame) -> bool:
         """Return whether to skip the block that begins with *first*. See ``frames_backwards``."""
-        if self._known:
-            raise _Nothing
-        self._known = first.frame.last <= self._known_after
+        if self._is_past:
+            raise _NothingFurther
+        self._is_past = first.frame.last <= self._known_after
         source = first.source()
         if source is None or source.checkpoint is None:
             return False
         position = source.checkpoint.get(self._reader)
-        self.blocks = self.blocks + 1 if position == self._position else 0
+        self.silent_blocks = self.silent_blocks + 1 if position == self._position else 0
         self._position = position
-        if self.blocks <= _SILENT_BLOCKS:
+        if self.silent_blocks <= _SILENT_BLOCKS:
             return False
         if position is None:
-            raise _Nothing
+            raise _NothingFurther
         return True
 
 
@@ -103,11 +103,11 @@ class LogResume:
         reader: str,
         observe: Observer,
         deliveries: DeliveryProgress | None = None,
-        superseded: Callable[[], None] = lambda: None,
-        reopened: Callable[[Iterable[tuple[str, Sequence[int]]]], None] = lambda _: None,
+        on_superseded: Callable[[], None] = lambda: None,
+        on_reopened: Callable[[Iterable[tuple[str, Sequence[int]]]], None] = lambda _: None,
         superseded_through: Callable[[str], int] | None = None,
         *,
-        measured: Callable[[Gauge, float | None], None] = lambda *_: None,
+        on_measure: Callable[[Gauge, float | None], None] = lambda *_: None,
     ) -> None:
         """Look at *log*.
 
@@ -116,29 +116,31 @@ class LogResume:
             reader: its name.
             observe: receives the reader's events.
             deliveries: the deliveries of the routes, with ``release: delivered``.
-            superseded: called when undelivered entries are superseded.
-            reopened: called with the unacknowledged entries, by position and offsets.
+            on_superseded: called when undelivered entries are superseded.
+            on_reopened: called with the unacknowledged entries, by position and offsets.
             superseded_through: returns the offset up to which any route has passed a reader's
                 entries; by default it is read from the offset logs.
-            measured: called with the reader's measures of its source.
+            on_measure: called with the reader's measures of its source.
 
         """
         self._log, self._reader, self._observe = log, reader, observe
-        self._deliveries, self._superseded = deliveries, superseded
+        self._deliveries, self._on_superseded = deliveries, on_superseded
         self._superseded_through = superseded_through or self._read_superseded
-        self._reopened, self._measured = reopened, measured
-        self._known_after = self._passed = -1
+        self._on_reopened, self._on_measure = on_reopened, on_measure
+        self._known_after = self._superseded_to = -1
         self.last = log.durable
         """The last offset that this reader may have logged."""
         # A route passes entries at any moment after the request, and its watermark no longer
         # shows their deliveries. So these are recorded before the request.
-        self._looks: deque[_Look] = deque()
+        self._snapshots: deque[_DeliverySnapshot] = deque()
 
     def begin(self) -> None:
         """Load the state that earlier runs have left. Called once, before any route runs."""
         if self._deliveries is not None:
-            self._known_after = self._passed = self._deliveries.superseded(self._reader)
-            self._deliveries.keep(self._reader)
+            self._known_after = self._superseded_to = self._deliveries.superseded_through(
+                self._reader
+            )
+            self._deliveries.spare_new_routes(self._reader)
             return
         self._known_after = self._superseded_through(self._reader)
 
@@ -162,10 +164,10 @@ class LogResume:
         """The newest position up to which all may be forgotten by the source."""
         if self._deliveries is None:
             return self.position
-        now = self._look()
-        last = min(now.last, now.through, *(offset - 1 for offset in now.parked))
+        snapshot = self._take_snapshot()
+        last = min(snapshot.last, snapshot.through, *(offset - 1 for offset in snapshot.parked))
         with LogReader(self._log.directory) as reader:
-            for found, source in self._logged(reader, last):
+            for found, source in self._find_frames(reader, last):
                 if found.frame.first <= self._known_after:
                     return None  # Passed, perhaps: it is no longer certain.
                 if found.frame.last <= last and source.position is not None:
@@ -174,23 +176,25 @@ class LogResume:
 
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
         """Yield the entries that may be acknowledged to the source, by frame, newest first."""
-        now = self._look()
+        snapshot = self._take_snapshot()
         with LogReader(self._log.directory) as reader:
-            for found, source in self._logged(reader, now.last):
+            for found, source in self._find_frames(reader, snapshot.last):
                 if found.frame.last <= self._known_after:
                     return
-                looks = (look for look in self._looks if found.frame.last <= look.last)
-                entries = self._told(found, next(looks, now))
+                snapshots = (
+                    snapshot for snapshot in self._snapshots if found.frame.last <= snapshot.last
+                )
+                entries = self._select_entries(found, next(snapshots, snapshot))
                 yield source.position, Entries(entries, self._log.log_id)
 
-    def _logged(self, reader: LogReader, last: int) -> Iterator[tuple[LocatedFrame, Source]]:
+    def _find_frames(self, reader: LogReader, last: int) -> Iterator[tuple[LocatedFrame, Source]]:
         """Yield this reader's entries up to *last*, newest first."""
-        quiet = _Quiet(self._reader, self.position, self._known_after)
-        with suppress(_Nothing):
-            for found in reader.frames_backwards(last, quiet.passes):
+        blocks = _SilentBlocks(self._reader, self.position, self._known_after)
+        with suppress(_NothingFurther):
+            for found in reader.frames_backwards(last, blocks.can_skip):
                 source = found.source()
                 if source is not None and source.reader == self._reader:
-                    quiet.blocks = 0
+                    blocks.silent_blocks = 0
                     yield found, source
 
     def undelivered(self) -> Iterator[tuple[str | None, Entries]]:
@@ -201,78 +205,84 @@ class LogResume:
         """
         if self._deliveries is None:
             return
-        now, copied = self._look(), set[int]()
-        for copy in self._parked(now, self._deliveries):
+        snapshot, copied = self._take_snapshot(), set[int]()
+        for copy in self._parked_copies(snapshot, self._deliveries):
             copied.update(copy.offsets)
             yield None, copy
         # The first frame may begin before the slowest watermark: nothing comes twice.
-        now = now._replace(parked=now.parked - copied)
+        snapshot = snapshot._replace(parked=snapshot.parked - copied)
         with LogReader(self._log.directory) as reader, suppress(Corrupt):
-            first = max(reader.first_offset(), self._passed + 1, now.through + 1)
-            for found in reader.frames(first, now.last):
+            first = max(reader.first_offset(), self._superseded_to + 1, snapshot.through + 1)
+            for found in reader.frames(first, snapshot.last):
                 source = found.source()
                 if source is None or source.reader != self._reader:
                     continue
                 with suppress(Corrupt):
-                    entries = self._told(found, now, told=False)
+                    entries = self._select_entries(found, snapshot, delivered=False)
                     yield source.position, Entries(entries, self._log.log_id)
 
-    def _parked(self, look: _Look, deliveries: DeliveryProgress) -> Iterator[Entries]:
+    def _parked_copies(
+        self, snapshot: _DeliverySnapshot, deliveries: DeliveryProgress
+    ) -> Iterator[Entries]:
         """Yield parked entries below every watermark, from their copies: the log may be shorter.
 
         Copies of earlier versions do not name their reader, so their entries come again.
         """
-        for offset in sorted(each for each in look.parked if self._passed < each <= look.through):
-            copy = deliveries.copy_of(offset)
+        for offset in sorted(
+            each for each in snapshot.parked if self._superseded_to < each <= snapshot.through
+        ):
+            copy = deliveries.read_copy(offset)
             if copy is not None and copy.reason.reader == self._reader:
                 yield Entries(copy.entries, self._log.log_id)
 
-    def _look(self) -> _Look:
+    def _take_snapshot(self) -> _DeliverySnapshot:
         last = self._log.durable
         if self._deliveries is None:
-            return _Look(last, last, frozenset())
+            return _DeliverySnapshot(last, last, frozenset())
         # In this order: an entry is parked before a watermark passes it.
         through = self._deliveries.through
-        return _Look(last, through, self._deliveries.parked, self._deliveries.released)
+        return _DeliverySnapshot(last, through, self._deliveries.parked, self._deliveries.released)
 
-    def _told(self, found: LocatedFrame, look: _Look, *, told: bool = True) -> pa.RecordBatch:
+    def _select_entries(
+        self, found: LocatedFrame, snapshot: _DeliverySnapshot, *, delivered: bool = True
+    ) -> pa.RecordBatch:
         """Return the entries of a frame that every route had delivered, or the others.
 
         Superseded ones are left out, because compaction may have merged the frames.
         """
         entries = found.entries()
         offsets = entries.column("offset").to_pylist()
-        which = look.delivered if told else look.left
-        after = self._known_after if told else self._passed
+        which = snapshot.is_delivered if delivered else snapshot.is_left
+        after = self._known_after if delivered else self._superseded_to
         mask = [offset > after and which(offset) for offset in offsets]
         return entries.filter(pa.array(mask, pa.bool_()))
 
     def supersede(self) -> None:
         """Make every route pass its undelivered entries of this reader."""
         if self._deliveries is not None:
-            self._keep(self._look())
+            self._record_snapshot(self._take_snapshot())
             # In this order: a route that waited for the source finds the request first.
             self._deliveries.supersede(self._reader, self.last)
-            self._passed = max(self._passed, self.last)
-            self._superseded()
-            self._deliveries.told()
+            self._superseded_to = max(self._superseded_to, self.last)
+            self._on_superseded()
+            self._deliveries.notify_acknowledged()
 
     def reopen(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
         """Continue with the undelivered entries, which the source holds and waits for."""
         if self._deliveries is not None:
-            self._reopened(batches)
+            self._on_reopened(batches)
 
-    def _keep(self, look: _Look) -> None:
-        if self._looks and look.last <= self._looks[-1].last:
+    def _record_snapshot(self, snapshot: _DeliverySnapshot) -> None:
+        if self._snapshots and snapshot.last <= self._snapshots[-1].last:
             # Nothing was logged since, and an earlier scan had more information.
             return
-        self._looks.append(look)
-        if len(self._looks) > _MOST_LOOKS:
-            self._known_after = max(self._known_after, self._looks.popleft().last)
+        self._snapshots.append(snapshot)
+        if len(self._snapshots) > _MOST_SNAPSHOTS:
+            self._known_after = max(self._known_after, self._snapshots.popleft().last)
 
     def measure(self, gauge: Gauge, value: float | None) -> None:
         """Forward the reader's measures of its source."""
-        self._measured(gauge, value)
+        self._on_measure(gauge, value)
 
     def tell(self, event: str, **details: object) -> None:
         """Report the event to the engine's observers."""

@@ -23,20 +23,22 @@ def supersede(
     entries of their key. Only to be called by the route's thread, between two slices.
     """
     # Entries that were logged before the route first served the source do not come again: see
-    # Deliveries.keep. All that came later up to here was passed, or is delivered.
-    known = offsets.state.superseded.get(reader, -1)
-    first = max(offsets.state.next_unsettled(), known + 1)
-    parts = list(_logged_by(reader, first, through, log)) if first <= through else []
-    parked = [offset for offset in sorted(parking.known) if known < offset <= through]
-    mine = [offset for offset in parked if parking.reader_of(offset) == reader]
-    if mine:
-        offsets.audit("supersede", offsets=mine, reason="its source gives it again")
-        parking.skip(mine)
+    # DeliveryProgress.spare_new_routes. All that came later up to here was passed, or is delivered.
+    superseded = offsets.state.superseded.get(reader, -1)
+    first = max(offsets.state.next_unsettled(), superseded + 1)
+    parts = list(_ranges_logged_by(reader, first, through, log)) if first <= through else []
+    parked = [offset for offset in sorted(parking.parked_offsets) if superseded < offset <= through]
+    own = [offset for offset in parked if parking.reader_of(offset) == reader]
+    if own:
+        offsets.audit("supersede", offsets=own, reason="its source gives it again")
+        parking.skip(own)
     # In this order: after a crash this is repeated, and finds the rest.
     offsets.supersede(reader, through, parts, through)
 
 
-def _logged_by(reader: str, first: int, through: int, log: LogReader) -> Iterator[tuple[int, int]]:
+def _ranges_logged_by(
+    reader: str, first: int, through: int, log: LogReader
+) -> Iterator[tuple[int, int]]:
     """Yield the ranges that *reader* has logged, ascending, as few as there are."""
     begin, end = first, first - 1
     for found in log.frames(first, through):

@@ -58,7 +58,7 @@ class UnacknowledgedBatches:
 
     def __init__(self) -> None:
         self._parts: deque[_Part] = deque()
-        self._ends: deque[tuple[str, int]] = deque()
+        self._positions: deque[tuple[str, int]] = deque()
         self._withheld: dict[int, tuple[str, int]] = {}
         self.given_up = 0
         # Read before each poll, and there may be as many parts as entries.
@@ -69,12 +69,12 @@ class UnacknowledgedBatches:
         return self._count
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """How many entries are neither delivered nor withheld."""
         return self._count - len(self._withheld)
 
     @property
-    def first(self) -> int | None:
+    def first_undelivered(self) -> int | None:
         """The first offset that is neither delivered nor withheld, or ``None``."""
         return self._parts[0].next if self._parts else None
 
@@ -85,7 +85,7 @@ class UnacknowledgedBatches:
             self._parts.append(_Part(position, row, first, last))
             row += last - first + 1
         self._count += row
-        self._ends.append((position, parts[-1][1]))
+        self._positions.append((position, parts[-1][1]))
 
     def deliver(
         self, through: int, parked: AbstractSet[int], released: Sequence[Range] = ()
@@ -102,10 +102,10 @@ class UnacknowledgedBatches:
                 self.given_up += 1  # Another route has parked it, and settled it since.
             else:
                 found.append(DeliveredPart(position, (row,)))
-        while (part := self._reached(through)) is not None:
+        while (part := self._next_part(through)) is not None:
             end = min(part.last, through)
-            rows = self._rows(part, end, parked)
-            left = _without(rows, part, released)
+            rows = self._take_rows(part, end, parked)
+            left = _exclude_released(rows, part, released)
             self.given_up += len(rows) - len(left)
             found.append(DeliveredPart(part.position, left))
             part.row += end + 1 - part.next
@@ -115,41 +115,41 @@ class UnacknowledgedBatches:
         self._count -= sum(len(each.rows) for each in found)
         return [each for each in found if each.rows]
 
-    def whole(self) -> str | None:
+    def take_whole_position(self) -> str | None:
         """Return the position up to which all is delivered, if that is further than before."""
         # Not by a walk of the parts, because this is read before each poll.
-        first = () if self.first is None else (self.first,)
+        first = () if self.first_undelivered is None else (self.first_undelivered,)
         limit = min([*self._withheld, *first], default=None)
         position = None
-        while self._ends and (limit is None or self._ends[0][1] < limit):
-            position = self._ends.popleft()[0]
-        if len(self._ends) > 2 * self._kept + _SPARE:
-            self._thin()
+        while self._positions and (limit is None or self._positions[0][1] < limit):
+            position = self._positions.popleft()[0]
+        if len(self._positions) > 2 * self._kept + _SPARE:
+            self._drop_positions()
         return position
 
-    def _thin(self) -> None:
+    def _drop_positions(self) -> None:
         """Drop positions that no commit can name, because a later one comes before the next limit.
 
         The kept positions are bounded by the open and withheld entries (Invariant 17).
         """
         limits = sorted([*self._withheld, *(part.next for part in self._parts)])
-        places = [bisect_right(limits, last) for _, last in self._ends]
-        pairs = zip(self._ends, [*places[1:], None], places, strict=True)
-        self._ends = deque(end for end, following, place in pairs if following != place)
-        self._kept = len(self._ends)
+        places = [bisect_right(limits, last) for _, last in self._positions]
+        pairs = zip(self._positions, [*places[1:], None], places, strict=True)
+        self._positions = deque(end for end, following, place in pairs if following != place)
+        self._kept = len(self._positions)
 
     def clear(self) -> None:
         """Forget all of it: the source gives it again."""
         self._parts.clear()
-        self._ends.clear()
+        self._positions.clear()
         self._withheld.clear()
         self._count = self._kept = self.given_up = 0
 
-    def _reached(self, through: int) -> _Part | None:
+    def _next_part(self, through: int) -> _Part | None:
         part = self._parts[0] if self._parts else None
         return part if part is not None and part.next <= through else None
 
-    def _rows(self, part: _Part, end: int, parked: AbstractSet[int]) -> Sequence[int]:
+    def _take_rows(self, part: _Part, end: int, parked: AbstractSet[int]) -> Sequence[int]:
         rows = range(part.row, part.row + end + 1 - part.next)
         aside = sorted(each for each in parked if part.next <= each <= end)
         if not aside:
@@ -159,7 +159,7 @@ class UnacknowledgedBatches:
         return [row for row in rows if row not in held]
 
 
-def _without(rows: Sequence[int], part: _Part, released: Sequence[Range]) -> Sequence[int]:
+def _exclude_released(rows: Sequence[int], part: _Part, released: Sequence[Range]) -> Sequence[int]:
     """Return those of *rows*, the next ones of *part*, whose offsets were not *released*."""
     for first, last, _ in released:
         low, high = (part.row + offset - part.next for offset in (first, last))

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from transporter.protocol.messages import Outcome, Slice
 
 _DIED: Final = "the worker died, or had to be ended, while it delivered this entry"
-_IN_VAIN: Final = 10
+_MOST_IN_VAIN: Final = 10
 """How often a route goes on at once though nothing was settled: a large slice that fails as a
 whole is divided so often at most."""
 _NO_PROGRESS: Final = "the worker delivered nothing of its slice and gave no reason"
-_LEFT_OUT: Final = "the route's filter or steps leave it out"
+_FILTERED_OUT: Final = "the route's filter or steps drop it"
 _NO_ROOM: Final = (
     "park_limit is reached; retry or skip parked entries, or raise the limit "
     "(see 'transporter parked list')"
@@ -69,7 +69,7 @@ class EntryOutcome:
 
 
 class FailurePolicy:
-    """Judges the outcomes of one route. Belongs to the route's thread.
+    """Decides about the outcomes of one route. Belongs to the route's thread.
 
     Owns the delivery ``plan``: entries in bulk, and entries one at a time.
     """
@@ -82,12 +82,12 @@ class FailurePolicy:
         parking: Parking,
         observe: Observer,
     ) -> None:
-        """Judge for the route of *config*, which the route keeps current."""
+        """Decide for the route of *config*, which the route keeps current."""
         self.config, self._log, self._offsets = config, log, offsets
         self._parking, self._observe = parking, observe
         self._plan = RedeliveryPlan()
-        self._in_vain, self._position = 0, (-1, -1)
-        self.newest = EntryOutcome()
+        self._vain_attempts, self._position = 0, (-1, -1)
+        self.newest_outcome = EntryOutcome()
         """The outcome of the entry that was settled last."""
 
     @property
@@ -95,178 +95,180 @@ class FailurePolicy:
         """The way in which the next slice is handed over."""
         return self._plan
 
-    def forget(self) -> None:
+    def clear_suspects(self) -> None:
         """Suspect nothing, for an operator has changed something."""
-        self._plan, self._in_vain = RedeliveryPlan(), 0
+        self._plan, self._vain_attempts = RedeliveryPlan(), 0
 
-    def judge(self, asked: Slice, outcome: Outcome) -> Decision:
-        """Settle the delivered part of *asked*, and decide about the rest."""
-        failure = outcome.failure and _named_within(asked, outcome.failure)
-        return self._paced(self._judged(asked, outcome, failure), failure)
+    def decide(self, slice_: Slice, outcome: Outcome) -> Decision:
+        """Settle the delivered part of *slice_*, and decide about the rest."""
+        failure = outcome.failure and _drop_foreign_offset(slice_, outcome.failure)
+        return self._limit_vain_attempts(self._settle_and_decide(slice_, outcome, failure), failure)
 
-    def settle(self, asked: Slice, outcome: Outcome) -> None:
-        """Settle the part of *asked* that *outcome*, partial or not, reports as delivered."""
-        self._write_settled(asked, outcome)
-        self._plan = self._plan.settled(outcome.through)
-        if outcome.through >= asked.first:
+    def settle(self, slice_: Slice, outcome: Outcome) -> None:
+        """Settle the part of *slice_* that *outcome*, partial or not, reports as delivered."""
+        self._record_settled(slice_, outcome)
+        self._plan = self._plan.after_settling(outcome.through)
+        if outcome.through >= slice_.first:
             # Entries that a shard skips, because its sink has them, count as neither.
             left_out = outcome.skipped and not outcome.delivered
-            self.newest = (
-                EntryOutcome(outcome.through, "skipped", _LEFT_OUT)
+            self.newest_outcome = (
+                EntryOutcome(outcome.through, "skipped", _FILTERED_OUT)
                 if left_out
                 else EntryOutcome(outcome.through, "delivered")
             )
 
-    def died(self, asked: Slice, announced: int | None) -> Decision:
-        """Decide after the worker died during the delivery of *asked*."""
+    def decide_after_death(self, slice_: Slice, announced: int | None) -> Decision:
+        """Decide after the worker died during the delivery of *slice_*."""
         failure = Failure(FailureKind.REJECTED, _DIED, announced)
-        return self._paced(self._after_death(asked, failure), failure)
+        return self._limit_vain_attempts(self._plan_after_death(slice_, failure), failure)
 
-    def judge_parked(self, offset: int, failure: Failure | None) -> Decision:
+    def decide_parked(self, offset: int, failure: Failure | None) -> Decision:
         """Decide after the parked entry at *offset* was delivered, or failed again."""
         if failure is None:
-            self._parking.delivered(offset)
-            self._tell("parked-delivered", offset)
+            self._parking.remove_delivered(offset)
+            self._report("parked-delivered", offset)
         elif failure.kind in (FailureKind.REJECTED, FailureKind.POISON):
-            self._parking.failed_again(offset, failure.text)
-            self._tell("parked-failed", offset, problem=failure.text)
+            self._parking.record_failure(offset, failure.text)
+            self._report("parked-failed", offset, problem=failure.text)
         else:
-            return self.not_its_fault(failure)
+            return self.wait_or_halt(failure)
         return GO
 
-    def died_with_parked(self, offset: int) -> Decision:
+    def decide_parked_death(self, offset: int) -> Decision:
         """Decide after the worker died by itself while it delivered a parked entry."""
-        return self.judge_parked(offset, Failure(FailureKind.REJECTED, _DIED, offset))
+        return self.decide_parked(offset, Failure(FailureKind.REJECTED, _DIED, offset))
 
-    def not_its_fault(self, failure: Failure) -> Decision:
+    def wait_or_halt(self, failure: Failure) -> Decision:
         """Try again for as long as it takes, or halt: nothing here is one entry's doing."""
         action = Action.WAIT if failure.kind.retriable else Action.HALT
         return Decision(action, failure.text, failure.offset, failure.wait)
 
-    def no_room(self, offset: int) -> Decision:
+    def halt_without_room(self, offset: int) -> Decision:
         """Halt before *offset*, which must be parked and cannot be."""
         return Decision(Action.HALT, _NO_ROOM, offset)
 
-    def _paced(self, verdict: Decision, failure: Failure | None) -> Decision:
-        """Return *verdict*, or a wait instead of going on without progress once too often.
+    def _limit_vain_attempts(self, decision: Decision, failure: Failure | None) -> Decision:
+        """Return *decision*, or a wait instead of going on without progress once too often.
 
         So nothing that a worker or a writer answers makes its route spin.
         """
         state = self._offsets.state
         before, self._position = self._position, (state.generation, state.next_offset())
         if self._position != before:
-            self._in_vain = 0
-        elif verdict.action is Action.GO:
-            self._in_vain += 1
-            if self._in_vain > _IN_VAIN:
+            self._vain_attempts = 0
+        elif decision.action is Action.GO:
+            self._vain_attempts += 1
+            if self._vain_attempts > _MOST_IN_VAIN:
                 return Decision(Action.WAIT, failure.text if failure else _NO_PROGRESS)
-        return verdict
+        return decision
 
-    def _judged(self, asked: Slice, outcome: Outcome, failure: Failure | None) -> Decision:
-        self.settle(asked, outcome)
+    def _settle_and_decide(
+        self, slice_: Slice, outcome: Outcome, failure: Failure | None
+    ) -> Decision:
+        self.settle(slice_, outcome)
         state = self._offsets.state
-        if failure is None and not asked.single:
-            self._plan = self._plan.widened()
-        if failure is None or self._begun_anew(asked, state):
+        if failure is None and not slice_.single:
+            self._plan = self._plan.after_success()
+        if failure is None or self._reset_on_new_replay(slice_, state):
             return GO
         if failure.kind not in (FailureKind.REJECTED, FailureKind.POISON):
-            return self.not_its_fault(failure)
+            return self.wait_or_halt(failure)
         first = state.next_offset()
-        if asked.single and failure.offset is None:
+        if slice_.single and failure.offset is None:
             # One at a time, the failing entry is the next one, even if it was not named.
             failure = replace(failure, offset=first)
-        plan = self._plan.failed(first, asked.last, failure.offset, single=asked.single)
-        return self._replanned(asked, plan, failure)
+        plan = self._plan.after_failure(first, slice_.last, failure.offset, single=slice_.single)
+        return self._apply_plan(slice_, plan, failure)
 
-    def _after_death(self, asked: Slice, failure: Failure) -> Decision:
+    def _plan_after_death(self, slice_: Slice, failure: Failure) -> Decision:
         state = self._offsets.state
-        if self._begun_anew(asked, state):
+        if self._reset_on_new_replay(slice_, state):
             return GO
         first = state.next_offset()
-        plan = self._plan.died(first, asked.last, failure.offset, single=asked.single)
-        return self._replanned(asked, plan, failure)
+        plan = self._plan.after_death(first, slice_.last, failure.offset, single=slice_.single)
+        return self._apply_plan(slice_, plan, failure)
 
-    def _replanned(self, asked: Slice, plan: RedeliveryPlan, failure: Failure) -> Decision:
+    def _apply_plan(self, slice_: Slice, plan: RedeliveryPlan, failure: Failure) -> Decision:
         """Continue by *plan*, and report a *failure* without an offset: all may succeed later."""
-        divided = plan.suspects or plan.most, self._plan.suspects or self._plan.most
+        divided = plan.suspects or plan.bulk_limit, self._plan.suspects or self._plan.bulk_limit
         self._plan = plan
         if failure.offset is None and divided[0] != divided[1]:
             self._observe(
                 "slice-divided",
                 route=self.config.name,
                 first=self._offsets.state.next_offset(),
-                last=asked.last,
+                last=slice_.last,
                 problem=failure.text,
             )
-        return self._attempted(asked, failure)
+        return self._retry_or_give_up(slice_, failure)
 
-    def _attempted(self, asked: Slice, failure: Failure) -> Decision:
+    def _retry_or_give_up(self, slice_: Slice, failure: Failure) -> Decision:
         """Try the entry again, or give it up once it has failed alone often enough."""
         if failure.offset is None:
             return GO
         attempts = self._plan.attempts(failure.offset)
         if failure.kind is FailureKind.POISON or attempts >= self.config.retry.attempts:
-            return self._give_up(asked, failure, failure.offset, attempts)
+            return self._give_up(slice_, failure, failure.offset, attempts)
         if not attempts:
             return GO
         return Decision(Action.WAIT, f"offset {failure.offset}: {failure.text}")
 
-    def _give_up(self, asked: Slice, failure: Failure, offset: int, attempts: int) -> Decision:
+    def _give_up(self, slice_: Slice, failure: Failure, offset: int, attempts: int) -> Decision:
         """Apply ``on_error``. An entry that its reader could not read is parked in any case."""
         if self._offsets.state.next_offset() > offset:
             # An operator acked it, or ended its replay, while it was being delivered.
-            self._plan = self._plan.settled(offset)
+            self._plan = self._plan.after_settling(offset)
             return GO
         on_error = "park" if failure.kind is FailureKind.POISON else self.config.on_error
         if on_error == "stop":
             return Decision(Action.HALT, failure.text, offset)
         if on_error == "park":
-            if self._parking.full:
-                return self.no_room(offset)
+            if self._parking.is_full:
+                return self.halt_without_room(offset)
             self._parking.park(offset, failure.text, attempts)
         else:
             self._offsets.settle(Range(offset, offset, "skipped"), self._log.durable)
             self._offsets.sync()
         if self._offsets.state.replay is not None:
-            # Only the replay of *asked*: another one may have begun while the entry was parked.
-            self._offsets.advance_replay(offset, asked.generation)
-        self._plan = self._plan.settled(offset)
+            # Only the replay of *slice_*: another one may have begun while the entry was parked.
+            self._offsets.advance_replay(offset, slice_.generation)
+        self._plan = self._plan.after_settling(offset)
         parked = on_error == "park"
-        self.newest = EntryOutcome(offset, "parked" if parked else "skipped", failure.text)
+        self.newest_outcome = EntryOutcome(offset, "parked" if parked else "skipped", failure.text)
         event = "entry-parked" if parked else "entry-skipped"
-        self._tell(event, offset, attempts=attempts, problem=failure.text)
+        self._report(event, offset, attempts=attempts, problem=failure.text)
         return GO
 
-    def _write_settled(self, asked: Slice, outcome: Outcome) -> None:
-        """Record the settled prefix of *asked*, and nothing more (Invariant 5)."""
-        if outcome.through < asked.first:
+    def _record_settled(self, slice_: Slice, outcome: Outcome) -> None:
+        """Record the settled prefix of *slice_*, and nothing more (Invariant 5)."""
+        if outcome.through < slice_.first:
             return
         state = self._offsets.state
         # A replay that began meanwhile has another generation, and nothing of it was delivered.
-        if state.replay is not None and state.generation == asked.generation:
-            self._offsets.advance_replay(outcome.through, asked.generation)
+        if state.replay is not None and state.generation == slice_.generation:
+            self._offsets.advance_replay(outcome.through, slice_.generation)
         else:
-            part = Range(asked.first, outcome.through)
+            part = Range(slice_.first, outcome.through)
             self._offsets.settle(part, self._log.durable, outcome.namespaces)
 
-    def _begun_anew(self, asked: Slice, state: RouteState) -> bool:
-        """Return whether a replay began while *asked* was delivered; if so, suspect nothing.
+    def _reset_on_new_replay(self, slice_: Slice, state: RouteState) -> bool:
+        """Return whether a replay began while *slice_* was delivered; if so, suspect nothing.
 
-        The failed entry comes again, and is judged then.
+        The failed entry comes again, and is decided about then.
         """
-        if asked.generation == state.generation:
+        if slice_.generation == state.generation:
             return False
         self._plan = RedeliveryPlan()
         return True
 
-    def _tell(self, event: str, offset: int, **details: object) -> None:
+    def _report(self, event: str, offset: int, **details: object) -> None:
         self._observe(event, route=self.config.name, offset=offset, **details)
 
 
-def _named_within(asked: Slice, failure: Failure) -> Failure:
-    """Return *failure*, without its offset if that is not of *asked*."""
+def _drop_foreign_offset(slice_: Slice, failure: Failure) -> Failure:
+    """Return *failure*, without its offset if that is not of *slice_*."""
     named = failure.offset
-    if named is None or asked.first <= named <= asked.last:
+    if named is None or slice_.first <= named <= slice_.last:
         return failure
-    problem = f"it names offset {named}, which is not of its slice {asked.first}..{asked.last}"
+    problem = f"it names offset {named}, which is not in its slice {slice_.first}..{slice_.last}"
     return replace(failure, text=f"{failure.text} ({problem})", offset=None)

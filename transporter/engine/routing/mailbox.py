@@ -22,61 +22,61 @@ class Mailbox:
         """Call *wake* whenever there is something to do."""
         self._wake = wake
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[Future[Any] | None, Callable[[], object]]] = deque()
-        self._over = False
+        self._calls: deque[tuple[Future[Any] | None, Callable[[], object]]] = deque()
+        self._closed = False
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._calls)
 
     @property
-    def over(self) -> bool:
+    def closed(self) -> bool:
         """Whether the owner has ended."""
-        return self._over
+        return self._closed
 
-    def ask(self, do: Callable[[], T]) -> Future[T]:
-        """Schedule *do*. A caller that no longer wants to wait cancels the future.
-
-        Raises:
-            EngineUnreachable: the owner has ended.
-
-        """
-        answer: Future[Any] = Future()
-        self._add(answer, do)
-        return answer
-
-    def order(self, do: Callable[[], object]) -> None:
-        """Schedule *do* without a result. Its errors are raised to the owner.
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Schedule *call*. A caller that no longer wants to wait cancels the future.
 
         Raises:
             EngineUnreachable: the owner has ended.
 
         """
-        self._add(None, do)
+        future: Future[Any] = Future()
+        self._add(future, call)
+        return future
 
-    def _add(self, answer: Future[Any] | None, do: Callable[[], object]) -> None:
+    def post(self, call: Callable[[], object]) -> None:
+        """Schedule *call* without a result. Its errors are raised to the owner.
+
+        Raises:
+            EngineUnreachable: the owner has ended.
+
+        """
+        self._add(None, call)
+
+    def _add(self, future: Future[Any] | None, call: Callable[[], object]) -> None:
         with self._lock:
-            if self._over:
+            if self._closed:
                 raise EngineUnreachable("the engine is stopping; try again when it has ended")
-            self._waiting.append((answer, do))
+            self._calls.append((future, call))
         self._wake()
 
     def run(self) -> None:
         """Run all scheduled calls. Their errors go to the callers that wait."""
-        while self._waiting:
-            answer, do = self._waiting.popleft()
-            if answer is None:
-                do()
-            elif answer.set_running_or_notify_cancel():
+        while self._calls:
+            future, call = self._calls.popleft()
+            if future is None:
+                call()
+            elif future.set_running_or_notify_cancel():
                 try:
-                    answer.set_result(do())
+                    future.set_result(call())
                 except Exception as error:  # noqa: BLE001 - it is the asker's
-                    answer.set_exception(error)
+                    future.set_exception(error)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Run no more calls, and cancel those that wait."""
         with self._lock:
-            self._over = True
-            waiting, self._waiting = self._waiting, deque()
-        for answer, _ in waiting:
-            if answer is not None:
-                answer.cancel()
+            self._closed = True
+            waiting, self._calls = self._calls, deque()
+        for future, _ in waiting:
+            if future is not None:
+                future.cancel()

@@ -60,20 +60,20 @@ class Parking:
         return len(self.store)
 
     @property
-    def known(self) -> frozenset[int]:
+    def parked_offsets(self) -> frozenset[int]:
         """The parked offsets. May be read by any thread."""
         return self.store.known_offsets
 
-    def refuse_damaged(self) -> None:
+    def check_damaged(self) -> None:
         """Raise the fault of a damaged parked entry. Its key is unknown, so no entry may pass."""
         for offset, error in self.store.damaged.items():
             raise EnvironmentFault(
-                f"the parked entry {offset} cannot be read: {error}; 'transporter parked skip' "
-                "gives it up, and 'transporter log repair' takes it from the log again"
+                f"the parked entry {offset} cannot be read: {error}; skip it with 'transporter "
+                "parked skip', or restore it from the log with 'transporter log repair'"
             ) from error
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether ``park_limit`` is reached."""
         limit = self._config.park_limit
         return len(self.store) >= limit.entries or self.store.size >= limit.bytes
@@ -81,25 +81,25 @@ class Parking:
     def park(self, offset: int, error: str, attempts: int) -> None:
         """Set the entry at *offset* aside, durably, before anything later is delivered."""
         entries = next(batch for batch in self._reader.read(offset, offset) if batch.num_rows)
-        self._keep([ParkedEntry(offset, entries, ParkReason(error, attempts, self._clock()))])
+        self._park_all([ParkedEntry(offset, entries, ParkReason(error, attempts, self._clock()))])
 
-    def screen(self, asked: Slice) -> Slice | None:
-        """Park the entries of *asked* whose key has a parked one; return the rest of the slice.
+    def park_followers(self, slice_: Slice) -> Slice | None:
+        """Park the entries of *slice_* whose key has a parked one; return the rest of the slice.
 
         They are parked before the slice is delivered, because a sink that stores its offset
         would otherwise claim them (Invariants 5 and 9). Entries that are parked already stay as
         they are. The slice ends before an entry without room, and after a bounded number, so
         that a stop need not wait. ``None`` if there is no room at all.
         """
-        held = list(islice(self._held(asked), _TOGETHER + 1))
-        parked = self._with_room(held[:_TOGETHER])
-        self._keep(parked)
-        last = asked.last if len(parked) == len(held) else held[len(parked)].offset - 1
-        if last < asked.first:
+        held = list(islice(self._followers(slice_), _TOGETHER + 1))
+        parked = self._select_fitting(held[:_TOGETHER])
+        self._park_all(parked)
+        last = slice_.last if len(parked) == len(held) else held[len(parked)].offset - 1
+        if last < slice_.first:
             return None
         aside = {each.offset for each in parked}
-        aside.update(each for each in self.store.known_offsets if asked.first <= each <= last)
-        return replace(asked, last=last, without=tuple(sorted(aside)))
+        aside.update(each for each in self.store.known_offsets if slice_.first <= each <= last)
+        return replace(slice_, last=last, without=tuple(sorted(aside)))
 
     def next_retry(self) -> int | None:
         """Return the offset of the next requested retry; drop requests for missing entries."""
@@ -118,7 +118,7 @@ class Parking:
         """Skip the parked entries at *offsets*; return those that were still parked."""
         return skip_entries(self.store, self._offsets, offsets)
 
-    def delivered(self, offset: int) -> None:
+    def remove_delivered(self, offset: int) -> None:
         """Remove the parked entry at *offset*, whose retry was delivered. The next follows."""
         state = self._offsets.state
         if offset in state.retries and offset not in state.only:
@@ -130,18 +130,20 @@ class Parking:
         self.store.remove(offset)
         self._offsets.finish_retry(offset)
 
-    def failed_again(self, offset: int, error: str) -> None:
+    def record_failure(self, offset: int, error: str) -> None:
         """Keep the parked entry at *offset*, and with it all retries of its key."""
         parked = self.store.load(offset)
         known = parked.reason
         again = replace(known, error=error, attempts=known.attempts + 1, parked_at=self._clock())
         self.store.park(replace(parked, reason=again))
         retries = self._offsets.state.retries
-        self._answer([e for e in retries if e == offset or self.store.have_same_key(e, offset)])
+        self._finish_retries(
+            [e for e in retries if e == offset or self.store.have_same_key(e, offset)]
+        )
 
-    def _answer(self, offsets: Sequence[int]) -> None:
-        asked = set(self._offsets.state.retries)
-        for offset in asked.intersection(offsets):
+    def _finish_retries(self, offsets: Sequence[int]) -> None:
+        slice_ = set(self._offsets.state.retries)
+        for offset in slice_.intersection(offsets):
             self._offsets.finish_retry(offset)
 
     def _first_in_line(self, offset: int) -> int:
@@ -149,8 +151,8 @@ class Parking:
             return self.store.first_of_same_key(offset)
         return offset
 
-    def _held(self, asked: Slice) -> Iterator[ParkedEntry]:
-        """Yield the entries of *asked* that follow a parked entry of their key.
+    def _followers(self, slice_: Slice) -> Iterator[ParkedEntry]:
+        """Yield the entries of *slice_* that follow a parked entry of their key.
 
         Entries that are parked already are left out.
         """
@@ -158,12 +160,12 @@ class Parking:
         if not parked:
             return
         keys = pa.array(list(parked), pa.binary())
-        for entries in self._reader.read(asked.first, asked.last):
+        for entries in self._reader.read(slice_.first, slice_.last):
             behind = entries.filter(pc.is_in(entries.column("key"), keys))
             behind = behind.filter(self._namespace.mask(behind.column("namespace")))
-            if asked.namespace:
+            if slice_.namespace:
                 behind = behind.filter(
-                    NamespaceFilter(asked.namespace).mask(behind.column("namespace"))
+                    NamespaceFilter(slice_.namespace).mask(behind.column("namespace"))
                 )
             for row, offset in enumerate(behind.column("offset").to_pylist()):
                 first = parked[behind.column("key")[row].as_py()]
@@ -172,7 +174,7 @@ class Parking:
                     reason = ParkReason(error, 0, self._clock(), first)
                     yield ParkedEntry(offset, behind.slice(row, 1), reason)
 
-    def _with_room(self, wanted: Sequence[ParkedEntry]) -> list[ParkedEntry]:
+    def _select_fitting(self, wanted: Sequence[ParkedEntry]) -> list[ParkedEntry]:
         """Return the first of *wanted*: those for which ``park_limit`` leaves room."""
         limit, found = self._config.park_limit, []
         count, size = len(self.store), self.store.size
@@ -183,27 +185,27 @@ class Parking:
             count, size = count + 1, size + parked.entries.nbytes
         return found
 
-    def _keep(self, parked: Sequence[ParkedEntry]) -> None:
+    def _park_all(self, parked: Sequence[ParkedEntry]) -> None:
         if not parked:
             return
-        self.store.park_all([self._with_reader(each) for each in parked])
+        self.store.park_all([self._add_reader(each) for each in parked])
         for each in parked:
             self._offsets.settle(Range(each.offset, each.offset, "parked"), self._log.durable)
         self._offsets.sync()
 
-    def _with_reader(self, parked: ParkedEntry) -> ParkedEntry:
-        reader = self._logged_by(parked.offset)
+    def _add_reader(self, parked: ParkedEntry) -> ParkedEntry:
+        reader = self._find_reader(parked.offset)
         return replace(parked, reason=replace(parked.reason, reader=reader))
 
     def reader_of(self, offset: int) -> str | None:
         """Return the reader of the parked entry at *offset*, or ``None`` if it is unknown."""
-        return self.store.load(offset).reason.reader or self._logged_by(offset)
+        return self.store.load(offset).reason.reader or self._find_reader(offset)
 
     def error_of(self, offset: int) -> str:
         """Return why the entry at *offset* is parked."""
         return self.store.load(offset).reason.error
 
-    def _logged_by(self, offset: int) -> str | None:
+    def _find_reader(self, offset: int) -> str | None:
         try:
             return self._reader.reader_of(offset)
         except OffsetRefused:

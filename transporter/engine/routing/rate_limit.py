@@ -13,7 +13,7 @@ class RateLimit:
     """Limits entries to a rate, without bursts after idle times.
 
     Each delivered entry delays the next slice by 1 / *rate* seconds. A slice has at most the
-    entries of one second, or a single one. Belongs to the route's thread, but :attr:`limited`
+    entries of one second, or a single one. Belongs to the route's thread, but :attr:`active_rate`
     may be read by any.
     """
 
@@ -23,21 +23,21 @@ class RateLimit:
         self._due = 0.0
 
     @property
-    def rows(self) -> int | None:
+    def max_rows(self) -> int | None:
         """The maximum of entries in the next slice, or ``None``."""
         return None if self._rate is None else max(1, int(self._rate * _SPAN))
 
     @property
-    def gap(self) -> float:
+    def longest_wait(self) -> float:
         """The longest time in seconds that it keeps a route waiting after a slice."""
         return 0.0 if self._rate is None else max(_SPAN, 1 / self._rate)
 
     @property
-    def limited(self) -> float:
+    def active_rate(self) -> float:
         """The rate in entries a second, while it makes the route wait; else 0."""
-        return self._rate if self._rate is not None and self.left() > 0 else 0.0
+        return self._rate if self._rate is not None and self.seconds_left() > 0 else 0.0
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds until the next slice; at most 0 if it may go now."""
         return self._due - time.monotonic()
 

@@ -35,14 +35,14 @@ class Suspects:
 class RedeliveryPlan:
     """The suspected offsets; without any, delivery goes in bulk.
 
-    ``accident`` is the first offset of a bulk slice with which a worker died once, because
-    most deaths have other causes, and one at a time is slow. ``most`` bounds bulk slices;
+    ``first_death`` is the first offset of a bulk slice with which a worker died once, because
+    most deaths have other causes, and one at a time is slow. ``bulk_limit`` bounds bulk slices;
     with ``None`` only the route's settings do.
     """
 
     suspects: Suspects | None = None
-    accident: int | None = None
-    most: int | None = None
+    first_death: int | None = None
+    bulk_limit: int | None = None
 
     def cut(self, first: int, last: int) -> tuple[int, bool]:
         """Return the last offset to hand over from *first* on, and whether one at a time.
@@ -54,9 +54,9 @@ class RedeliveryPlan:
             return min(last, suspects.last, first + _MOST_SINGLY - 1), True
         if suspects is not None and first < suspects.first:
             last = min(last, suspects.first - 1)
-        return (last if self.most is None else min(last, first + self.most - 1)), False
+        return (last if self.bulk_limit is None else min(last, first + self.bulk_limit - 1)), False
 
-    def failed(self, first: int, last: int, offset: int | None, *, single: bool) -> Self:
+    def after_failure(self, first: int, last: int, offset: int | None, *, single: bool) -> Self:
         """Return the plan after the slice from *first* to *last* failed.
 
         Args:
@@ -67,48 +67,54 @@ class RedeliveryPlan:
 
         """
         if offset is None:
-            narrowed = self._narrowed(first, last)
+            narrowed = self._with_shorter_slices(first, last)
             # A large slice goes in shorter slices first, because one at a time is slow.
             suspected = replace(self, suspects=Suspects(first, last))
             return suspected if narrowed == self else narrowed
         known = self.suspects
         if not single:
             end = known.last if known and known.first <= offset <= known.last else offset
-            return replace(self._narrowed(first, last), suspects=Suspects(offset, end))
+            return replace(self._with_shorter_slices(first, last), suspects=Suspects(offset, end))
         again = known is not None and known.first == offset
         attempts = known.attempts + 1 if known and again else 1
         end = known.last if known else last
         return replace(self, suspects=Suspects(offset, max(end, offset), attempts))
 
-    def died(self, first: int, last: int, announced: int | None, *, single: bool) -> Self:
+    def after_death(self, first: int, last: int, announced: int | None, *, single: bool) -> Self:
         """Return the plan after a worker died by itself with this slice.
 
         In bulk the first death is taken for an accident, the second for the
         slice's doing. One at a time the entry *announced* last is guilty.
         """
         if single:
-            return self if announced is None else self.failed(first, last, announced, single=True)
-        if self.accident != first:
-            return replace(self, accident=first)
-        return replace(self, suspects=Suspects(first, last), accident=None)
+            return (
+                self
+                if announced is None
+                else self.after_failure(first, last, announced, single=True)
+            )
+        if self.first_death != first:
+            return replace(self, first_death=first)
+        return replace(self, suspects=Suspects(first, last), first_death=None)
 
-    def widened(self) -> Self:
+    def after_success(self) -> Self:
         """Return the plan after a slice in bulk was delivered to its end."""
-        if self.most is None:
+        if self.bulk_limit is None:
             return self
-        return replace(self, most=2 * self.most if 2 * self.most < _MOST else None)
+        return replace(
+            self, bulk_limit=2 * self.bulk_limit if 2 * self.bulk_limit < _MOST else None
+        )
 
-    def _narrowed(self, first: int, last: int) -> Self:
+    def _with_shorter_slices(self, first: int, last: int) -> Self:
         """Return the plan with shorter slices in bulk, as the one from *first* to *last* failed."""
         size = last - first + 1
-        return self if size <= _FEWEST else replace(self, most=max(_FEWEST, size // 4))
+        return self if size <= _FEWEST else replace(self, bulk_limit=max(_FEWEST, size // 4))
 
     def attempts(self, offset: int) -> int:
         """Return how often the entry at *offset* has failed alone."""
         known = self.suspects
         return known.attempts if known is not None and known.first == offset else 0
 
-    def settled(self, through: int) -> Self:
+    def after_settling(self, through: int) -> Self:
         """Return the plan once everything up to *through* is settled."""
         known = self.suspects
         if known is None or through < known.first:

@@ -59,41 +59,41 @@ class Route:
     """Cuts slices, lets a worker deliver them, and records the settled entries.
 
     Slices of a route follow one another. A failing route never blocks another one
-    (Invariant 15). ``parking`` belongs to the route's thread: see :meth:`ask`.
+    (Invariant 15). ``parking`` belongs to the route's thread: see :meth:`submit`.
     """
 
     def __init__(
         self,
         config: RouteConfig,
-        around: EngineServices,
+        services: EngineServices,
         offsets: OffsetLog,
-        ahead: OffsetLog | None = None,
+        upstream: OffsetLog | None = None,
     ) -> None:
-        """Prepare the route of *config* with its *offsets*. It follows the route of *ahead*."""
-        self._config, self._pipeline = config, around.pipeline
-        self._deliveries, self._carrier = around.deliveries, around.carrier
-        log = self._log = around.log
+        """Prepare the route of *config* with its *offsets*. It follows the route of *upstream*."""
+        self._config, self._pipeline = config, services.pipeline
+        self._deliveries, self._spark = services.deliveries, services.spark
+        log = self._log = services.log
         self._offsets = offsets
-        self._observe, self._on_failure = around.observe, around.on_failure
-        self._learn, self._tracer = around.learn, around.tracer
+        self._observe, self._on_failure = services.observe, services.on_failure
+        self._register_secrets, self._tracer = services.register_secrets, services.tracer
         self._reader = LogReader(log.directory)
         self._stopping, self._draining = threading.Event(), threading.Event()
-        self._called = threading.Event()
-        self._errands = Mailbox(self._call)
-        hurried = self._in_a_hurry
-        self._cutter = Slicer(config, log, self._reader, self._offsets, ahead, hurried)
+        self._wake_event = threading.Event()
+        self._mailbox = Mailbox(self._wake)
+        is_interrupted = self._is_interrupted
+        self._slicer = Slicer(config, log, self._reader, self._offsets, upstream, is_interrupted)
         self.parking = Parking(config, log, self._reader, self._offsets, wall_clock)
-        self._judge = FailurePolicy(config, log, self._offsets, self.parking, self._observe)
+        self._policy = FailurePolicy(config, log, self._offsets, self.parking, self._observe)
         self._adoption = OffsetAdoption(self._offsets, log)
         self._backoff = Backoff(*config.retry.backoff)
         # Starting a worker is Spark's work, however eagerly the sink is tried again.
-        self._starts = Backoff()
-        self._talk = WorkerSession(self._stopping)
-        self._not_before, self._pace = 0.0, RateLimit(config.max_rate)
-        self._sure: object = None
-        """The feeds that have made sure that they lead."""
-        self._opened = False
-        self._attempts, self._outdated, self._paused = around.attempts, False, False
+        self._start_backoff = Backoff()
+        self._session = WorkerSession(self._stopping)
+        self._not_before, self._rate_limit = 0.0, RateLimit(config.max_rate)
+        self._confirmed_by: object = None
+        """The feeds that have confirmed that they lead."""
+        self._has_opened = False
+        self._attempts, self._outdated, self._paused = services.attempts, False, False
         self._state, self._problem = State.STARTING, ""
         self.leaving = False
         """Whether it was removed from the pipeline, and ends."""
@@ -107,44 +107,44 @@ class Route:
     def drain(self) -> None:
         """Request the end after everything in the log is delivered."""
         self._draining.set()
-        self._call()
+        self._wake()
 
     def stop(self) -> None:
         """Request the end at once. The next start repeats a slice that was in flight."""
         self._stopping.set()
-        self._call()
+        self._wake()
 
     def leave(self) -> None:
         """End after the slice that it is at, for the engine goes on without this route."""
         self.leaving = True
         with suppress(EngineUnreachable):
-            self._errands.order(self._stopping.set)
+            self._mailbox.post(self._stopping.set)
 
     @property
-    def gone(self) -> bool:
+    def has_left(self) -> bool:
         """Whether it was removed and has ended."""
         return self.leaving and not self._thread.is_alive()
 
     def discard(self) -> None:
         """Close the files of a route that was never started."""
-        self._errands.end()
+        self._mailbox.close()
         self._reader.close()
 
-    def _call(self) -> None:
+    def _wake(self) -> None:
         """End every wait, so that the route reconsiders its next action."""
-        self._called.set()
-        self._carrier.wake()
+        self._wake_event.set()
+        self._spark.wake()
 
-    def ask(self, do: Callable[[], T]) -> Future[T]:
-        """Schedule *do* on the route's own thread, between two slices; see :class:`Mailbox`."""
-        return self._errands.ask(do)
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Schedule *call* on the route's own thread, between two slices; see :class:`Mailbox`."""
+        return self._mailbox.submit(call)
 
     def revive(self) -> None:
-        """Continue if the route waits for an operator. Only to be called through :meth:`ask`."""
+        """Continue if the route waits for an operator. Only to be called through :meth:`submit`."""
         if self.halted:
             self._outdated = self._outdated or self._config.writer.outdated()
             self._state, self._problem = State.STARTING, ""
-            self._judge.forget()
+            self._policy.clear_suspects()
         self._backoff.reset()
         self._not_before = 0.0
 
@@ -153,18 +153,18 @@ class Route:
 
         The request is durable on return.
         """
-        if self._errands.over and not self.leaving:
+        if self._mailbox.closed and not self.leaving:
             # A route that has ended delivers nothing any more: whether this is to be passed
             # is found out at the next start. One that was removed may come back without the
             # reader, so it is written down here.
             return
         self._offsets.begin_superseding(reader, through)
         with suppress(EngineUnreachable):
-            self._errands.order(lambda: None)  # the request is in the offset log; ends waits
+            self._mailbox.post(lambda: None)  # the request is in the offset log; ends waits
 
-    def _attend(self) -> None:
+    def _run_requests(self) -> None:
         """Run the requested calls. A call that cannot be done yet blocks all deliveries."""
-        self._errands.run()
+        self._mailbox.run()
         for reader, through in self._offsets.state.readers_to_supersede().items():
             if self.halted or self._stopping.is_set():
                 return
@@ -173,22 +173,22 @@ class Route:
             except LogFull as error:
                 self._retry_later(str(error))  # Invariant 14
             except (Corrupt, EnvironmentFault, OffsetRefused) as error:
-                self._follow(self._judge.not_its_fault(Failure.of(error)))
+                self._apply(self._policy.wait_or_halt(Failure.of(error)))
 
     def outcome_of(self, offset: int) -> EntryOutcome:
-        """Return how *offset*, the last one, was settled. Call only through :meth:`ask`."""
-        if offset in self.parking.known:
+        """Return how *offset*, the last one, was settled. Call only through :meth:`submit`."""
+        if offset in self.parking.parked_offsets:
             return EntryOutcome(offset, "parked", self.parking.error_of(offset))
-        newest = self._judge.newest
+        newest = self._policy.newest_outcome
         return newest if newest.offset == offset else EntryOutcome(offset)
 
     def configure(self, config: RouteConfig, pipeline: Pipeline) -> None:
-        """Continue with other settings and a new worker. Only to be called through :meth:`ask`."""
+        """Continue with other settings and a new worker. Call only through :meth:`submit`."""
         self._pipeline = pipeline
-        self._config = self._cutter.config = self._judge.config = config
+        self._config = self._slicer.config = self._policy.config = config
         self.parking.configure(config)
         self._backoff = Backoff(*config.retry.backoff)
-        self._pace = RateLimit(config.max_rate)
+        self._rate_limit = RateLimit(config.max_rate)
         self._outdated = True
         self.revive()
 
@@ -208,8 +208,8 @@ class Route:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def _in_a_hurry(self) -> bool:
-        return self._stopping.is_set() or self._draining.is_set() or bool(self._errands)
+    def _is_interrupted(self) -> bool:
+        return self._stopping.is_set() or self._draining.is_set() or bool(self._mailbox)
 
     @property
     def halted(self) -> bool:
@@ -217,13 +217,13 @@ class Route:
         return self._state is State.STOPPED
 
     @property
-    def lost(self) -> bool:
+    def has_died(self) -> bool:
         """Whether its thread is gone without a request to end."""
         ended = self._state in (State.STOPPED, State.ENDED)
         return self._thread.ident is not None and not (self._thread.is_alive() or ended)
 
     @property
-    def caught_up(self) -> bool:
+    def is_caught_up(self) -> bool:
         """Whether everything in the log is settled, and no replay or retry is pending."""
         state = self._offsets.state
         settled = state.watermark >= self._log.durable
@@ -244,11 +244,14 @@ class Route:
             problem=self._problem,
             size=self._meter.size,
             # A slice that lingers is not stuck, nor is a route that keeps its rate.
-            still=max(0.0, self._meter.still() - self._config.linger - self._pace.gap),
-            limited=self._pace.limited,
+            still=max(
+                0.0,
+                self._meter.idle_seconds() - self._config.linger - self._rate_limit.longest_wait,
+            ),
+            limited=self._rate_limit.active_rate,
             replaying=state.replay is not None,
             slices=self._meter.slices(),
-            waiting=self._backoff.waiting() or self._starts.waiting(),
+            waiting=self._backoff.current_wait() or self._start_backoff.current_wait(),
             leaving=self.leaving,
             latency=self._latency.read(),
         )
@@ -256,97 +259,97 @@ class Route:
     def _run(self) -> None:
         try:
             self._serve_until_ended()
-            self._tell("route-ended")
+            self._report("route-ended")
             if not self.halted:
                 self._state = State.ENDED
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._state, self._problem = State.STOPPED, str(error)
             self._on_failure(error)
         finally:
-            self._errands.end()
+            self._mailbox.close()
             self._reader.close()
 
     def _serve_until_ended(self) -> None:
         while True:
-            self._attend()
+            self._run_requests()
             wanted = self._offsets.state.next_offset()
             try:
                 if self._should_end():
                     return
-                if self._held():
-                    self._rest(IDLE)
+                if self._is_blocked():
+                    self._wait(IDLE)
                 else:
-                    self.parking.refuse_damaged()
+                    self.parking.check_damaged()
                     self._connect_and_serve()
             except (Corrupt, EntriesLost, EnvironmentFault, OffsetRefused) as error:
                 if isinstance(error, OffsetRefused) and self._offsets.state.next_offset() > wanted:
                     # It was released while it was being cut: go on behind.
                     continue
                 # Invariant 3: a route that needs damaged entries halts there. Others continue.
-                self._follow(self._judge.not_its_fault(Failure.of(error)))
+                self._apply(self._policy.wait_or_halt(Failure.of(error)))
 
-    def _held(self) -> bool:
+    def _is_blocked(self) -> bool:
         """Return whether delivery is blocked: the route has halted, or is paused."""
         state = self._offsets.state
         limit = state.delivery_limit()
         self._paused = limit is not None and limit < state.next_offset()
         return self.halted or self._paused
 
-    def _rest(self, seconds: float) -> None:
+    def _wait(self, seconds: float) -> None:
         """Wait for a request, at most *seconds*."""
-        self._called.wait(seconds)
+        self._wake_event.wait(seconds)
         # Cleared before the state is checked again, so that no call is missed.
-        self._called.clear()
+        self._wake_event.clear()
 
     def _should_end(self) -> bool:
         return self._stopping.is_set() or (
-            self._draining.is_set() and (self._held() or self._nothing_to_do())
+            self._draining.is_set() and (self._is_blocked() or self._has_nothing_to_do())
         )
 
-    def _nothing_to_do(self) -> bool:
-        return not self._offsets.state.retries and self._cutter.cut(self._judge.plan) is None
+    def _has_nothing_to_do(self) -> bool:
+        return not self._offsets.state.retries and self._slicer.cut(self._policy.plan) is None
 
     def _should_not_wait(self) -> bool:
         """Return whether a worker would have nothing to do, so that Spark is not waited for."""
-        unwanted = self._stopping.is_set() or bool(self._errands) or self._held()
-        return unwanted or self._drained()
+        unwanted = self._stopping.is_set() or bool(self._mailbox) or self._is_blocked()
+        return unwanted or self._is_drained()
 
-    def _drained(self) -> bool:
-        return self._draining.is_set() and self.caught_up
+    def _is_drained(self) -> bool:
+        return self._draining.is_set() and self.is_caught_up
 
     def _connect_and_serve(self) -> None:
-        self._opened = False
+        self._has_opened = False
         try:
             self._offsets.write_pending()
-            worker = connect(self._carrier, self._specs(), self._should_not_wait)
+            worker = connect(self._spark, self._create_specs(), self._should_not_wait)
             if worker is not None:
                 with worker:
                     self._serve(worker)
         except HostFailed as error:
-            self._retry_later(str(error), self._starts)
+            self._retry_later(str(error), self._start_backoff)
         except LogFull as error:
             # Invariant 14: an entry that finds no room to be parked waits for it.
             self._retry_later(str(error))
         except (EOFError, ConnectionError):
-            problem = self._carrier.take_problem(self._config.name)
-            self._tell("worker-lost", problem=problem)
-            if not self._opened and not self.halted:
+            problem = self._spark.take_problem(self._config.name)
+            self._report("worker-lost", problem=problem)
+            if not self._has_opened and not self.halted:
                 text = "the worker died while it opened its writer"
-                self._retry_later(f"{text}: {problem}" if problem else text, self._starts)
+                self._retry_later(f"{text}: {problem}" if problem else text, self._start_backoff)
 
-    def _specs(self) -> list[WorkerSpec]:
+    def _create_specs(self) -> list[WorkerSpec]:
         self._outdated = False
-        self._renew()
+        self._renew_secrets()
         return worker_specs(
             self._config,
             self._pipeline,
             self._log,
             self._offsets.state,
             next(self._attempts),
-            self._adoption.handed,
+            self._adoption.highest_handed,
         )
 
-    def _renew(self) -> None:
+    def _renew_secrets(self) -> None:
         """Read the writer's secret files again, for the connections of new workers."""
         try:
             writer = self._config.writer.renewed()
@@ -354,76 +357,82 @@ class Route:
             raise HostFailed(str(error)) from error
         if writer is not self._config.writer:
             self._config = self._config.model_copy(update={"writer": writer})
-            self._learn(writer.secrets)
+            self._register_secrets(writer.secrets)
             self._observe("route-secrets-renewed", route=self._config.name)
 
     def _serve(self, worker: WorkerConnection | ShardGroup) -> None:
         """Deliver slice after slice through *worker* until it or the route ends."""
         self._state = State.STARTING
-        if not self._is_open(worker):
+        if not self._process_first_answer(worker):
             return
-        self._sure = None
-        while self._goes_on() and not self._drained():
-            left = max(self._not_before - time.monotonic(), self._pace.left())
-            if left > 0 or (self._held() and not self._draining.is_set()):
+        self._confirmed_by = None
+        while self._is_worker_needed() and not self._is_drained():
+            left = max(self._not_before - time.monotonic(), self._rate_limit.seconds_left())
+            if left > 0 or (self._is_blocked() and not self._draining.is_set()):
                 # A pause that the sink requested holds for other workers, too, as does `max_rate`.
-                self._rest(min(left, IDLE) if left > 0 else IDLE)
-            elif self._leads() and self._sources_know() and not self._serve_next(worker):
+                self._wait(min(left, IDLE) if left > 0 else IDLE)
+            elif (
+                self._confirm_leaders()
+                and self._wait_for_sources()
+                and not self._deliver_next(worker)
+            ):
                 return
 
-    def _is_open(self, worker: WorkerConnection | ShardGroup) -> bool:
+    def _process_first_answer(self, worker: WorkerConnection | ShardGroup) -> bool:
         """Process the worker's first answer: its writer is open, or could not be opened."""
-        match self._talk.answer(worker):
+        match self._session.receive_answer(worker):
             case Opened() as opened:
-                self._starts.reset()
-                self._opened, self._state, self._problem = True, State.RUNNING, ""
+                self._start_backoff.reset()
+                self._has_opened, self._state, self._problem = True, State.RUNNING, ""
                 failure = self._adoption.adopt(opened, self._config.parallelism)
                 if failure is None:
                     return True
-                self._follow(self._judge.not_its_fault(failure))
+                self._apply(self._policy.wait_or_halt(failure))
             case OpenFailed(failure):
-                self._follow(self._judge.not_its_fault(failure))
+                self._apply(self._policy.wait_or_halt(failure))
         return False
 
-    def _serve_next(self, worker: WorkerConnection | ShardGroup) -> bool:
+    def _deliver_next(self, worker: WorkerConnection | ShardGroup) -> bool:
         """Deliver the next slice, or wait for one. Returns false at the route's end."""
         # Invariant 14: deliveries during a full disk are recorded before further ones.
         self._offsets.write_pending()
         if (retry := self.parking.next_retry()) is not None:
-            self._paced(self._retry, worker, retry)
+            self._deliver_at_rate(self._retry_parked, worker, retry)
             return True
-        self._cutter.wait(IDLE)
-        if (asked := self._cutter.cut(self._judge.plan, self._pace.rows)) is not None:
-            self._paced(self._deliver, worker, asked)
+        self._slicer.wait(IDLE)
+        if (slice_ := self._slicer.cut(self._policy.plan, self._rate_limit.max_rows)) is not None:
+            self._deliver_at_rate(self._deliver, worker, slice_)
             return True
-        self._meter.idle()
+        self._meter.note_idle()
         return not self._draining.is_set()
 
-    def _paced(
+    def _deliver_at_rate(
         self,
         deliver: Callable[[WorkerConnection | ShardGroup, T], None],
         worker: WorkerConnection | ShardGroup,
-        asked: T,
+        slice_: T,
     ) -> None:
-        """Deliver *asked*. Entries that the sink took count against ``max_rate``."""
+        """Deliver *slice_*. Entries that the sink took count against ``max_rate``."""
         before = self._meter.delivered
         try:
-            deliver(worker, asked)
+            deliver(worker, slice_)
         finally:
-            self._pace.spend(self._meter.delivered - before)
+            self._rate_limit.spend(self._meter.delivered - before)
 
-    def _leads(self) -> bool:
+    def _confirm_leaders(self) -> bool:
         """Make leading readers confirm their leadership after a writer may have fenced others.
 
         A reader that still leads is then the only leader, because a later leader's writer will
         fence ours (Invariant 10). Entries of one that lost it are superseded by then.
         """
         feeds = self._deliveries.feeds
-        if self._sure is not feeds and self._deliveries.confirmed(self._unwanted):
-            self._sure = feeds
-        return self._sure is feeds
+        if self._confirmed_by is not feeds and self._deliveries.wait_until_confirmed(
+            self._is_unneeded
+        ):
+            self._confirmed_by = feeds
+        return self._confirmed_by is feeds
 
-    def _sources_know(self) -> bool:
+    def _wait_for_sources(self) -> bool:
         """Wait until a shared source has the acknowledgement, where a key's entries must wait.
 
         Otherwise the next leader would redeliver an entry that others of its key have followed
@@ -432,120 +441,122 @@ class Route:
         state = self._offsets.state
         if self._config.max_in_flight_per_key is None or state.replay is not None:
             return True
-        return self._deliveries.wait_until_told(state.next_unsettled(), IDLE)
+        return self._deliveries.wait_until_acknowledged(state.next_unsettled(), IDLE)
 
-    def _unwanted(self) -> bool:
-        return self._drained() or not self._goes_on()
+    def _is_unneeded(self) -> bool:
+        return self._is_drained() or not self._is_worker_needed()
 
-    def _goes_on(self) -> bool:
+    def _is_worker_needed(self) -> bool:
         """Run requested calls between two slices; return whether this worker is still needed."""
-        self._attend()
+        self._run_requests()
         held = self.halted or self._offsets.state.readers_to_supersede()
         return not (self._stopping.is_set() or held or self._outdated)
 
-    def _deliver(self, worker: WorkerConnection | ShardGroup, asked: Slice) -> None:
-        screened = self.parking.screen(asked)
+    def _deliver(self, worker: WorkerConnection | ShardGroup, slice_: Slice) -> None:
+        screened = self.parking.park_followers(slice_)
         if screened is None:
-            self._follow(self._judge.no_room(asked.first))
+            self._apply(self._policy.halt_without_room(slice_.first))
             return
         begun = time.monotonic()
-        self._latency.begin(self._cutter.appends)
-        self._adoption.note_handed(screened.last)
-        died = partial(self._judge.died, screened)
-        outcome = self._outcome(worker, screened, died, partial(self._settle_part, screened))
+        self._latency.begin(self._slicer.appends)
+        self._adoption.record_handed(screened.last)
+        on_death = partial(self._policy.decide_after_death, screened)
+        outcome = self._request_outcome(
+            worker, screened, on_death, partial(self._settle_part, screened)
+        )
         if outcome is not None:
             self._meter.add(screened.first, outcome, begun)
-            self._follow_entries(screened, outcome)
-            verdict = self._judge.judge(screened, outcome)
+            self._observe_entries(screened, outcome)
+            decision = self._policy.decide(screened, outcome)
             if (
-                verdict.action is Action.HALT
+                decision.action is Action.HALT
                 and self._offsets.state.next_offset() > outcome.through + 1
             ):
                 # The entry at which it halted was released or acked during its delivery.
-                verdict = GO
-            self._follow(verdict)
+                decision = GO
+            self._apply(decision)
 
-    def _settle_part(self, asked: Slice, part: Outcome) -> None:
-        """Settle the reported part of *asked* before its end. A kill repeats the rest."""
-        self._meter.add_part(asked.first, part)
-        self._follow_entries(asked, part)
-        self._judge.settle(asked, part)
+    def _settle_part(self, slice_: Slice, part: Outcome) -> None:
+        """Settle the reported part of *slice_* before its end. A kill repeats the rest."""
+        self._meter.add_part(slice_.first, part)
+        self._observe_entries(slice_, part)
+        self._policy.settle(slice_, part)
 
-    def _follow_entries(self, asked: Slice, outcome: Outcome) -> None:
+    def _observe_entries(self, slice_: Slice, outcome: Outcome) -> None:
         """Record the latency of the entries, and trace them, except for replays."""
         self._latency.settle(outcome)
-        if self._tracer is not None and self._cutter.appends:
-            self._tracer.settled(self._config, asked, outcome)
+        if self._tracer is not None and self._slicer.appends:
+            self._tracer.record_settled(self._config, slice_, outcome)
 
-    def _retry(self, worker: WorkerConnection | ShardGroup, offset: int) -> None:
+    def _retry_parked(self, worker: WorkerConnection | ShardGroup, offset: int) -> None:
         """Deliver a parked entry that an operator wants delivered."""
         begun = time.monotonic()
-        died = lambda _: self._judge.died_with_parked(offset)  # noqa: E731 - nothing is announced
-        outcome = self._outcome(worker, Retry(offset), died)
+        on_death = lambda _: self._policy.decide_parked_death(offset)  # noqa: E731 - nothing is announced
+        outcome = self._request_outcome(worker, Retry(offset), on_death)
         if outcome is not None:
             self._meter.add(offset, outcome, begun)
-            self._follow(self._judge.judge_parked(offset, outcome.failure))
+            self._apply(self._policy.decide_parked(offset, outcome.failure))
 
-    def _may_go_out(self, message: Slice | Retry) -> bool:
+    def _may_deliver(self, message: Slice | Retry) -> bool:
         """Return whether *message* is still to be delivered after the waits.
 
         The one place of this decision: every request comes before a new slice.
         """
-        pending = self._errands or self._offsets.state.readers_to_supersede()
+        pending = self._mailbox or self._offsets.state.readers_to_supersede()
         if pending or self._stopping.is_set():
             return False
         if isinstance(message, Slice):
-            return self._cutter.is_current(message)
+            return self._slicer.is_current(message)
         return not self._offsets.state.paused
 
-    def _outcome(
+    def _request_outcome(
         self,
         worker: WorkerConnection | ShardGroup,
         message: Slice | Retry,
-        died: Callable[[int | None], Decision],
+        on_death: Callable[[int | None], Decision],
         settle: Callable[[Outcome], None] | None = None,
     ) -> Outcome | None:
         """Return the outcome of *message*, or ``None`` if it is not delivered or the route stops.
 
         Calls *settle* with each partial outcome. Raises ``EOFError`` if the worker is gone,
-        after *died* has decided about it, unless its host ended as well.
+        after *on_death* has decided about it, unless its host ended as well.
         """
-        if not self._may_go_out(message):
+        if not self._may_deliver(message):
             return None
         try:
-            answer = self._talk.ask(worker, message, settle)
+            answer = self._session.request(worker, message, settle)
         except (EOFError, ConnectionError):
-            if not self._carrier.host_was_lost(self._config.name, worker.shard):
-                self._follow(died(self._talk.announced))
+            if not self._spark.was_host_lost(self._config.name, worker.shard):
+                self._apply(on_death(self._session.announced))
             raise EOFError from None
         return answer if isinstance(answer, Outcome) else None
 
-    def _follow(self, verdict: Decision) -> None:
-        """Apply the judge's decision."""
-        match verdict.action:
+    def _apply(self, decision: Decision) -> None:
+        """Apply the decision of the failure policy."""
+        match decision.action:
             case Action.GO:
                 self._state, self._problem = State.RUNNING, ""
                 self._backoff.reset()
             case _ if self._config.writer.outdated():
                 # The sink may have refused a secret that was replaced since: a new worker.
-                self._sure, self._outdated = None, True
-                self._retry_later(verdict.problem)
+                self._confirmed_by, self._outdated = None, True
+                self._retry_later(decision.problem)
             case Action.WAIT:
                 # Its writer may open the sink again.
-                self._sure = None
-                self._not_before = time.monotonic() + verdict.wait
-                self._retry_later(verdict.problem, least=verdict.wait)
+                self._confirmed_by = None
+                self._not_before = time.monotonic() + decision.wait
+                self._retry_later(decision.problem, least=decision.wait)
             case Action.HALT:
-                self._halt(verdict)
+                self._halt(decision)
 
-    def _halt(self, verdict: Decision) -> None:
+    def _halt(self, decision: Decision) -> None:
         """Wait for an operator, visibly (Invariant 15)."""
         with suppress(LogFull):
             self._offsets.sync()
-        offset, problem = verdict.offset, verdict.problem
+        offset, problem = decision.offset, decision.problem
         place = f"offset {offset}: " if offset is not None else ""
         self._state, self._problem = State.STOPPED, f"{place}{problem}"
-        self._tell("route-stopped", offset=offset, problem=problem)
+        self._report("route-stopped", offset=offset, problem=problem)
 
     def _retry_later(
         self, problem: str, backoff: Backoff | None = None, least: float = 0.0
@@ -554,10 +565,10 @@ class Route:
             return
         self._state, self._problem = State.RETRYING, problem
         delay = (backoff or self._backoff).next(least)
-        self._tell("route-retrying", problem=problem, retry_in=round(delay, 2))
-        self._rest(delay)
+        self._report("route-retrying", problem=problem, retry_in=round(delay, 2))
+        self._wait(delay)
 
-    def _tell(self, event: str, **details: object) -> None:
+    def _report(self, event: str, **details: object) -> None:
         progress = {
             "watermark": self._offsets.state.watermark,
             "delivered": self._meter.delivered,

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 class EngineServices(NamedTuple):
     """The engine's services for a reader or a route.
 
-    ``learn`` is called with the secrets of files that were read again. ``attempts`` numbers
-    the workers, and never repeats a number.
+    ``register_secrets`` is called with the secrets of files that were read again. ``attempts``
+    numbers the workers, and never repeats a number.
     """
 
     pipeline: Pipeline
     log: CommitLog
     files: FileSystem
-    carrier: SparkSupervisor
+    spark: SparkSupervisor
     deliveries: DeliveryProgress
     observe: Observer
     on_failure: Callable[[BaseException], None]
-    learn: Callable[[Secrets], None]
+    register_secrets: Callable[[Secrets], None]
     attempts: Iterator[int]
     tracer: Tracer | None = None

@@ -32,8 +32,8 @@ class Slicer:
         log: CommitLog,
         reader: LogReader,
         offsets: OffsetLog,
-        ahead: OffsetLog | None,
-        hurried: Callable[[], bool],
+        upstream: OffsetLog | None,
+        is_interrupted: Callable[[], bool],
     ) -> None:
         """Cut for the route of *config*.
 
@@ -42,13 +42,13 @@ class Slicer:
             log: the log that is cut.
             reader: the route's own reader of it.
             offsets: the route's progress.
-            ahead: the offset log of the route that this one follows (``after``).
-            hurried: returns whether the route has other work, so that waits end.
+            upstream: the offset log of the route that this one follows (``after``).
+            is_interrupted: returns whether the route has other work, so that waits end.
 
         """
         self.config, self._log, self._reader = config, log, reader
-        self._offsets, self._ahead, self._hurried = offsets, ahead, hurried
-        self._lingering = (-1, 0.0)
+        self._offsets, self._upstream, self._is_interrupted = offsets, upstream, is_interrupted
+        self._linger_deadline = (-1, 0.0)
         self.appends: list[Append] = []
         """The appends of the last slice; empty for a replay, whose entries are not new."""
 
@@ -57,92 +57,91 @@ class Slicer:
         state = self._offsets.state
         if state.replay is not None:
             return
-        end = self._available(state.next_unsettled(), seconds)
+        end = self._last_available(state.next_unsettled(), seconds)
         if end > state.watermark and self.config.linger and not state.paused:
             self._linger(state.next_unsettled(), end)
 
-    def cut(self, plan: RedeliveryPlan, most: int | None = None) -> Slice | None:
+    def cut(self, plan: RedeliveryPlan, max_rows: int | None = None) -> Slice | None:
         """Return the next slice by *plan* without waiting, or ``None``.
 
-        With *most* it has at most that many entries.
+        With *max_rows* it has at most that many entries.
 
         Raises:
             EntriesLost: the next entries were lost, and no operator has acked that.
 
         """
         state = self._offsets.state
-        first, end = state.next_offset(), self._end(state)
+        first, end = state.next_offset(), self._last_deliverable(state)
         if end < first:
             return None
         if (gap := self._reader.lost_gap(first, end)) is not None:
             if gap.first <= first:
-                return self._pass_in_replay(gap, state, plan, most)
+                return self._skip_gap_in_replay(gap, state, plan, max_rows)
             end = gap.first - 1
         end, single = plan.cut(first, end)
         config = self.config
-        rows = config.slice_rows if most is None else min(most, config.slice_rows)
+        limit = config.slice_rows if max_rows is None else min(max_rows, config.slice_rows)
         appends = list[Append]()
-        last = self._reader.slice_end(first, end, rows, config.slice_bytes, appends)
+        last = self._reader.slice_end(first, end, limit, config.slice_bytes, appends)
         self.appends = appends if state.replay is None else []
         namespace = state.replay.namespace if state.replay is not None else ""
         return Slice(first, last, state.generation, single=single, namespace=namespace)
 
-    def is_current(self, asked: Slice) -> bool:
-        """Return whether *asked* is still the next slice, after all changes since it was cut.
+    def is_current(self, slice_: Slice) -> bool:
+        """Return whether *slice_* is still the next slice, after all changes since it was cut.
 
         An operator may have acked some of it, paused the route, or begun or cancelled a replay,
         and its oldest entries may have been released. Entries parked since are in ``without``.
         """
         state = self._offsets.state
-        limit, passed = state.delivery_limit(), state.next_offset() - asked.first
+        limit, passed = state.delivery_limit(), state.next_offset() - slice_.first
         return (
-            asked.generation == state.generation
-            and (limit is None or asked.last <= limit)
-            and 0 <= passed <= asked.last - asked.first
-            and passed <= len(asked.without)
-            and asked.without[:passed] == tuple(range(asked.first, state.next_offset()))
-            and not any(part.first <= asked.last for part in state.above if part.kind != "parked")
+            slice_.generation == state.generation
+            and (limit is None or slice_.last <= limit)
+            and 0 <= passed <= slice_.last - slice_.first
+            and passed <= len(slice_.without)
+            and slice_.without[:passed] == tuple(range(slice_.first, state.next_offset()))
+            and not any(part.first <= slice_.last for part in state.above if part.kind != "parked")
         )
 
-    def _pass_in_replay(
-        self, gap: Gap, state: RouteState, plan: RedeliveryPlan, most: int | None
+    def _skip_gap_in_replay(
+        self, gap: Gap, state: RouteState, plan: RedeliveryPlan, max_rows: int | None
     ) -> Slice | None:
         """Continue after *gap* in a replay, which had passed it; else halt (Invariant 4)."""
         if state.replay is None:
             raise EntriesLost(
-                f"the entries {max(gap.first, state.next_unsettled())}..{gap.last} were lost: "
-                "a repair of the log could not save them; "
-                "ack these offsets to let the route go on behind"
+                f"the entries {max(gap.first, state.next_unsettled())}..{gap.last} were lost: a repair "
+                "of the log could not save them; acknowledge them to let the route continue"
             )
         self._offsets.advance_replay(min(gap.last, state.replay.last), state.generation)
-        return self.cut(plan, most)
+        return self.cut(plan, max_rows)
 
-    def _end(self, state: RouteState) -> int:
+    def _last_deliverable(self, state: RouteState) -> int:
         """Return the last offset that may be delivered in *state*."""
         limit = state.delivery_limit()
-        end = state.replay.last if state.replay is not None else self._live_end(state)
+        end = state.replay.last if state.replay is not None else self._last_live(state)
         return end if limit is None else min(end, limit)
 
-    def _live_end(self, state: RouteState) -> int:
+    def _last_live(self, state: RouteState) -> int:
         # Entries that an operator has acked further on are not delivered.
         acked = (part.first - 1 for part in state.above)
-        return min([self._available(state.next_unsettled(), 0), *acked])
+        return min([self._last_available(state.next_unsettled(), 0), *acked])
 
-    def _available(self, first: int, wait: float) -> int:
+    def _last_available(self, first: int, wait: float) -> int:
         """Return the last offset that this route may deliver now."""
-        if self._ahead is None:
+        if self._upstream is None:
             return self._log.wait_beyond(first - 1, wait)
-        return min(self._ahead.wait_beyond(first - 1, wait), self._log.durable)
+        return min(self._upstream.wait_beyond(first - 1, wait), self._log.durable)
 
     def _linger(self, first: int, end: int) -> None:
         """Wait for a fuller slice than *first* to *end*, at most ``linger`` in all."""
-        if self._lingering[0] != first:
-            # An errand ends this wait, and the next one goes on with it.
-            self._lingering = first, time.monotonic() + self.config.linger
+        if self._linger_deadline[0] != first:
+            # A call ends this wait, and the next wait continues with its deadline.
+            self._linger_deadline = first, time.monotonic() + self.config.linger
         full = first + self.config.slice_rows - 1
-        while end < full and not self._hurried():
-            left = self._lingering[1] - time.monotonic()
+        while end < full and not self._is_interrupted():
+            left = self._linger_deadline[1] - time.monotonic()
             if left <= 0:
                 break
             # In short waits, so that a stop is not kept waiting by a long linger.
-            end = max(end, self._available(end + 1, min(left, 0.5)))
+            end = max(end, self._last_available(end + 1, min(left, 0.5)))

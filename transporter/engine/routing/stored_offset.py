@@ -21,39 +21,41 @@ class OffsetAdoption:
     def __init__(self, offsets: OffsetLog, log: CommitLog) -> None:
         """Compare with *offsets*, and prove by the history of *log*."""
         self._offsets, self._log = offsets, log
-        self.handed = -1
+        self.highest_handed = -1
         """The highest offset that this run has handed to a worker."""
 
-    def note_handed(self, through: int) -> None:
+    def record_handed(self, through: int) -> None:
         """Record that offsets up to *through* are in a worker's hands."""
-        self.handed = max(self.handed, through)
+        self.highest_handed = max(self.highest_handed, through)
 
     def adopt(self, opened: Opened, shards: int) -> Failure | None:
         """Settle entries by the sink's stored offsets; return the reason if that is impossible.
 
         Offsets that were stored with another number of *shards* do not count.
         """
-        told = filter(None, opened.shards or (opened.stored,))
-        for each in (stored for stored in told if self._is_news(stored, shards)):
+        offsets = filter(None, opened.shards or (opened.stored,))
+        for each in (stored for stored in offsets if self._is_ahead(stored, shards)):
             if each.offset > self._log.durable or not self._is_proved(each):
                 # Invariant 5: an entry that this offset stood for in a copy of the log is
                 # not the one that stands there now.
-                return _foreign(each, self._offsets.route)
-        if opened.stored is not None and self._is_news(opened.stored, shards):
+                return _foreign_history(each, self._offsets.route)
+        if opened.stored is not None and self._is_ahead(opened.stored, shards):
             self._settle(opened.stored.offset)
         return None
 
-    def _is_news(self, stored: StoredOffset, shards: int) -> bool:
+    def _is_ahead(self, stored: StoredOffset, shards: int) -> bool:
         """Return whether *stored* is of this route as it is now, and beyond the settled entries."""
         state = self._offsets.state
-        told = (stored.log_id, stored.route, stored.generation, stored.shards)
-        mine = (self._log.log_id, self._offsets.route, state.generation, shards)
-        if told != mine or stored.offset < state.next_offset():
+        origin = (stored.log_id, stored.route, stored.generation, stored.shards)
+        own = (self._log.log_id, self._offsets.route, state.generation, shards)
+        if origin != own or stored.offset < state.next_offset():
             return False
         return not is_of_a_forgotten(stored, self._log.runs, state.declared)
 
     def _is_proved(self, stored: StoredOffset) -> bool:
-        return self._log.runs.has_offset(stored.run, stored.epoch, stored.offset, self.handed)
+        return self._log.runs.has_offset(
+            stored.run, stored.epoch, stored.offset, self.highest_handed
+        )
 
     def _settle(self, through: int) -> None:
         state = self._offsets.state
@@ -63,14 +65,14 @@ class OffsetAdoption:
             self._offsets.settle(Range(state.next_unsettled(), through), self._log.durable)
 
 
-def _foreign(stored: StoredOffset, route: str) -> Failure:
+def _foreign_history(stored: StoredOffset, route: str) -> Failure:
     run = f"run {stored.run}" if stored.run else "no run"
     return Failure(
         FailureKind.FAULT,
-        f"the sink has stored offset {stored.offset} (epoch {stored.epoch}, {run}), which is of "
-        "another history of this log: the log was replaced by an older copy while the sink was "
-        "further on, so other entries may have that offset now. Put the newer log back; or have "
-        "the sink take what this log holds: 'transporter replay' the route's newest offset, "
-        f"which begins a generation that the sink has not seen (route {route} then delivers all "
-        "that follows, also what the sink may have), or empty the sink",
+        f"the sink has stored offset {stored.offset} (epoch {stored.epoch}, {run}), which belongs "
+        "to another history of this log: the log was replaced by an older copy while the sink was "
+        "ahead, so another entry may have that offset now. Restore the newer log. Without it, "
+        f"empty the sink, or replay the newest offset of route {route} with 'transporter replay': "
+        "this begins a new generation, in which the route delivers all later entries, including "
+        "those that the sink may already have",
     )

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from transporter.protocol.channel import EngineChannel
     from transporter.protocol.messages import Begin, Hello, WorkerEnded, WorkerSpec
 
-_LOCK: Final = 0.05
+_LOCK_RETRY: Final = 0.05
 """Seconds between two tries for a lock that another process holds: flock sends no event."""
-_NOTABLE: Final = 1.0
-"""Seconds of waiting that an operator hears of."""
+_REPORTED_WAIT: Final = 1.0
+"""Seconds of waiting that are reported to operators."""
 _Key = tuple[str, int]
 
 
@@ -36,10 +36,10 @@ class Admission:
     """
 
     def __init__(self, changed: threading.Condition, observe: Observer) -> None:
-        """Wait on *changed*, which the carrier notifies of whatever happens."""
+        """Wait on *changed*, which the supervisor notifies of every change."""
         self._changed, self._observe = changed, observe
         self._began = time.monotonic()
-        self._fences: dict[_Key, ShardLease] = {}
+        self._leases: dict[_Key, ShardLease] = {}
 
     def admit(
         self, begin: Begin, hello: Hello, caller: EngineChannel, stopping: Callable[[], bool]
@@ -58,23 +58,25 @@ class Admission:
         spec = begin.spec
         with ExitStack() as stack:
             stack.callback(caller.close)
-            fence = self._fence(spec)
-            if not self._await_the_last(fence, spec, stopping):
+            lease = self._lease(spec)
+            if not self._wait_for_last(lease, spec, stopping):
                 return None
             if not hello.remote:
-                fence.give_back(spec.attempt)
-                line = WorkerConnection(caller)
+                lease.release(spec.attempt)
+                connection = WorkerConnection(caller)
             else:
-                if not self._await_the_lock(fence, stopping):
+                if not self._wait_for_lock(lease, stopping):
                     return None
-                line = WorkerConnection(caller, FrameServer(Path(spec.log_directory), spec.route))
+                connection = WorkerConnection(
+                    caller, FrameServer(Path(spec.log_directory), spec.route)
+                )
                 begin = replace(begin, modules=packed(Path(spec.folder)))
-                fence.lend(line, spec.attempt, spec.slice_timeout)
-            line.send(begin)
+                lease.grant(connection, spec.attempt, spec.slice_timeout)
+            connection.send(begin)
             stack.pop_all()
-        return line
+        return connection
 
-    def vacate(self, spec: WorkerSpec, stopping: Callable[[], bool]) -> bool:
+    def wait_for_vacancy(self, spec: WorkerSpec, stopping: Callable[[], bool]) -> bool:
         """Wait for a worker without a lock that an earlier engine had; false once *stopping*.
 
         The rest is up to the lock, which a worker on this host takes itself.
@@ -83,65 +85,65 @@ class Admission:
             EnvironmentFault: the shard's lock file cannot be used.
 
         """
-        fence = self._fence(spec)
-        if self._await_the_last(fence, spec, stopping):
-            fence.give_back(spec.attempt)
+        lease = self._lease(spec)
+        if self._wait_for_last(lease, spec, stopping):
+            lease.release(spec.attempt)
             return True
         return False
 
-    def told(self, ended: WorkerEnded) -> None:
+    def record_end(self, ended: WorkerEnded) -> None:
         """Take note of the end of a task, as whose *changed* is held."""
-        fence = self._fences.get((ended.route, ended.shard))
-        if fence is not None:
-            fence.told(ended.attempt, gone=ended.gone)
+        lease = self._leases.get((ended.route, ended.shard))
+        if lease is not None:
+            lease.record_end(ended.attempt, gone=ended.gone)
 
-    def lost(self, route: str, shard: int) -> bool:
+    def was_lost(self, route: str, shard: int) -> bool:
         """Return whether the last worker was lost rather than ended, as far as is known."""
-        fence = self._fences.get((route, shard))
-        return fence is not None and fence.lost
+        lease = self._leases.get((route, shard))
+        return lease is not None and lease.was_lost
 
-    def await_news(self, patience: float) -> None:
+    def wait_for_reports(self, patience: float) -> None:
         """Wait up to *patience* seconds until Spark has reported the end of every worker."""
         with self._changed:
-            fences = self._fences.values()
-            self._changed.wait_for(lambda: all(each.told_of for each in fences), patience)
+            leases = self._leases.values()
+            self._changed.wait_for(lambda: all(each.is_last_reported for each in leases), patience)
 
     def forget(self, route: str) -> None:
         """Give the locks of *route* back, whose folder may be removed now."""
         with self._changed:
-            gone = [self._fences.pop(key) for key in [*self._fences] if key[0] == route]
-        for fence in gone:
-            fence.close(time.monotonic())
+            gone = [self._leases.pop(key) for key in [*self._leases] if key[0] == route]
+        for lease in gone:
+            lease.close(time.monotonic())
 
     def close(self) -> None:
         """Release every lock. No further worker is admitted."""
-        for fence in self._fences.values():
-            fence.close(time.monotonic())
-        self._fences.clear()
+        for lease in self._leases.values():
+            lease.close(time.monotonic())
+        self._leases.clear()
 
-    def _fence(self, spec: WorkerSpec) -> ShardLease:
+    def _lease(self, spec: WorkerSpec) -> ShardLease:
         key = (spec.route, spec.shard)
-        if (known := self._fences.get(key)) is None:
-            known = ShardLease(lock_path(spec, Path(spec.log_directory)), self._began)
+        if (lease := self._leases.get(key)) is None:
+            lease = ShardLease(lock_path(spec, Path(spec.log_directory)), self._began)
             with self._changed:
-                self._fences[key] = known
-        return known
+                self._leases[key] = lease
+        return lease
 
-    def _await_the_last(
-        self, fence: ShardLease, spec: WorkerSpec, stopping: Callable[[], bool]
+    def _wait_for_last(
+        self, lease: ShardLease, spec: WorkerSpec, stopping: Callable[[], bool]
     ) -> bool:
-        wait = fence.wait(time.monotonic())
-        if wait > _NOTABLE:
+        wait = lease.remaining(time.monotonic())
+        if wait > _REPORTED_WAIT:
             self._observe(
                 "worker-held-back", route=spec.route, shard=spec.shard, seconds=round(wait, 1)
             )
         with self._changed:
-            while (wait := fence.wait(time.monotonic())) and not stopping():
+            while (wait := lease.remaining(time.monotonic())) and not stopping():
                 self._changed.wait(wait)
             return not stopping()
 
-    def _await_the_lock(self, fence: ShardLease, stopping: Callable[[], bool]) -> bool:
+    def _wait_for_lock(self, lease: ShardLease, stopping: Callable[[], bool]) -> bool:
         with self._changed:
-            while not (taken := fence.take()) and not stopping():
-                self._changed.wait(_LOCK)
+            while not (taken := lease.acquire()) and not stopping():
+                self._changed.wait(_LOCK_RETRY)
             return taken

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
     from transporter.log.reader import LocatedFrame
 
-AT_ONCE: Final = 1 << 20
+ANSWER_BYTES: Final = 1 << 20
 """Bytes after which an answer is full: it holds one frame at least, and none behind these."""
 
-_LARGEST: Final = layout.FRAME_HEADER_BYTES + layout.MAX_EXTENSION + layout.MAX_PAYLOAD
+_LARGEST_PARKED: Final = layout.FRAME_HEADER_BYTES + layout.MAX_EXTENSION + layout.MAX_PAYLOAD
 """Bytes of a parked file."""
 
-_Loan = tuple[Lent, bytes]
+_FramePayload = tuple[Lent, bytes]
 
 
 class FrameServer:
     """Serves the entries that one worker of a route is to deliver. Belongs to the route's thread.
 
-    A worker cannot request other offsets. Memory is bounded by the larger of :data:`AT_ONCE`
+    A worker cannot request other offsets. Memory is bounded by the larger of :data:`ANSWER_BYTES`
     and one frame (Invariant 17).
     """
 
@@ -42,43 +42,45 @@ class FrameServer:
         """Lend from the log in *directory*."""
         self._reader = LogReader(directory)
         self._folder = route_folder(directory, route)
-        self._coming: Iterator[_Loan] = iter(())
+        self._pending: Iterator[_FramePayload] = iter(())
 
     def close(self) -> None:
         """Close open files of the log."""
-        self._coming = iter(())
+        self._pending = iter(())
         self._reader.close()
 
-    def begin(self, asked: Slice | Retry) -> None:
-        """Serve the entries of *asked* from now on."""
-        self._coming = self._parked(asked) if isinstance(asked, Retry) else self._frames(asked)
+    def begin(self, message: Slice | Retry) -> None:
+        """Serve the entries of *message* from now on."""
+        self._pending = (
+            self._read_parked(message) if isinstance(message, Retry) else self._read_frames(message)
+        )
 
-    def more(self) -> tuple[Frames, list[bytes]]:
+    def next_frames(self) -> tuple[Frames, list[bytes]]:
         """Return its next frames, whether these were the last, and the payloads."""
         lent: list[Lent] = []
         payloads: list[bytes] = []
         try:
-            for each, payload in self._coming:
+            for each, payload in self._pending:
                 lent.append(each)
                 payloads.append(payload)
-                if sum(map(len, payloads)) >= AT_ONCE:
+                if sum(map(len, payloads)) >= ANSWER_BYTES:
                     return Frames(tuple(lent), done=False), payloads
         except (TransporterError, OSError) as error:
-            self._coming = iter(())
+            self._pending = iter(())
             return Frames(tuple(lent), failure=Failure.of(error)), payloads
         return Frames(tuple(lent)), payloads
 
-    def _frames(self, asked: Slice) -> Iterator[_Loan]:
-        return map(_lent, self._reader.frames(asked.first, asked.last))
+    def _read_frames(self, message: Slice) -> Iterator[_FramePayload]:
+        return map(_read_frame, self._reader.frames(message.first, message.last))
 
-    def _parked(self, asked: Retry) -> Iterator[_Loan]:
-        path = parked_path(self._folder, asked.offset)
+    def _read_parked(self, message: Retry) -> Iterator[_FramePayload]:
+        path = parked_path(self._folder, message.offset)
         with translate_os_errors(path, reading=True), open_file(RealFileSystem(), path) as file:
-            data = file.pread(min(file.size(), _LARGEST), 0)
+            data = file.pread(min(file.size(), _LARGEST_PARKED), 0)
         yield Lent(str(path), 0, b"", len(data)), data
 
 
-def _lent(found: LocatedFrame) -> _Loan:
+def _read_frame(found: LocatedFrame) -> _FramePayload:
     path, frame = found.segment.path, found.frame
     with translate_os_errors(path, reading=True):
         _, payload = found.segment.read_raw(frame)

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
     from transporter.protocol.network import Network
 
-_GREETING: Final = 10.0
+_AUTHENTICATION: Final = 10.0
 """Seconds that a caller has to authenticate."""
-_CALLERS: Final = 128
+_MAX_CALLERS: Final = 128
 """Callers that authenticate at the same time. One more evicts the oldest."""
-_LEAST: Final = 0.5
+_LEAST_AUTHENTICATION: Final = 0.5
 """Seconds that a caller has at least: many workers may begin at once, and none is idle."""
 _LONGEST_CLAIM: Final = 4096
 _BACKLOG: Final = 128
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
-_PAUSE: Final = 0.1
+_DESCRIPTOR_RETRY: Final = 0.1
 """Seconds until the door is tried again when this process has no descriptor left."""
-_LOOK: Final = 0.02
+_ROOM_RETRY: Final = 0.02
 """Seconds between two looks whether there is a place for the next caller."""
 
 
@@ -64,21 +64,23 @@ class Listener:
         """
         self._root = secrets.token_bytes(32)
         self._on_host, self._on_worker, self._on_task = on_host, on_worker, on_task
-        self._unproved: dict[socket.socket, float] = {}
+        self._unauthenticated: dict[socket.socket, float] = {}
         """Lines to callers that authenticate, the oldest first, with their deadlines."""
         self._lock = threading.Lock()
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="transporter-"))
             self.address = str(Path(folder) / "engine.sock")
-            self._doors = [stack.enter_context(_unix_door(self.address))]
+            self._sockets = [stack.enter_context(_listen_unix(self.address))]
             self.worker_address: Any = self.address
             self._tls: ssl.SSLContext | None = None
             self._certificate = ""
             if network is not None:
                 self._tls, self._certificate = server_context()
-                self._doors.append(stack.enter_context(_tcp_door(network)))
-                self.worker_address = (network.advertised, self._doors[-1].getsockname()[1])
-            self._bell, self._rung = (stack.enter_context(each) for each in socket.socketpair())
+                self._sockets.append(stack.enter_context(_listen_tcp(network)))
+                self.worker_address = (network.advertised, self._sockets[-1].getsockname()[1])
+            self._stop_sender, self._stop_receiver = (
+                stack.enter_context(each) for each in socket.socketpair()
+            )
             self._open = stack.pop_all()
         self.thread = threading.Thread(target=self._accept, name="listener")
 
@@ -99,95 +101,97 @@ class Listener:
 
     def close(self) -> None:
         """Stop accepting, and wait until that is so."""
-        self._bell.close()
+        self._stop_sender.close()
         if self.thread.is_alive():
             self.thread.join()
         with self._lock:
-            self._turn_away(list(self._unproved))
+            self._disconnect(list(self._unauthenticated))
         self._open.close()
 
     def _accept(self) -> None:
         with selectors.DefaultSelector() as ready:
-            for each in (*self._doors, self._rung):
+            for each in (*self._sockets, self._stop_receiver):
                 ready.register(each, selectors.EVENT_READ)
             while True:
-                for key, _ in ready.select(self._end_greetings()):
-                    if key.fileobj is self._rung:
+                for key, _ in ready.select(self._close_late_callers()):
+                    if key.fileobj is self._stop_receiver:
                         return
-                    self._let_in(next(each for each in self._doors if each is key.fileobj))
+                    self._accept_caller(next(each for each in self._sockets if each is key.fileobj))
 
-    def _let_in(self, door: socket.socket) -> None:
+    def _accept_caller(self, socket_: socket.socket) -> None:
         if not self._make_room():
-            time.sleep(_LOOK)  # The caller stays at the door.
+            time.sleep(_ROOM_RETRY)  # The caller stays at the door.
             return
         try:
             with ExitStack() as stack:
-                caller = stack.enter_context(door.accept()[0])
+                caller = stack.enter_context(socket_.accept()[0])
                 line = stack.enter_context(caller.dup())
                 stack.pop_all()
         except OSError as error:
             if error.errno in _NO_DESCRIPTORS:
                 # The caller stays at the door, which would ring again at once.
-                time.sleep(_PAUSE)
+                time.sleep(_DESCRIPTOR_RETRY)
             return
         with self._lock:
-            self._unproved[line] = time.monotonic() + _GREETING
+            self._unauthenticated[line] = time.monotonic() + _AUTHENTICATION
         # A caller that stays silent must not keep the others waiting.
-        greeter = threading.Thread(target=self._greet, args=(caller, line), name="greeter")
+        greeter = threading.Thread(target=self._authenticate, args=(caller, line), name="greeter")
         try:
             greeter.start()
         except RuntimeError:
             # No thread can be started. The caller retries, or another one in its place.
             caller.close()
-            self._done_with(line)
+            self._forget_caller(line)
 
     def _make_room(self) -> bool:
         """Make a place for one more; ``False`` if no caller has been here for long enough."""
         with self._lock:
-            if len(self._unproved) < _CALLERS:
+            if len(self._unauthenticated) < _MAX_CALLERS:
                 return True
             # An idle caller loses its place to one that authenticates.
-            line, until = next(iter(self._unproved.items()))
-            if time.monotonic() < until - _GREETING + _LEAST:
+            line, until = next(iter(self._unauthenticated.items()))
+            if time.monotonic() < until - _AUTHENTICATION + _LEAST_AUTHENTICATION:
                 return False
-            self._turn_away([line])
+            self._disconnect([line])
             return True
 
-    def _end_greetings(self) -> float | None:
+    def _close_late_callers(self) -> float | None:
         """Close callers that take too long, even if they drip; return when this is due again."""
         now = time.monotonic()
         with self._lock:
-            self._turn_away([line for line, until in self._unproved.items() if until <= now])
-            return next((until - now for until in self._unproved.values()), None)
+            self._disconnect(
+                [line for line, until in self._unauthenticated.items() if until <= now]
+            )
+            return next((until - now for until in self._unauthenticated.values()), None)
 
-    def _turn_away(self, lines: list[socket.socket]) -> None:
+    def _disconnect(self, lines: list[socket.socket]) -> None:
         """Hang up on the callers at *lines*: their greeters find that out, and close."""
         for line in lines:
-            del self._unproved[line]
+            del self._unauthenticated[line]
             with suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
 
-    def _done_with(self, line: socket.socket) -> None:
+    def _forget_caller(self, line: socket.socket) -> None:
         with self._lock:
-            self._unproved.pop(line, None)
+            self._unauthenticated.pop(line, None)
             line.close()
 
-    def _greet(self, caller: socket.socket, line: socket.socket) -> None:
+    def _authenticate(self, caller: socket.socket, line: socket.socket) -> None:
         try:
-            known, said = self._identify(caller)
+            channel, hello = self._identify(caller)
         except Exception:  # noqa: BLE001 - whatever a caller sends, the next one is served
             return
         finally:
-            self._done_with(line)
-        match said:
+            self._forget_caller(line)
+        match hello:
             case HostHello():
-                self._on_host(said, known)
+                self._on_host(hello, channel)
             case Hello():
-                self._on_worker(said, known)
+                self._on_worker(hello, channel)
             case TaskHello() if self._on_task is not None:
-                self._on_task(said, known)
+                self._on_task(hello, channel)
             case _:
-                known.close()
+                channel.close()
 
     def _identify(self, caller: socket.socket) -> tuple[EngineChannel, object]:
         """Return the channel to *caller*, who has proved itself, and its first message."""
@@ -196,19 +200,19 @@ class Listener:
             if self._tls is not None and caller.family != socket.AF_UNIX:
                 watch_over(caller)
                 line = stack.enter_context(self._tls.wrap_socket(caller, server_side=True))
-            known = EngineChannel(line)
-            claim = known.recv_bytes(_LONGEST_CLAIM).decode()
+            channel = EngineChannel(line)
+            claim = channel.recv_bytes(_LONGEST_CLAIM).decode()
             # The caller proves itself first: we do not answer a stranger's challenge.
-            prove(known, self._key(claim), first=True)
-            said = known.recv()
-            if said.claim != claim:
-                raise ConnectionError("it is not whom it has proved to be")
+            prove(channel, self._key(claim), first=True)
+            hello = channel.recv()
+            if hello.claim != claim:
+                raise ConnectionError("its greeting does not match its ticket")
             stack.pop_all()
-        return known, said
+        return channel, hello
 
 
 @contextmanager
-def _unix_door(address: str) -> Iterator[socket.socket]:
+def _listen_unix(address: str) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(address)
         door.listen(_BACKLOG)
@@ -216,7 +220,7 @@ def _unix_door(address: str) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _tcp_door(network: Network) -> Iterator[socket.socket]:
+def _listen_tcp(network: Network) -> Iterator[socket.socket]:
     place = (network.host, network.port)
     try:
         door = socket.create_server(place, family=family_of(network.host), backlog=_BACKLOG)
@@ -224,7 +228,7 @@ def _tcp_door(network: Network) -> Iterator[socket.socket]:
         raise HostFailed(
             f"cannot listen for workers at {network.host}, {network.port or 'any port'}: "
             f"{error.strerror or error}; set spark.listen to an address of this host "
-            "and a port that is free"
+            "and a free port"
         ) from error
     with door:
         yield door

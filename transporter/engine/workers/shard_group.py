@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 
 def connect(
-    carrier: SparkSupervisor, specs: Iterable[WorkerSpec], stopping: Callable[[], bool]
+    spark: SparkSupervisor, specs: Iterable[WorkerSpec], stopping: Callable[[], bool]
 ) -> WorkerConnection | ShardGroup | None:
     """Return the line to the workers of *specs*; ``None`` once *stopping* returns true.
 
     Raises the errors of :meth:`SparkSupervisor.connect`.
     """
-    lines: list[WorkerConnection] = []
+    connections: list[WorkerConnection] = []
     with ExitStack() as stack:
         for spec in specs:
-            line = carrier.connect(spec, stopping)
-            if line is None:
+            connection = spark.connect(spec, stopping)
+            if connection is None:
                 return None
-            lines.append(stack.enter_context(line))
+            connections.append(stack.enter_context(connection))
         stack.pop_all()
-    return lines[0] if len(lines) == 1 else ShardGroup(lines)
+    return connections[0] if len(connections) == 1 else ShardGroup(connections)
 
 
 class ShardGroup:
@@ -55,15 +55,15 @@ class ShardGroup:
     If one of them dies, all are replaced.
     """
 
-    def __init__(self, lines: Sequence[WorkerConnection]) -> None:
-        """Talk over *lines*, one a shard, in their order."""
-        self._lines = lines
-        self._heard: deque[tuple[int | None, Any]] = deque()
+    def __init__(self, connections: Sequence[WorkerConnection]) -> None:
+        """Talk over *connections*, one a shard, in their order."""
+        self._connections = connections
+        self._received: deque[tuple[int | None, Any]] = deque()
         self._answers: dict[int, Opened | Outcome] = {}
-        self._asked = set(range(len(lines)))
+        self._requested = set(range(len(connections)))
         self._announced: dict[int, int] = {}
-        self._parts = _Parts()
-        self._speaker: int | None = None
+        self._parts = _PartialReports()
+        self._sender: int | None = None
         self._end: BaseException | None = None
         self.shard = 0
         """The shard whose worker has gone, once one has."""
@@ -76,24 +76,24 @@ class ShardGroup:
 
     def close(self) -> None:
         """Hang up on all of them."""
-        for line in self._lines:
-            line.close()
+        for connection in self._connections:
+            connection.close()
 
     def send(self, message: object) -> None:
         """Send *message*: a slice to all, an answer to the worker that waits for it."""
         match message:
             case Slice():
-                self._ask(range(len(self._lines)), message)
+                self._request(range(len(self._connections)), message)
             case Retry():
-                self._ask((0,), message)
-            case Proceed() if self._speaker is not None:
-                self._lines[self._speaker].send(message)
+                self._request((0,), message)
+            case Proceed() if self._sender is not None:
+                self._connections[self._sender].send(message)
 
     def poll(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds; return whether :meth:`recv` returns at once."""
-        if not self._told():
+        if not self._has_message():
             self._wait(timeout)
-        return self._told()
+        return self._has_message()
 
     def recv(self) -> Any:  # noqa: ANN401 - any message
         """Return the next message of one worker, or the merged answer of all.
@@ -103,120 +103,120 @@ class ShardGroup:
             ConnectionError: the connection to one broke.
 
         """
-        while not self._told():
+        while not self._has_message():
             self._wait(None)
-        if self._heard:
-            self._speaker, said = self._heard.popleft()
-            return said
+        if self._received:
+            self._sender, message = self._received.popleft()
+            return message
         assert self._end is not None  # noqa: S101 - it had a message, and returned none
         raise self._end
 
-    def _ask(self, shards: Iterable[int], message: Slice | Retry) -> None:
-        self._asked = set(shards)
+    def _request(self, shards: Iterable[int], message: Slice | Retry) -> None:
+        self._requested = set(shards)
         self._answers.clear()
         self._announced.clear()
-        self._parts = _Parts()
-        for shard in self._asked:
-            self._lines[shard].send(message)
+        self._parts = _PartialReports()
+        for shard in self._requested:
+            self._connections[shard].send(message)
 
-    def _told(self) -> bool:
-        return bool(self._heard) or self._end is not None
+    def _has_message(self) -> bool:
+        return bool(self._received) or self._end is not None
 
     def _wait(self, timeout: float | None) -> None:
         # A line may have received more than it has returned.
-        if not self._listen() and wait(self._descriptors(), timeout):
-            self._listen()
+        if not self._receive_next() and wait(self._descriptors(), timeout):
+            self._receive_next()
 
     def _descriptors(self) -> list[int]:
-        return [self._lines[shard].connection.fileno() for shard in self._silent()]
+        return [self._connections[shard].connection.fileno() for shard in self._unanswered()]
 
-    def _silent(self) -> set[int]:
-        return self._asked - self._answers.keys()
+    def _unanswered(self) -> set[int]:
+        return self._requested - self._answers.keys()
 
-    def _listen(self) -> bool:
+    def _receive_next(self) -> bool:
         """Receive from the first worker that has a message."""
-        for shard in sorted(self._silent()):
-            line = self._lines[shard]
-            if not line.poll(0):
+        for shard in sorted(self._unanswered()):
+            connection = self._connections[shard]
+            if not connection.poll(0):
                 continue
             try:
-                self._hear(shard, line.recv())
+                self._process(shard, connection.recv())
             except (EOFError, ConnectionError) as error:
-                self._lose(shard, error)
+                self._record_loss(shard, error)
             return True
         return False
 
-    def _hear(self, shard: int, said: object) -> None:
-        match said:
+    def _process(self, shard: int, message: object) -> None:
+        match message:
             case Opened() | Outcome():
-                self._answers[shard] = said
-                if self._silent():
-                    self._tell_part()
+                self._answers[shard] = message
+                if self._unanswered():
+                    self._report_part()
                 else:
-                    self._heard.append((None, self._joined()))
+                    self._received.append((None, self._merge_answers()))
             case PartialOutcome(outcome):
                 self._parts.add(shard, outcome)
-                self._tell_part()
+                self._report_part()
             case OpenFailed():
-                self._heard.append((None, said))
+                self._received.append((None, message))
             case Announcement(offset):
                 self._announced[shard] = offset
-                self._heard.append((shard, said))
+                self._received.append((shard, message))
             case Output():
-                self._heard.append((shard, said))
+                self._received.append((shard, message))
 
-    def _tell_part(self) -> None:
+    def _report_part(self) -> None:
         """Report the entries that all shards have settled, when the slowest makes progress."""
-        reached = [self._reached(shard) for shard in self._asked]
-        if (part := self._parts.take(min(reached))) is not None:
-            self._heard.append((None, PartialOutcome(part)))
+        offsets = [self._settled_offset(shard) for shard in self._requested]
+        if (part := self._parts.take(min(offsets))) is not None:
+            self._received.append((None, PartialOutcome(part)))
 
-    def _reached(self, shard: int) -> int:
+    def _settled_offset(self, shard: int) -> int:
         match self._answers.get(shard):
             case Outcome(through):
                 return through
         return self._parts.through.get(shard, -1)
 
-    def _lose(self, shard: int, error: BaseException) -> None:
+    def _record_loss(self, shard: int, error: BaseException) -> None:
         self.shard, self._end = shard, error
         if shard in self._announced:
             # Others have announced since: the route needs the entry of the worker that died.
-            self._heard.append((None, Announcement(self._announced[shard])))
+            self._received.append((None, Announcement(self._announced[shard])))
 
-    def _joined(self) -> Opened | Outcome:
+    def _merge_answers(self) -> Opened | Outcome:
         answers = list(self._answers.values())
         outcomes = [each for each in answers if isinstance(each, Outcome)]
         if outcomes:
-            return merge_outcomes(outcomes, self._parts.left)
+            return merge_outcomes(outcomes, self._parts.pending)
         stored = [each.stored for each in answers if isinstance(each, Opened)]
         return Opened(
             lowest_stored_offset(stored), tuple(each for each in stored if each is not None)
         )
 
 
-class _Parts:
+class _PartialReports:
     """The reports of shards about one slice before its end."""
 
     def __init__(self) -> None:
         self.through: dict[int, int] = {}
         """The offset up to which each shard has settled its own entries."""
-        self.left: list[Outcome] = []
+        self.pending: list[Outcome] = []
         """Reports that were not forwarded yet."""
-        self._passed = -1
+        self._reported = -1
 
     def add(self, shard: int, outcome: Outcome) -> None:
         """Record the report of *shard*."""
         self.through[shard] = outcome.through
-        self.left.append(outcome)
+        self.pending.append(outcome)
 
     def take(self, through: int) -> Outcome | None:
         """Return the rest as a part that ends at *through*, or ``None`` without progress."""
-        if through <= self._passed:
+        if through <= self._reported:
             return None
-        self._passed = through
-        found = _summed(self.left, through)
-        beyond = _newest(self.left, lambda offset: offset > through)
-        self.left = [Outcome(through, 0, 0, 0, beyond)]
+        self._reported = through
+        found = _sum_outcomes(self.pending, through)
+        beyond = _newest_offsets(self.pending, lambda offset: offset > through)
+        self.pending = [Outcome(through, 0, 0, 0, beyond)]
         return found
 
 
@@ -226,24 +226,24 @@ def merge_outcomes(outcomes: Sequence[Outcome], parts: Sequence[Outcome] = ()) -
     *parts* were reported before, and are counted with it.
     """
     stopped = min(outcomes, key=lambda each: (each.through, each.failure is None))
-    return replace(_summed([*parts, *outcomes], stopped.through), failure=stopped.failure)
+    return replace(_sum_outcomes([*parts, *outcomes], stopped.through), failure=stopped.failure)
 
 
-def _summed(outcomes: Sequence[Outcome], through: int) -> Outcome:
+def _sum_outcomes(outcomes: Sequence[Outcome], through: int) -> Outcome:
     return Outcome(
         through,
         sum(each.delivered for each in outcomes),
         sum(each.skipped for each in outcomes),
         sum(each.size for each in outcomes),
-        _newest(outcomes, lambda offset: offset <= through),
+        _newest_offsets(outcomes, lambda offset: offset <= through),
     )
 
 
-def _newest(outcomes: Iterable[Outcome], counts: Callable[[int], bool]) -> dict[str, int]:
+def _newest_offsets(outcomes: Iterable[Outcome], includes: Callable[[int], bool]) -> dict[str, int]:
     namespaces: dict[str, int] = {}
     for each in outcomes:
         for name, offset in each.namespaces.items():
-            if counts(offset):
+            if includes(offset):
                 namespaces[name] = max(offset, namespaces.get(name, -1))
     return namespaces
 

@@ -27,11 +27,11 @@ _LONGEST: Final = 32
 
 
 @dataclass(slots=True)
-class _Served:
+class _LastWorker:
     """The worker that began last, with the reports about its end."""
 
     attempt: int
-    line: WorkerConnection | None = None
+    connection: WorkerConnection | None = None
     """``None``: it holds the lock itself."""
     timeout: float = 0.0
     gone: bool | None = None
@@ -44,7 +44,7 @@ class ShardLease:
     For a worker that does not see the log the engine itself holds the lock. It records
     durably in the lock file how long such a worker may continue alone. An engine that finds
     the record, because the last one was killed, waits as long from its own start. Belongs to
-    the route's thread, except for :meth:`told`.
+    the route's thread, except for :meth:`record_end`.
     """
 
     def __init__(self, path: Path, now: float) -> None:
@@ -59,16 +59,16 @@ class ShardLease:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             left = os.pread(self._descriptor, _LONGEST, 0)
         self._until = now + _seconds(left)
-        self._last: _Served | None = None
-        self._holds = False
+        self._last: _LastWorker | None = None
+        self._is_locked = False
 
     def close(self, now: float) -> None:
         """Release the lock. The record stays there while a worker may still deliver."""
-        if self.wait(now) == 0:
+        if self.remaining(now) == 0:
             self._write(b"")
         os.close(self._descriptor)
 
-    def told(self, attempt: int, *, gone: bool) -> None:
+    def record_end(self, attempt: int, *, gone: bool) -> None:
         """Record Spark's report that the task of worker *attempt* has ended.
 
         Without *gone* Spark has lost the executor, on which the worker may still run.
@@ -77,48 +77,48 @@ class ShardLease:
             self._last.gone = gone
 
     @property
-    def told_of(self) -> bool:
+    def is_last_reported(self) -> bool:
         """Whether nothing more is to be expected of Spark about the last worker."""
         return self._last is None or self._last.gone is not None
 
     @property
-    def lost(self) -> bool:
+    def was_lost(self) -> bool:
         """Whether the last worker was lost rather than ended by itself, as far as Spark reports."""
         return self._last is not None and not self._last.gone
 
-    def wait(self, now: float) -> float:
+    def remaining(self, now: float) -> float:
         """Return the seconds for which the last worker may still deliver; 0 if it cannot."""
         last = self._last
-        if last is None or last.line is None:
+        if last is None or last.connection is None:
             return max(0.0, self._until - now)
         # Its process has ended, or two independent reports say so.
-        if last.gone or (last.gone is False and last.line.hung_up):
+        if last.gone or (last.gone is False and last.connection.closed_by_worker):
             return 0.0
-        return max(0.0, last.line.answered + last.timeout + _MARGIN - now)
+        return max(0.0, last.connection.last_sent_at + last.timeout + _MARGIN - now)
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Take the lock in place of a worker; false while another process has it."""
-        if not self._holds:
+        if not self._is_locked:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-            self._holds = True
+            self._is_locked = True
         return True
 
-    def lend(self, line: WorkerConnection, attempt: int, timeout: float) -> None:
-        """Answer for a worker without a lock, from now on, as whose :meth:`take` was true."""
+    def grant(self, connection: WorkerConnection, attempt: int, timeout: float) -> None:
+        """Answer for a worker without a lock, from now on, as whose :meth:`acquire` was true."""
         # Before any answer to the worker: a power cut must not undo this.
         self._write(f"{timeout + _MARGIN:.3f}\n".encode())
-        self._last = _Served(attempt, line, timeout)
+        self._last = _LastWorker(attempt, connection, timeout)
 
-    def give_back(self, attempt: int) -> None:
+    def release(self, attempt: int) -> None:
         """Leave the lock to a worker that takes it itself."""
         self._write(b"")
-        self._last, self._until = _Served(attempt), 0.0
-        if self._holds:
+        self._last, self._until = _LastWorker(attempt), 0.0
+        if self._is_locked:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            self._holds = False
+            self._is_locked = False
 
     def _write(self, text: bytes) -> None:
         with translate_os_errors(self._path):

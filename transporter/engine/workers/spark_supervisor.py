@@ -15,7 +15,7 @@ from transporter.engine.backoff import Backoff
 from transporter.engine.workers.admission import Admission
 from transporter.engine.workers.listener import Listener
 from transporter.engine.workers.worker_connection import WorkerConnection
-from transporter.engine.workers.worker_spec import invitation
+from transporter.engine.workers.worker_spec import create_invitation
 from transporter.errors import HostFailed
 from transporter.protocol.messages import (
     Begin,
@@ -45,11 +45,11 @@ HOST_START: Final = 90.0
 WORKER_START: Final = 60.0
 """Seconds a worker may take to call back once Spark is up."""
 _GRACE: Final = 10.0
-_VERDICT: Final = 1.0
+_END_REPORT: Final = 1.0
 """Seconds to find out whether a worker died alone."""
-_FAR_VERDICT: Final = 8.0
+_CLUSTER_END_REPORT: Final = 8.0
 """The same on a cluster: a standalone one waits 5 s before it reports an executor as lost."""
-_PARTING: Final = 5.0
+_LAST_REPORTS: Final = 5.0
 """Seconds in which a cluster reports the end of the last tasks."""
 _CLOSING: Final = 2.0
 """Seconds that local workers have to close their writers before Spark is stopped."""
@@ -82,7 +82,7 @@ class SparkSupervisor:
     ) -> None:
         self._launch, self._observe, self._on_failure = launch, observe, on_failure
         self._listener = Listener(
-            self._host_called, self._worker_called, network, self._task_called
+            self._accept_host, self._accept_worker, network, self._answer_task
         )
         self._changed = threading.Condition()
         self._network = network
@@ -94,7 +94,7 @@ class SparkSupervisor:
         self._wanted: dict[_Key, WorkerSpec] = {}
         self._on_frames: dict[str, WorkerSpec] = {}
         """The spec for the tasks of each DataFrame route: that of its last worker."""
-        self._arrived: dict[_Key, tuple[Hello, EngineChannel]] = {}
+        self._callers: dict[_Key, tuple[Hello, EngineChannel]] = {}
         self._problems: dict[_Key, str] = {}
         self._tasks: Counter[_Key] = Counter()
         self._process: subprocess.Popen[bytes] | None = None
@@ -132,19 +132,19 @@ class SparkSupervisor:
             folder = Path(spec.folder)
             modules = packed(folder) if spec.on_frames else None
             spec = replace(spec, steps=portable(spec.steps, folder), modules=modules)
-        elif not self._admission.vacate(spec, stopping):
+        elif not self._admission.wait_for_vacancy(spec, stopping):
             return None
         with self._changed:
             self._wanted[key] = spec
             if spec.on_frames:
                 self._on_frames[spec.route] = spec
             self._problems.pop(key, None)
-            if (late := self._arrived.pop(key, None)) is not None:
-                late[1].close()
+            if (stale := self._callers.pop(key, None)) is not None:
+                stale[1].close()
             if self._ready:
-                self._ask_for(spec)
+                self._request_worker(spec)
         try:
-            called = self._await(key, stopping)
+            called = self._await_worker(key, stopping)
         finally:
             with self._changed:
                 self._wanted.pop(key, None)
@@ -154,10 +154,10 @@ class SparkSupervisor:
         begin = Begin(spec, tasks=self._listener.ticket(_task_of(spec).claim))
         if self._network is None:
             with ExitStack() as stack:
-                line = stack.enter_context(WorkerConnection(caller))
-                line.send(begin)
+                connection = stack.enter_context(WorkerConnection(caller))
+                connection.send(begin)
                 stack.pop_all()
-            return line
+            return connection
         return self._admission.admit(begin, hello, caller, stopping)
 
     def forget(self, route: str) -> None:
@@ -174,7 +174,7 @@ class SparkSupervisor:
         A host that is still starting Spark, or does not end within a grace, is killed.
         """
         if self._network is not None:
-            self._admission.await_news(_PARTING if self._ready else 0)
+            self._admission.wait_for_reports(_LAST_REPORTS if self._ready else 0)
         with self._changed:
             # Workers end with Spark, however far they have come with closing their writers.
             self._changed.wait_for(lambda: not (self._ready and self._tasks.total()), _CLOSING)
@@ -191,8 +191,8 @@ class SparkSupervisor:
         with self._changed:
             late, self._host = self._host, None
             callers = [late] if late is not None else []
-            callers += [caller for _, caller in self._arrived.values()]
-            self._arrived.clear()
+            callers += [caller for _, caller in self._callers.values()]
+            self._callers.clear()
         for each in callers:
             each.close()
         self._admission.close()
@@ -202,7 +202,9 @@ class SparkSupervisor:
         with self._changed:
             self._changed.notify_all()
 
-    def _await(self, key: _Key, stopping: Callable[[], bool]) -> tuple[Hello, EngineChannel] | None:
+    def _await_worker(
+        self, key: _Key, stopping: Callable[[], bool]
+    ) -> tuple[Hello, EngineChannel] | None:
         problem = ""
         with self._changed:
             while not stopping():
@@ -210,15 +212,15 @@ class SparkSupervisor:
                 self._changed.wait_for(lambda: self._ready or stopping())
                 answered = self._changed.wait_for(
                     lambda: (
-                        key in self._arrived
+                        key in self._callers
                         or key in self._problems
                         or not self._ready
                         or stopping()
                     ),
                     WORKER_START,
                 )
-                if key in self._arrived:
-                    return self._arrived.pop(key)
+                if key in self._callers:
+                    return self._callers.pop(key)
                 if not answered or key in self._problems:
                     problem = self._problems.pop(key, "")
                     break
@@ -227,8 +229,8 @@ class SparkSupervisor:
                 return None
         raise HostFailed(
             problem
-            or f"no worker for route {key[0]}, shard {key[1]}, within {WORKER_START:.0f} s: "
-            "Spark has no free slot for it, or cannot start Python"
+            or f"no worker for route {key[0]}, shard {key[1]}, connected within "
+            f"{WORKER_START:.0f} s: Spark has no free slot for it, or cannot start Python"
         )
 
     def take_problem(self, route: str) -> str:
@@ -238,16 +240,17 @@ class SparkSupervisor:
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: not (self._ready and self._tasks_of(route)) or self._stopping, _VERDICT
+                lambda: not (self._ready and self._count_tasks(route)) or self._stopping,
+                _END_REPORT,
             )
             keys = [key for key in self._problems if key[0] == route]
             found = [self._problems.pop(key) for key in keys]
             return next(iter(found), "" if self._ready else self._cause)
 
-    def _tasks_of(self, route: str) -> int:
+    def _count_tasks(self, route: str) -> int:
         return sum(count for (name, _), count in self._tasks.items() if name == route)
 
-    def host_was_lost(self, route: str, shard: int) -> bool:
+    def was_host_lost(self, route: str, shard: int) -> bool:
         """Return whether a lost worker ended together with its host, or with its executor.
 
         Returns as soon as that is certain: the host reports a task's end within a fraction of
@@ -258,26 +261,26 @@ class SparkSupervisor:
         with self._changed:
             self._changed.wait_for(
                 lambda: not self._ready or self._stopping or not self._tasks[key],
-                _FAR_VERDICT if self._network else _VERDICT,
+                _CLUSTER_END_REPORT if self._network else _END_REPORT,
             )
-            lost = self._network is not None and self._admission.lost(route, shard)
+            lost = self._network is not None and self._admission.was_lost(route, shard)
             return self._stopping or not self._ready or lost
 
     def _kill_host(self) -> None:
         if self._process is not None:
             self._process.kill()
 
-    def _ask_for(self, spec: WorkerSpec) -> None:
+    def _request_worker(self, spec: WorkerSpec) -> None:
         self._tasks[spec.route, spec.shard] += 1
         place = place_of(Path(spec.log_directory)) if self._network is not None else ""
-        self._send(StartWorker(invitation(spec, self._listener.ticket, place)))
+        self._send(StartWorker(create_invitation(spec, self._listener.ticket, place)))
 
     def _send(self, message: object) -> None:
         if self._host is not None:
             with suppress(OSError):
                 self._host.send(message)
 
-    def _host_called(self, hello: HostHello, caller: EngineChannel) -> None:
+    def _accept_host(self, hello: HostHello, caller: EngineChannel) -> None:
         with self._changed:
             if self._stopping:
                 caller.close()
@@ -286,21 +289,21 @@ class SparkSupervisor:
             self._host = caller
             self._changed.notify_all()
 
-    def _worker_called(self, hello: Hello, caller: EngineChannel) -> None:
+    def _accept_worker(self, hello: Hello, caller: EngineChannel) -> None:
         key = (hello.route, hello.shard)
         with self._changed:
             wanted = self._wanted.get(key)
             called = (hello.epoch, hello.attempt)
             # A ticket is good for one call, of a worker that is waited for.
             unknown = wanted is None or (wanted.epoch, wanted.attempt) != called
-            if unknown or self._stopping or key in self._arrived:
+            if unknown or self._stopping or key in self._callers:
                 caller.close()
                 return
             self._observe("worker-connected", route=hello.route, shard=hello.shard, pid=hello.pid)
-            self._arrived[key] = (hello, caller)
+            self._callers[key] = (hello, caller)
             self._changed.notify_all()
 
-    def _task_called(self, hello: TaskHello, caller: EngineChannel) -> None:
+    def _answer_task(self, hello: TaskHello, caller: EngineChannel) -> None:
         """Answer a task with the spec of its route's worker, while there is no later worker."""
         with self._changed:
             spec = self._on_frames.get(hello.route)
@@ -340,7 +343,7 @@ class SparkSupervisor:
             self._observe(
                 "spark-host-lost",
                 code=process.returncode,
-                problem=self._cause or "it has not reported why",
+                problem=self._cause or "the host reported no reason",
                 retry_in=round(delay, 2),
             )
             with self._changed:
@@ -349,20 +352,20 @@ class SparkSupervisor:
     def _serve_host(self, process: subprocess.Popen[bytes]) -> str:
         """Serve the host until it is gone, or too late; return the reason."""
         deadline = time.monotonic() + HOST_START
-        host = self._called_host(process, deadline)
+        host = self._await_host(process, deadline)
         if host is not None:
             with host, suppress(EOFError, OSError):
                 # Once Spark is up the host is silent for as long as nothing happens.
                 while self._up_since or host.poll(max(0.0, deadline - time.monotonic())):
-                    self._heard(host.recv())
+                    self._process_message(host.recv())
         if time.monotonic() < deadline:
             return "the Spark host ended before Spark was up"
         return (
-            f"Spark was not up within {HOST_START:.0f} s; spark.log beside the log may say why, "
-            "or the machine is too busy: run again"
+            f"Spark was not up within {HOST_START:.0f} s; look for the reason in spark.log in the "
+            "log directory, or run again when the machine is less busy"
         )
 
-    def _called_host(
+    def _await_host(
         self, process: subprocess.Popen[bytes], deadline: float
     ) -> EngineChannel | None:
         with self._changed:
@@ -373,7 +376,7 @@ class SparkSupervisor:
                 self._changed.wait(0.2)
             return self._host
 
-    def _heard(self, message: object) -> None:
+    def _process_message(self, message: object) -> None:
         with self._changed:
             match message:
                 case HostReady():
@@ -381,12 +384,12 @@ class SparkSupervisor:
                     self._up_since = time.monotonic()
                     self._observe("spark-ready", version=message.version, master=message.master)
                     for spec in self._wanted.values():
-                        self._ask_for(spec)
+                        self._request_worker(spec)
                 case HostEnding(problem):
                     self._ready, self._cause = False, problem
                 case WorkerEnded(route=route, shard=shard, problem=problem):
                     self._tasks[route, shard] -= 1
-                    self._admission.told(message)
+                    self._admission.record_end(message)
                     # The end of an older worker may be reported after the next one was requested.
                     if problem and not self._tasks[route, shard]:
                         self._problems[route, shard] = problem

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class WorkerConnection:
     """A route's connection to its worker. Belongs to the route's thread.
 
-    A worker that does not see the log receives its entries from *lender* in between, and
+    A worker that does not see the log receives its entries from *frame_server* in between, and
     nothing else differs. Every end of the connection is an ``EOFError`` or a
     ``ConnectionError``.
     """
@@ -25,12 +25,12 @@ class WorkerConnection:
     shard = 0
     """Of a route with one worker."""
 
-    def __init__(self, connection: EngineChannel, lender: FrameServer | None = None) -> None:
+    def __init__(self, connection: EngineChannel, frame_server: FrameServer | None = None) -> None:
         """Talk over *connection*."""
-        self._connection, self._lender = connection, lender
-        self._heard: list[Any] = []
+        self._connection, self._frame_server = connection, frame_server
+        self._received: list[Any] = []
         self._end: BaseException | None = None
-        self.answered = time.monotonic()
+        self.last_sent_at = time.monotonic()
         """Time of the last message to the worker, which permits its current action."""
 
     @property
@@ -47,11 +47,11 @@ class WorkerConnection:
     def close(self) -> None:
         """Hang up: the worker ends as soon as it looks."""
         self._connection.close()
-        if self._lender is not None:
-            self._lender.close()
+        if self._frame_server is not None:
+            self._frame_server.close()
 
     @property
-    def hung_up(self) -> bool:
+    def closed_by_worker(self) -> bool:
         """Whether the worker's own system has closed the connection, as far as we can see.
 
         A connection that was reset or has fallen silent may have broken in between.
@@ -60,15 +60,15 @@ class WorkerConnection:
 
     def send(self, message: object) -> None:
         """Send *message*."""
-        if self._lender is not None and isinstance(message, Slice | Retry):
-            self._lender.begin(message)
-        self._tell(message)
+        if self._frame_server is not None and isinstance(message, Slice | Retry):
+            self._frame_server.begin(message)
+        self._send(message)
 
     def poll(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds; return whether :meth:`recv` returns at once."""
-        if not self._heard and self._end is None and self._connection.poll(timeout):
-            self._listen()
-        return bool(self._heard) or self._end is not None
+        if not self._received and self._end is None and self._connection.poll(timeout):
+            self._receive()
+        return bool(self._received) or self._end is not None
 
     def recv(self) -> Any:  # noqa: ANN401 - any message
         """Return the worker's next message, however long that takes.
@@ -78,37 +78,37 @@ class WorkerConnection:
             ConnectionError: the connection broke.
 
         """
-        while not self._heard:
+        while not self._received:
             if self._end is not None:
                 raise self._end
-            self._listen()
-        return self._heard.pop()
+            self._receive()
+        return self._received.pop()
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         try:
-            said = self._connection.recv()
-            if not isinstance(said, Need):
-                self._heard.append(said)
-            elif self._lender is not None:
-                frames, payloads = self._lender.more()
-                self._tell(frames, payloads)
+            message = self._connection.recv()
+            if not isinstance(message, Need):
+                self._received.append(message)
+            elif self._frame_server is not None:
+                frames, payloads = self._frame_server.next_frames()
+                self._send(frames, payloads)
         except EOFError as error:
             self._end = error
         except OSError as error:
-            self._end = _broken(error)
+            self._end = _to_connection_error(error)
 
-    def _tell(self, message: object, payloads: Iterable[bytes] = ()) -> None:
+    def _send(self, message: object, payloads: Iterable[bytes] = ()) -> None:
         try:
             self._connection.send(message)
             for payload in payloads:
                 self._connection.send_raw(payload)
         except OSError as error:
-            self._end = _broken(error)
+            self._end = _to_connection_error(error)
             raise self._end from error
         finally:
-            self.answered = time.monotonic()
+            self.last_sent_at = time.monotonic()
 
 
-def _broken(error: OSError) -> ConnectionError:
+def _to_connection_error(error: OSError) -> ConnectionError:
     """Return a system error of a connection as the type that callers expect."""
     return error if isinstance(error, ConnectionError) else ConnectionError(str(error))

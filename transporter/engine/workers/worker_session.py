@@ -30,18 +30,18 @@ class WorkerSession:
         self._stopping = stopping
         self.announced: int | None = None
 
-    def ask(
+    def request(
         self,
         worker: WorkerConnection | ShardGroup,
         message: Slice | Retry,
         settle: Callable[[Outcome], None] | None = None,
     ) -> object:
-        """Send *message*, and return the result of :meth:`answer`."""
+        """Send *message*, and return the result of :meth:`receive_answer`."""
         self.announced = None
         worker.send(message)
-        return self.answer(worker, settle)
+        return self.receive_answer(worker, settle)
 
-    def answer(
+    def receive_answer(
         self, worker: WorkerConnection | ShardGroup, settle: Callable[[Outcome], None] | None = None
     ) -> object:
         """Return the worker's next answer, or ``None`` if the route must stop without it.

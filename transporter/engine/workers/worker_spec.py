@@ -22,7 +22,7 @@ def worker_specs(
     log: CommitLog,
     state: RouteState,
     attempt: int,
-    handed: int,
+    highest_handed: int,
 ) -> list[WorkerSpec]:
     """Return the specs of the next workers of the route of *config*, one a shard.
 
@@ -34,7 +34,7 @@ def worker_specs(
         log: the log that the workers read.
         state: the progress of the route, with its generation.
         attempt: the number of the request for workers in this run.
-        handed: the highest offset that this run has handed to workers of the route.
+        highest_handed: the highest offset that this run has handed to workers of the route.
 
     """
     first = WorkerSpec(
@@ -58,14 +58,16 @@ def worker_specs(
         on_frames=config.on_frames,
         turns=pipeline.turns,
         runs=log.runs,
-        handed=handed,
+        handed=highest_handed,
         declared=state.declared,
     )
     count = 1 if config.on_frames else config.parallelism
     return [replace(first, shard=shard) for shard in range(count)]
 
 
-def invitation(spec: WorkerSpec, ticket: Callable[[str], Ticket], place: str = "") -> Invitation:
+def create_invitation(
+    spec: WorkerSpec, ticket: Callable[[str], Ticket], place: str = ""
+) -> Invitation:
     """Return the invitation in the job of a worker for *spec*.
 
     *ticket* returns a ticket for a claim. *place* is that of the log, if workers may run on

@@ -93,15 +93,15 @@ def deliver_all(writer: HttpWriter, chance: random.Random) -> list[int]:
         part = log.slice(first - 1, last - first + 1)
         outcome = one(writer, part, (first, last), single=single)
         first = outcome.through + 1
-        plan = plan.settled(outcome.through)
+        plan = plan.after_settling(outcome.through)
         failed = outcome.failure
         if failed is None:
             continue
         if failed.kind is FailureKind.REJECTED:
-            plan = plan.failed(first, last, failed.offset, single=single)
+            plan = plan.after_failure(first, last, failed.offset, single=single)
             if plan.attempts(first) >= 2:
                 given_up.append(first)
-                plan, first = plan.settled(first), first + 1
+                plan, first = plan.after_settling(first), first + 1
         else:
             assert failed.kind.retriable, failed
             threading.Event().wait(0.005)  # A route would wait longer.

@@ -65,20 +65,20 @@ class Kept:
 
     def keep(self, now: int) -> None:
         """Do everything that is due once."""
-        self.keeper.keep(now)
-        self.keeper.compactor.keep(now)
+        self.keeper.run_once(now)
+        self.keeper.compactor.run_once(now)
 
-    def least(self) -> Hold:
+    def least_hold(self) -> Hold:
         """Return the hold that the test has set, or raise the failure that it has set."""
         if self.failing is not None:
             raise self.failing
         return self.hold
 
-    def acknowledged(self) -> dict[str, int]:
+    def acknowledged_offsets(self) -> dict[str, int]:
         """Return the offset up to which the one reader's source is acknowledged."""
         return {"r": min(self.told, self.log.durable)}
 
-    def releasable(self) -> int:
+    def releasable_through(self) -> int:
         """Return the last offset that the reader does not hold."""
         return self.told
 
@@ -150,7 +150,7 @@ def test_compaction_waits_until_enough_is_new(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A compaction waits for a fraction of the compacted bytes, because it reads them again."""
-    monkeypatch.setattr("transporter.engine.maintenance.compactor._ONCE_IN", 2)
+    monkeypatch.setattr("transporter.engine.maintenance.compactor._DUE_FRACTION", 2)
     kept = Kept(log, config(log.directory), through=8)
     kept.keep(OLD)
     append_segments(log, [[Frame(letters("A"))]])
@@ -182,7 +182,7 @@ def test_an_engine_that_lost_its_lock_removes_nothing(log: CommitLog) -> None:
         (log.directory / "lock").unlink()
         before = bases(log)
         with pytest.raises(LockLost):
-            keeper.keep(OLD)
+            keeper.run_once(OLD)
     assert bases(log) == before
 
 
@@ -520,9 +520,9 @@ def test_everybody_who_is_declared_holds_the_log(tmp_path: Path) -> None:
         out.begin_replay(2, 5)
     with running(pipeline) as engine:
         until(lambda: engine._running.feeds[0].hold() is None)
-        assert engine._holds.least() == Hold(1, "out", "replay")
+        assert engine._holds.least_hold() == Hold(1, "out", "replay")
         (tmp_path / "out.down").unlink()
-        until(lambda: engine._holds.least() == Hold(3, "gone"))
+        until(lambda: engine._holds.least_hold() == Hold(3, "gone"))
 
 
 def test_an_engine_records_how_far_its_sources_are(tmp_path: Path) -> None:

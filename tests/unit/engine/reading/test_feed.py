@@ -129,7 +129,7 @@ def feed_to_end(log: CommitLog, script: Script, events: Events | None = None) ->
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again almost at once."""
     monkeypatch.setattr(
-        "transporter.engine.reading.feed.Backoff", lambda: Backoff(first=0.01, most=0.02)
+        "transporter.engine.reading.feed.Backoff", lambda: Backoff(first=0.01, longest=0.02)
     )
 
 
@@ -275,7 +275,7 @@ def test_a_stop_ends_the_wait_for_a_lost_source(
 ) -> None:
     """A stop ends the wait for a retry at once."""
     monkeypatch.setattr(
-        "transporter.engine.reading.feed.Backoff", lambda: Backoff(first=600, most=600)
+        "transporter.engine.reading.feed.Backoff", lambda: Backoff(first=600, longest=600)
     )
     events = Events()
     with CommitLog.open(tmp_path) as log:

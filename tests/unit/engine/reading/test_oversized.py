@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from transporter.engine.reading.oversized import CARRIED, loggable
+from transporter.engine.reading.oversized import MAX_KEY, split_to_loggable
 from transporter.errors import MessageTooLarge
 from transporter.log.commit_log import MAX_APPEND
 from transporter.message import ERROR_HEADER, JSON, Message, batch_bytes, messages_to_batch
@@ -17,7 +17,7 @@ LARGE = b"x" * MAX_APPEND
 
 def logged(*messages: Message) -> list[Message]:
     """Return the messages logged for *messages*, each part of which fits an append."""
-    parts = loggable(messages_to_batch(messages))
+    parts = split_to_loggable(messages_to_batch(messages))
     assert all(batch_bytes(part) <= MAX_APPEND for part in parts)
     return [message for part in parts for message in messages_of(part)]
 
@@ -61,16 +61,16 @@ def test_it_says_where_the_message_is_and_how_large(large: Message) -> None:
 
 def test_a_large_key_is_left_out() -> None:
     """A key that could fill the append is left out, and a shorter one is kept."""
-    kept, dropped = logged(Message("n", LARGE, b"k" * CARRIED), Message("n", b"", LARGE))
+    kept, dropped = logged(Message("n", LARGE, b"k" * MAX_KEY), Message("n", b"", LARGE))
 
-    assert (kept.key, dropped.key) == (b"k" * CARRIED, None)
+    assert (kept.key, dropped.key) == (b"k" * MAX_KEY, None)
 
 
 def test_a_source_without_ids_is_said_to_have_none() -> None:
     """The error entry states that a source gives no id."""
     (found,) = logged(Message("n", LARGE))
 
-    assert b"its source gives no id" in (found.headers[0][1] or b"")
+    assert b"it has no source id" in (found.headers[0][1] or b"")
 
 
 def test_a_name_that_is_too_large_is_refused() -> None:

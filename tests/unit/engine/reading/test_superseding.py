@@ -13,7 +13,7 @@ from table_tools import RouteParts, TableReader, table, told
 
 from transporter.adaptor import Batch
 from transporter.engine.events import State
-from transporter.engine.reading.delivery_progress import Delivering, DeliveryProgress
+from transporter.engine.reading.delivery_progress import DeliveringRoute, DeliveryProgress
 from transporter.engine.reading.reader_resume import LogResume
 from transporter.engine.reading.superseding import supersede
 from transporter.errors import EnvironmentFault, LogFull
@@ -41,7 +41,7 @@ class World(RouteParts):
         super().__init__(folder)
         self.deliveries = DeliveryProgress(lambda: self.log.durable)
         ask = self.offsets.begin_superseding
-        self.deliveries.routes = [Delivering(self.offsets, self.parking, ask)]
+        self.deliveries.routes = [DeliveringRoute(self.offsets, self.parking, ask)]
 
     def resume(self) -> LogResume:
         """Return the log's resume state of the reader, whose feed starts now."""

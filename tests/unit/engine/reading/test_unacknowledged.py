@@ -26,13 +26,17 @@ def test_rows_are_told_as_far_as_all_routes_have_come() -> None:
     """A batch of several appends is acknowledged row by row, each row once."""
     batches = UnacknowledgedBatches()
     batches.add("a", [(10, 12), (20, 21)])
-    assert (len(batches), batches.first) == (5, 10)
+    assert (len(batches), batches.first_undelivered) == (5, 10)
     assert rows(batches, 9) == []
     assert rows(batches, 11) == [("a", [0, 1])]
-    assert (len(batches), batches.first, batches.whole()) == (3, 12, None)
+    assert (len(batches), batches.first_undelivered, batches.take_whole_position()) == (3, 12, None)
     assert rows(batches, 20) == [("a", [2]), ("a", [3])]
     assert rows(batches, 40) == [("a", [4])]
-    assert (len(batches), batches.first, batches.whole()) == (0, None, "a")
+    assert (len(batches), batches.first_undelivered, batches.take_whole_position()) == (
+        0,
+        None,
+        "a",
+    )
 
 
 def test_what_was_released_is_given_up_and_still_counts() -> None:
@@ -45,7 +49,7 @@ def test_what_was_released_is_given_up_and_still_counts() -> None:
         return [list(each.rows) for each in batches.deliver(through, set(), released)]
 
     assert (told(1), told(3), told(9)) == ([[0]], [[3]], [[7]])
-    assert (len(batches), batches.given_up, batches.first) == (5, 5, None)
+    assert (len(batches), batches.given_up, batches.first_undelivered) == (5, 5, None)
     assert told(9) == []
     batches.clear()
     assert (len(batches), batches.given_up) == (0, 0)
@@ -61,9 +65,9 @@ def test_what_was_released_from_one_route_and_parked_by_another_is_given_up() ->
         return [list(each.rows) for each in batches.deliver(3, parked, released)]
 
     assert told({1, 3}) == [[0]]
-    assert (batches.given_up, batches.waiting) == (1, 1)
+    assert (batches.given_up, batches.waiting_count) == (1, 1)
     assert told(set()) == [[3]]
-    assert (len(batches), batches.given_up, batches.waiting) == (2, 2, 2)
+    assert (len(batches), batches.given_up, batches.waiting_count) == (2, 2, 2)
 
 
 def test_a_parked_entry_is_withheld_until_it_is_parked_no_more() -> None:
@@ -72,10 +76,14 @@ def test_a_parked_entry_is_withheld_until_it_is_parked_no_more() -> None:
     batches.add("a", [(0, 3)])
     batches.add("b", [(4, 5)])
     assert rows(batches, 5, {1}) == [("a", [0, 2, 3]), ("b", [0, 1])]
-    assert (len(batches), batches.first, batches.whole()) == (1, None, None)
+    assert (len(batches), batches.first_undelivered, batches.take_whole_position()) == (
+        1,
+        None,
+        None,
+    )
     assert rows(batches, 5, {1}) == []
     assert rows(batches, 5) == [("a", [1])]
-    assert batches.whole() == "b"
+    assert batches.take_whole_position() == "b"
 
 
 def test_what_is_forgotten_is_never_told() -> None:
@@ -84,7 +92,12 @@ def test_what_is_forgotten_is_never_told() -> None:
     batches.add("a", [(0, 3)])
     rows(batches, 1, {1})
     batches.clear()
-    assert (rows(batches, 9), batches.whole(), len(batches), batches.first) == ([], None, 0, None)
+    assert (
+        rows(batches, 9),
+        batches.take_whole_position(),
+        len(batches),
+        batches.first_undelivered,
+    ) == ([], None, 0, None)
 
 
 @given(
@@ -131,11 +144,11 @@ def test_a_look_for_what_is_whole_costs_the_same_however_much_is_open() -> None:
     batches._parts = Parts()
     for offset in range(count):
         batches.add(str(offset), [(offset, offset)])
-    batches.whole()
+    batches.take_whole_position()
     Parts.walked = 0
 
     for offset in range(count):
         batches.deliver(offset, frozenset())
-        assert batches.whole() == str(offset)
+        assert batches.take_whole_position() == str(offset)
 
     assert Parts.walked <= 2 * count

@@ -22,7 +22,7 @@ LAST = 19
 class Parking:
     """A parking that gives an operator time to act."""
 
-    full = False
+    is_full = False
 
     def __init__(self, offsets: OffsetLog, meanwhile: Callable[[], object]) -> None:
         self._offsets, self._meanwhile = offsets, meanwhile
@@ -53,7 +53,7 @@ def test_a_replay_that_begins_while_an_entry_is_set_aside_is_done(offsets: Offse
     found = judge(offsets, "park", lambda: offsets.begin_replay(2, 5))
     alone = Slice(10, 10, generation=0, single=True)
     refused = Failure(FailureKind.REJECTED, "no", 10)
-    assert found.judge(alone, Outcome(9, 0, 0, 0, {}, refused)) == GO
+    assert found.decide(alone, Outcome(9, 0, 0, 0, {}, refused)) == GO
     assert offsets.state.replay == Replay(2, 5, 2)
     assert offsets.state.watermark == 10
 
@@ -65,7 +65,7 @@ def test_a_replay_goes_on_behind_what_was_given_up(offsets: OffsetLog, on_error:
     found = judge(offsets, on_error, lambda: None)
     alone = Slice(2, 2, generation=1, single=True)
     refused = Failure(FailureKind.REJECTED, "no", 2)
-    assert found.judge(alone, Outcome(1, 0, 0, 0, {}, refused)) == GO
+    assert found.decide(alone, Outcome(1, 0, 0, 0, {}, refused)) == GO
     assert offsets.state.replay == Replay(2, 5, 3)
 
 
@@ -83,7 +83,7 @@ def test_what_makes_no_progress_is_never_repeated_for_ever_without_a_wait(
     found = judge(offsets, "stop", lambda: None)
     asked = Slice(10, 19, generation=0, single=single)
     outcome = Outcome(9, 0, 0, 0, {}, failure)
-    verdicts = [found.judge(asked, outcome) for _ in range(30)]
+    verdicts = [found.decide(asked, outcome) for _ in range(30)]
     assert all(each.action is not Action.GO for each in verdicts[15:])
     assert all(each.problem for each in verdicts[15:])
     assert offsets.state.next_offset() == 10
@@ -95,7 +95,7 @@ def test_a_worker_that_dies_before_it_announces_anything_is_not_replaced_at_once
     """Worker deaths before any announcement are followed by a wait."""
     found = judge(offsets, "stop", lambda: None)
     alone = Slice(10, 19, generation=0, single=True)
-    verdicts = [found.died(alone, None) for _ in range(30)]
+    verdicts = [found.decide_after_death(alone, None) for _ in range(30)]
     assert all(each.action is Action.WAIT for each in verdicts[15:])
 
 
@@ -106,5 +106,5 @@ def test_an_entry_that_is_named_wrongly_while_it_is_alone_has_its_attempts(
     found = judge(offsets, "skip", lambda: None)
     alone = Slice(10, 19, generation=0, single=True)
     wrong = Failure(FailureKind.REJECTED, "no", 99)
-    assert found.judge(alone, Outcome(9, 0, 0, 0, {}, wrong)) == GO
+    assert found.decide(alone, Outcome(9, 0, 0, 0, {}, wrong)) == GO
     assert offsets.state.next_offset() == 11

@@ -16,7 +16,7 @@ def test_what_is_asked_for_is_done_in_order_by_the_owner() -> None:
     woken: list[int] = []
     done: list[int] = []
     errands = Mailbox(lambda: woken.append(1))
-    answers = [errands.ask(lambda n=number: done.append(n) or n) for number in range(3)]
+    answers = [errands.submit(lambda n=number: done.append(n) or n) for number in range(3)]
     assert (done, len(woken), bool(errands)) == ([], 3, True)
     with pytest.raises(TooLong):
         answers[0].result(0)
@@ -30,7 +30,7 @@ def test_what_is_asked_for_is_done_in_order_by_the_owner() -> None:
 def test_what_an_errand_raises_is_the_askers() -> None:
     """A failing errand raises for its caller only, and the next errand is done."""
     errands = Mailbox(lambda: None)
-    failing, good = errands.ask(lambda: 1 // 0), errands.ask(lambda: 5)
+    failing, good = errands.submit(lambda: 1 // 0), errands.submit(lambda: 5)
     errands.run()
     with pytest.raises(ZeroDivisionError):
         failing.result(0)
@@ -41,7 +41,7 @@ def test_what_was_withdrawn_is_not_done() -> None:
     """A withdrawn errand is never done."""
     done: list[int] = []
     errands = Mailbox(lambda: None)
-    assert errands.ask(lambda: done.append(1)).cancel()
+    assert errands.submit(lambda: done.append(1)).cancel()
     errands.run()
     assert done == []
 
@@ -49,9 +49,9 @@ def test_what_was_withdrawn_is_not_done() -> None:
 def test_an_owner_that_has_ended_does_nothing_more() -> None:
     """An owner that has ended cancels waiting errands and refuses later ones."""
     errands = Mailbox(lambda: None)
-    waiting = errands.ask(lambda: 1)
-    errands.end()
+    waiting = errands.submit(lambda: 1)
+    errands.close()
     with pytest.raises(CancelledError):
         waiting.result(0)
     with pytest.raises(EngineUnreachable):
-        errands.ask(lambda: 2)
+        errands.submit(lambda: 2)

@@ -77,7 +77,7 @@ def test_several_are_parked_with_one_sync_of_their_folder_and_one_of_their_offse
 
     monkeypatch.setattr(RealFileSystem, "sync_directory", sync_directory)
     monkeypatch.setattr(OffsetLog, "_sync", offsets_synced)
-    left = world.parking.screen(Slice(1, 100, 0))
+    left = world.parking.park_followers(Slice(1, 100, 0))
     assert left == Slice(1, 100, 0, without=tuple(range(2, 101, 2)))
     assert len(folders) == 1
     assert synced == [51]
@@ -86,7 +86,7 @@ def test_several_are_parked_with_one_sync_of_their_folder_and_one_of_their_offse
 
 def test_a_slice_ends_after_so_many_that_were_parked(world: World) -> None:
     """A slice ends after a bounded number of parked entries, so that errands can run."""
-    left = world.parking.screen(Slice(1, COUNT - 1, 0))
+    left = world.parking.park_followers(Slice(1, COUNT - 1, 0))
     assert left == Slice(1, 201, 0, without=tuple(range(2, 202, 2)))
     assert len(world.parking) == 101
 
@@ -95,17 +95,17 @@ def test_a_slice_ends_after_so_many_that_were_parked(world: World) -> None:
 def test_a_slice_ends_before_what_finds_no_room(world: World, entries: int, last: int) -> None:
     """Entries are parked up to the limit, and the slice ends there."""
     world.parking.configure(world.config(entries))
-    left = world.parking.screen(Slice(1, 50, 0))
+    left = world.parking.park_followers(Slice(1, 50, 0))
     assert left == Slice(1, last, 0, without=tuple(range(2, last, 2)))
-    assert world.parking.full
-    assert world.parking.screen(Slice(last + 1, 50, 0)) is None
+    assert world.parking.is_full
+    assert world.parking.park_followers(Slice(last + 1, 50, 0)) is None
 
 
 def test_the_room_in_bytes_is_kept_for_several_at_once(world: World) -> None:
     """The limit in bytes counts all entries that are parked together."""
     one = world.parking.store.size
     world.parking.configure(world.config(size=3 * one))
-    left = world.parking.screen(Slice(1, 50, 0))
+    left = world.parking.park_followers(Slice(1, 50, 0))
     assert left is not None
     assert len(world.parking) in (3, 4)
     assert left.last < 10
@@ -113,11 +113,11 @@ def test_the_room_in_bytes_is_kept_for_several_at_once(world: World) -> None:
 
 def test_what_is_skipped_goes_with_one_sync(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of entries are skipped with one sync."""
-    world.parking.screen(Slice(1, 100, 0))
+    world.parking.park_followers(Slice(1, 100, 0))
     folders: list[Path] = []
     monkeypatch.setattr(RealFileSystem, "sync_directory", lambda _, folder: folders.append(folder))
     assert len(world.parking.skip(range(COUNT))) == 51
-    assert (len(folders), len(world.parking), world.parking.known) == (1, 0, frozenset())
+    assert (len(folders), len(world.parking), world.parking.parked_offsets) == (1, 0, frozenset())
 
 
 def killed(do: Callable[[], object], owner: type, name: str, *, before: bool) -> None:
@@ -149,8 +149,8 @@ def reopened(world: World) -> tuple[list[int], list[int], tuple[int, ...]]:
         parking = Parking(world.config(), world.log, world.reader, offsets, lambda: 7)
         while (offset := parking.next_retry()) is not None:
             delivered.append(offset)
-            parking.delivered(offset)
-        return delivered, sorted(parking.known), offsets.state.retries
+            parking.remove_delivered(offset)
+        return delivered, sorted(parking.parked_offsets), offsets.state.retries
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -162,9 +162,9 @@ def test_a_kill_at_a_retry_leaves_nothing_behind_what_is_gone(
     world: World, owner: type, name: str, *, before: bool
 ) -> None:
     """After a kill at a retry the blocked entries follow, and the retried one at most repeats."""
-    world.parking.screen(Slice(1, 7, 0))
+    world.parking.park_followers(Slice(1, 7, 0))
     world.offsets.request_retries([0])
-    killed(partial(world.parking.delivered, 0), owner, name, before=before)
+    killed(partial(world.parking.remove_delivered, 0), owner, name, before=before)
     delivered, left, retries = reopened(world)
     assert delivered in ([2, 4, 6], [0, 2, 4, 6])
     assert (left, retries) == ([], ())
@@ -179,7 +179,7 @@ def test_a_kill_at_a_skip_delivers_nothing_that_was_skipped(
     world: World, owner: type, name: str, *, before: bool
 ) -> None:
     """A kill at a skip leaves the skip either undone or done."""
-    world.parking.screen(Slice(1, 7, 0))
+    world.parking.park_followers(Slice(1, 7, 0))
     killed(partial(world.parking.skip, [0]), owner, name, before=before)
     undone = (owner, name, before) == (OffsetLog, "begin_skip", True)
     assert reopened(world) == (([], [0, 2, 4, 6], ()) if undone else ([2, 4, 6], [], ()))
@@ -187,10 +187,10 @@ def test_a_kill_at_a_skip_delivers_nothing_that_was_skipped(
 
 def test_only_what_is_named_is_retried_or_skipped(world: World) -> None:
     """With ``only`` the blocked entries stay, and a later request for all of them still counts."""
-    world.parking.screen(Slice(1, 9, 0))
+    world.parking.park_followers(Slice(1, 9, 0))
     world.offsets.request_retries([0], only=True)
     assert world.parking.store.waiting_behind([0]) == [2, 4, 6, 8]
-    assert (world.parking.next_retry(), world.parking.delivered(0)) == (0, None)
+    assert (world.parking.next_retry(), world.parking.remove_delivered(0)) == (0, None)
     assert world.parking.next_retry() is None
     assert skip_entries(world.parking.store, world.offsets, [2], only=True) == [2]
     assert world.parking.next_retry() is None
@@ -201,14 +201,14 @@ def test_only_what_is_named_is_retried_or_skipped(world: World) -> None:
 
 def test_a_skip_in_the_middle_lets_nobody_past_the_head(world: World) -> None:
     """Entries behind a skipped one follow only if no earlier one is parked (Invariant 9)."""
-    world.parking.screen(Slice(1, 7, 0))
+    world.parking.park_followers(Slice(1, 7, 0))
     world.parking.skip([2])
     assert reopened(world) == ([], [0, 4, 6], ())
 
 
 def test_those_behind_a_damaged_copy_follow_it_too(world: World) -> None:
     """Entries that name a damaged copy follow it, although its key is lost."""
-    world.parking.screen(Slice(1, 5, 0))
+    world.parking.park_followers(Slice(1, 5, 0))
     parked_path(world.offsets.folder, 0).write_bytes(b"nonsense")
     store = ParkedStore(world.offsets.folder, lenient=True)
     assert store.waiting_behind([0]) == [2, 4]
@@ -220,26 +220,26 @@ def test_what_a_failing_disk_keeps_of_a_skip_is_not_delivered(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A route waits for a failing disk, and then delivers the entries behind the skipped one."""
-    world.parking.screen(Slice(1, 5, 0))
+    world.parking.park_followers(Slice(1, 5, 0))
     with monkeypatch.context() as patched:
         patched.setattr(RealFileSystem, "remove", no_room)
         for act in (lambda: world.parking.skip([0]), world.parking.next_retry):
             with pytest.raises(LogFull):
                 act()
     assert world.parking.next_retry() == 2
-    assert world.parking.known == {2, 4}
+    assert world.parking.parked_offsets == {2, 4}
 
 
 def test_without_room_a_delivered_entry_is_kept_until_those_behind_it_may_follow(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a full disk a delivered entry repeats once, and its followers come next (Invariant 14)."""
-    world.parking.screen(Slice(1, 5, 0))
+    world.parking.park_followers(Slice(1, 5, 0))
     world.offsets.request_retries([0])
     with monkeypatch.context() as patched:
         patched.setattr(OffsetLog, "_append", no_room)
         with pytest.raises(LogFull):
-            world.parking.delivered(0)
+            world.parking.remove_delivered(0)
         with pytest.raises(LogFull):
             world.offsets.write_pending()
     world.offsets.write_pending()
@@ -254,7 +254,7 @@ def reason_of(world: World) -> ParkReason:
 def test_an_entry_that_fails_again_is_its_readers_still(world: World) -> None:
     """An entry that fails again keeps its reader, so that its source is not acknowledged."""
     before = reason_of(world)
-    world.parking.failed_again(0, "no again")
+    world.parking.record_failure(0, "no again")
     reason = reason_of(world)
     assert (before.reader, reason.reader) == ("in", "in")
     assert (reason.error, reason.attempts, reason.behind) == ("no again", 2, None)

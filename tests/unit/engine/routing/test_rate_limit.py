@@ -28,14 +28,14 @@ def test_what_was_not_used_is_not_saved_up(monkeypatch: pytest.MonkeyPatch) -> N
     """Unused rate is not saved up: an idle minute allows no larger slice."""
     clock = Clock(monkeypatch)
     pace = RateLimit(10)
-    assert (pace.rows, pace.left() <= 0, pace.limited) == (10, True, 0)
+    assert (pace.max_rows, pace.seconds_left() <= 0, pace.active_rate) == (10, True, 0)
     pace.spend(10)
-    assert (pace.left(), pace.limited) == (1, 10)
+    assert (pace.seconds_left(), pace.active_rate) == (1, 10)
     clock.now += 60
     pace.spend(5)
-    assert pace.left() == 0.5
+    assert pace.seconds_left() == 0.5
     pace.spend(5)
-    assert pace.left() == 1
+    assert pace.seconds_left() == 1
 
 
 def test_a_slow_rate_lets_single_entries_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,9 +43,9 @@ def test_a_slow_rate_lets_single_entries_go(monkeypatch: pytest.MonkeyPatch) -> 
     Clock(monkeypatch)
     pace = RateLimit(0.25)
     pace.spend(0)
-    assert (pace.rows, pace.left() <= 0, pace.gap) == (1, True, 4)
+    assert (pace.max_rows, pace.seconds_left() <= 0, pace.longest_wait) == (1, True, 4)
     pace.spend(1)
-    assert pace.left() == 4
+    assert pace.seconds_left() == 4
 
 
 def test_without_a_rate_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,12 @@ def test_without_a_rate_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None
     Clock(monkeypatch)
     pace = RateLimit(None)
     pace.spend(10**9)
-    assert (pace.rows, pace.left() <= 0, pace.limited, pace.gap) == (None, True, 0, 0)
+    assert (pace.max_rows, pace.seconds_left() <= 0, pace.active_rate, pace.longest_wait) == (
+        None,
+        True,
+        0,
+        0,
+    )
 
 
 def test_a_route_keeps_its_rate_says_so_and_holds_nobody_back(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_an_errand_sends_nothing_out_that_lingers(tmp_path: Path) -> None:
     with running(pipeline) as engine:
         until(lambda: lingers(engine))
         time.sleep(0.1)
-        seen = out(engine)[0].ask(lambda: offsets(tmp_path / "out.jsonl")).result(PATIENCE)
+        seen = out(engine)[0].submit(lambda: offsets(tmp_path / "out.jsonl")).result(PATIENCE)
         assert seen == []
         engine.stop(0)
     assert offsets(tmp_path / "out.jsonl") == []
@@ -152,7 +152,7 @@ def test_errands_do_not_prolong_a_linger(tmp_path: Path) -> None:
         begun = time.monotonic()
         while not offsets(tmp_path / "out.jsonl"):
             assert time.monotonic() - begun < PATIENCE
-            out(engine)[0].ask(lambda: None).result(PATIENCE)
+            out(engine)[0].submit(lambda: None).result(PATIENCE)
             time.sleep(0.02)
 
 

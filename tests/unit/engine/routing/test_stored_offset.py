@@ -91,7 +91,7 @@ def test_without_a_run_what_was_handed_out_is_believed(world: World) -> None:
     """An offset without a run is believed as far as this run has delivered entries."""
     stored = world.stored(12, run="")
     assert world.adoption.adopt(Opened(stored), 1) is not None
-    world.adoption.note_handed(12)
+    world.adoption.record_handed(12)
     assert world.adoption.adopt(Opened(stored), 1) is None
     assert world.offsets.state.watermark == 12
 

@@ -92,7 +92,7 @@ def test_a_caller_that_says_something_else_is_closed() -> None:
 
 def test_a_caller_that_stays_silent_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent caller delays neither the other callers nor the close of the listener."""
-    monkeypatch.setattr(module, "_GREETING", 0.2)
+    monkeypatch.setattr(module, "_AUTHENTICATION", 0.2)
     with socket.socket(socket.AF_UNIX) as silent:
         with listening() as (listener, heard):
             silent.connect(listener.address)
@@ -117,7 +117,7 @@ def test_idle_callers_make_way_for_those_who_prove_themselves(network: Network |
     """Idle callers are closed for the next one, which is served at once."""
     family = socket.AF_UNIX if network is None else socket.AF_INET
     with listening(network) as (listener, heard), ExitStack() as stack:
-        idle = [stack.enter_context(socket.socket(family)) for _ in range(module._CALLERS + 9)]
+        idle = [stack.enter_context(socket.socket(family)) for _ in range(module._MAX_CALLERS + 9)]
         for each in idle:
             each.connect(listener.worker_address)
         done = threading.Event()
@@ -129,7 +129,7 @@ def test_idle_callers_make_way_for_those_who_prove_themselves(network: Network |
                 done.set()
 
         threading.Thread(target=worker, daemon=True).start()
-        assert done.wait(module._GREETING / 2), "idle callers keep a worker waiting"
+        assert done.wait(module._AUTHENTICATION / 2), "idle callers keep a worker waiting"
         # The oldest idle caller was closed.
         idle[0].settimeout(PATIENCE)
         while idle[0].recv(1024):
@@ -138,7 +138,7 @@ def test_idle_callers_make_way_for_those_who_prove_themselves(network: Network |
 
 def test_those_who_had_to_make_way_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where more callers connect than are allowed at once, all are served in the end."""
-    monkeypatch.setattr(module, "_CALLERS", 8)
+    monkeypatch.setattr(module, "_MAX_CALLERS", 8)
     with listening(LOOPBACK) as (listener, heard):
 
         def worker(number: int) -> None:
@@ -161,7 +161,7 @@ def test_those_who_had_to_make_way_come_again(monkeypatch: pytest.MonkeyPatch) -
 def test_slow_callers_may_take_their_time_while_there_is_room() -> None:
     """A slow caller is not closed for later ones while there is room."""
     with listening() as (listener, heard), ExitStack() as stack:
-        room = range(module._CALLERS - 1)
+        room = range(module._MAX_CALLERS - 1)
         slow = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in room]
         for each in slow:
             each.connect(listener.address)
@@ -261,7 +261,7 @@ def test_a_caller_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch
         for _ in range(3):
             with pytest.raises((EOFError, OSError)):
                 call(listener.ticket(HOST))
-        assert listener._unproved == {}
+        assert listener._unauthenticated == {}
         refused.clear()
         with call(listener.ticket(HOST)) as us:
             us.send(HostHello(1))
@@ -280,7 +280,7 @@ def test_who_claims_too_much_is_cut_off() -> None:
 
 def test_a_caller_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Single bytes now and then do not extend a caller's time."""
-    monkeypatch.setattr(module, "_GREETING", 0.3)
+    monkeypatch.setattr(module, "_AUTHENTICATION", 0.3)
     with listening(LOOPBACK) as (listener, _), socket.socket() as dripping:
         dripping.connect(listener.worker_address)
         dripping.settimeout(PATIENCE)

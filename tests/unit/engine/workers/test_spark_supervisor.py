@@ -254,7 +254,7 @@ def test_a_stop_hangs_up_on_a_worker_that_came_too_late(tmp_path: Path) -> None:
         carrier._wanted[spec.route, spec.shard] = spec
         late = call(carrier._listener.ticket(hello(spec).claim))
         late.send(hello(spec))
-        until(lambda: carrier._arrived)
+        until(lambda: carrier._callers)
     with late:
         assert late.poll(PATIENCE)
         with pytest.raises(EOFError):

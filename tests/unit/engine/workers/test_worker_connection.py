@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from transporter.engine.workers.frame_server import AT_ONCE, FrameServer
+from transporter.engine.workers.frame_server import ANSWER_BYTES, FrameServer
 from transporter.engine.workers.worker_connection import WorkerConnection
 from transporter.log.commit_log import CommitLog
 from transporter.protocol.channel import EngineChannel, WorkerChannel
@@ -61,7 +61,7 @@ def test_a_worker_that_hangs_up_is_told_from_a_broken_connection() -> None:
         assert line.poll(1)
         with pytest.raises(EOFError):
             line.recv()
-        assert line.hung_up
+        assert line.closed_by_worker
     with talking() as (line, worker):
         with socket.socket(fileno=worker.fileno()) as reset:
             reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -70,7 +70,7 @@ def test_a_worker_that_hangs_up_is_told_from_a_broken_connection() -> None:
         assert line.poll(1)
         with pytest.raises(ConnectionError):
             line.recv()
-        assert not line.hung_up
+        assert not line.closed_by_worker
 
 
 def test_a_connection_that_broke_refuses_what_is_sent() -> None:
@@ -91,27 +91,27 @@ def test_a_slice_is_lent_in_parts_that_are_bounded(lender: FrameServer) -> None:
     lender.begin(Slice(15, 385, 0))
     sizes, done = [], False
     while not done:
-        frames, payloads = lender.more()
+        frames, payloads = lender.next_frames()
         assert [each.size for each in frames.lent] == [len(each) for each in payloads]
         sizes.append(sum(map(len, payloads)))
         done = frames.done
-    assert all(AT_ONCE <= size < AT_ONCE + 200_000 for size in sizes[:-1])
+    assert all(ANSWER_BYTES <= size < ANSWER_BYTES + 200_000 for size in sizes[:-1])
     assert len(sizes) == 4
 
 
 def test_nothing_is_lent_that_was_not_asked_for(lender: FrameServer) -> None:
     """A worker gets the frames of its slice once, and no others."""
-    assert lender.more() == (Frames(), [])
+    assert lender.next_frames() == (Frames(), [])
     lender.begin(Slice(0, 9, 0))
-    frames, _ = lender.more()
+    frames, _ = lender.next_frames()
     assert (len(frames.lent), frames.done) == (1, True)
-    assert lender.more() == (Frames(), [])
+    assert lender.next_frames() == (Frames(), [])
 
 
 def test_what_cannot_be_lent_is_said(lender: FrameServer) -> None:
     """A missing parked entry is a failure with its path, and no frames follow."""
     lender.begin(Retry(7))
-    frames, payloads = lender.more()
+    frames, payloads = lender.next_frames()
     assert frames.failure is not None
     assert f"{7:020d}.entry" in frames.failure.text
     assert (frames.lent, frames.done, payloads) == ((), True, [])
@@ -122,11 +122,11 @@ def test_a_need_is_answered_between_messages(lender: FrameServer) -> None:
     with talking(lender) as (line, worker):
         line.send(Slice(0, 9, 0))
         assert worker.recv() == Slice(0, 9, 0)
-        before = line.answered
+        before = line.last_sent_at
         worker.send(Need())
         assert not line.poll(1)
         frames = worker.recv()
         assert worker.receive_raw(frames.lent[0].size).size == frames.lent[0].size
-        assert line.answered > before
+        assert line.last_sent_at > before
         worker.send(Output("done"))
         assert line.recv() == Output("done")
