@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Se
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from transporter.errors import ConfigError, EnvironmentFault
-from transporter.pipeline.adaptor_registry import READER, WRITER, find, takes_frames
-from transporter.pipeline.address import checked_address, checked_host
+from transporter.pipeline.adaptor_registry import READER, WRITER, find_adaptor, takes_frames
+from transporter.pipeline.address import validate_address, validate_host
 from transporter.pipeline.log_location import LogLocation
 from transporter.pipeline.namespace_filter import EVERYTHING, Pattern
 from transporter.pipeline.observe_config import ObserveConfig, Token
 from transporter.pipeline.problems import (
     MOST_PROBLEMS,
     InvalidPipeline,
-    dotted,
+    dotted_path,
     one_line,
     suggestion,
 )
@@ -43,12 +43,12 @@ from transporter.pipeline.route_options import (
     RetryConfig,
     StartOption,
     WorkerMemory,
-    waiting_in_circles,
+    waiting_circles,
 )
 from transporter.pipeline.secret_files import SecretSettings, UnreadableSecret
 from transporter.pipeline.secrets import Secrets, secrets_in, secrets_of
-from transporter.pipeline.spark_protection import unprotected
-from transporter.pipeline.steps.registry import step_config
+from transporter.pipeline.spark_protection import protection_problem
+from transporter.pipeline.steps.registry import parse_step
 from transporter.pipeline.steps.sql import SQL
 from transporter.pipeline.steps.step import StepConfig  # noqa: TC001 - pydantic reads it
 from transporter.pipeline.validation_errors import Section, validate
@@ -66,7 +66,7 @@ _MOST_SHARDS: Final = 64
 """Workers of one route: each is a process, and holds a slot of Spark's."""
 
 
-def _name(text: str) -> str:
+def _check_name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(
             "must be 1 to 63 letters, digits, - or _, and begin with a letter or digit"
@@ -74,7 +74,7 @@ def _name(text: str) -> str:
     return text
 
 
-def _spark_text(value: object) -> object:
+def _spark_value_text(value: object) -> object:
     """Write a YAML boolean or number the way Spark reads it."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -86,13 +86,13 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def _on_a_cluster(value: object, info: ValidationInfo) -> object:
+def _require_cluster(value: object, info: ValidationInfo) -> object:
     if is_local(info.data.get("master", "")):
         raise ValueError("is for a cluster: with a local master everything runs on this host")
     return value
 
 
-_OnACluster: Final = AfterValidator(_on_a_cluster)
+_OnACluster: Final = AfterValidator(_require_cluster)
 
 READER_KEYS: Final = ("name", "adaptor", "release", "max_in_flight")
 WRITER_KEYS: Final = ("adaptor",)
@@ -102,13 +102,13 @@ Release = Literal["logged", "delivered"]
 """The condition for an acknowledgement to the source: an entry is durable, or delivered by all."""
 
 
-def _on_frames(writer: WriterConfig | None, steps: Iterable[StepConfig]) -> bool:
+def _needs_dataframes(writer: WriterConfig | None, steps: Iterable[StepConfig]) -> bool:
     frames = writer is not None and takes_frames(writer.cls)
     return frames or any(step.name == SQL for step in steps)
 
 
-def _in_python_only(value: int | None, info: ValidationInfo) -> int | None:
-    if value is not None and _on_frames(info.data.get("writer"), info.data.get("steps", ())):
+def _refuse_with_dataframes(value: int | None, info: ValidationInfo) -> int | None:
+    if value is not None and _needs_dataframes(info.data.get("writer"), info.data.get("steps", ())):
         raise ValueError(
             "is not for a route with a sql step or a Spark sink: its slices are DataFrames, "
             "which hold entries of a key in any order; leave it out"
@@ -116,7 +116,7 @@ def _in_python_only(value: int | None, info: ValidationInfo) -> int | None:
     return value
 
 
-def _as_the_source_needs(value: str | None, info: ValidationInfo) -> str | None:
+def _check_release(value: str | None, info: ValidationInfo) -> str | None:
     if value == "delivered" and not getattr(info.data.get("config"), "can_wait_for_delivery", True):
         raise ValueError("is not for a reader with these settings; see the adaptor's page")
     if value == "logged" and getattr(info.data.get("config"), "needs_delivery", False):
@@ -127,7 +127,7 @@ def _as_the_source_needs(value: str | None, info: ValidationInfo) -> str | None:
     return value
 
 
-def _spark_key(key: str) -> str:
+def _check_spark_key(key: str) -> str:
     if not key.startswith("spark."):
         raise ValueError("does not begin with 'spark.'; Spark would ignore it")
     if key == "spark.master":
@@ -135,10 +135,10 @@ def _spark_key(key: str) -> str:
     return key
 
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(_check_name)]
 
 
-def _rolling(age: float) -> float:
+def _roll_interval(age: float) -> float:
     """Return the seconds until segments are sealed whose entries are kept for *age* only."""
     return max(SHORTEST_ROLL, age / 4)
 
@@ -163,7 +163,7 @@ class LogConfig(LogLocation):
         """
         asked = (self.retention.age, self.compaction.after)
         least = min((each for each in asked if each is not None), default=None)
-        return self.segment_age if least is None else min(self.segment_age, _rolling(least))
+        return self.segment_age if least is None else min(self.segment_age, _roll_interval(least))
 
     @property
     def codec(self) -> str | None:
@@ -236,7 +236,7 @@ class ReaderConfig(WriterConfig):
     """
 
     name: Name
-    release: Annotated[Release | None, AfterValidator(_as_the_source_needs)] = None
+    release: Annotated[Release | None, AfterValidator(_check_release)] = None
     max_in_flight: Count = 100_000
 
     @property
@@ -259,7 +259,7 @@ class RouteConfig(Model):
     linger: Duration = 0.0
     max_rate: Rate | None = None
     parallelism: Annotated[Count, Field(le=_MOST_SHARDS)] = 1
-    max_in_flight_per_key: Annotated[OneOrUnlimited, AfterValidator(_in_python_only)] = None
+    max_in_flight_per_key: Annotated[OneOrUnlimited, AfterValidator(_refuse_with_dataframes)] = None
     retry: RetryConfig = RetryConfig()
     on_error: OnError = "stop"
     park_order: ParkOrder = "key"
@@ -275,7 +275,7 @@ class RouteConfig(Model):
     @property
     def on_frames(self) -> bool:
         """True if its slices are Spark DataFrames: it has a ``sql`` step, or a sink of Spark's."""
-        return _on_frames(self.writer, self.steps)
+        return _needs_dataframes(self.writer, self.steps)
 
 
 class SparkConfig(Model):
@@ -283,15 +283,18 @@ class SparkConfig(Model):
 
     master: Annotated[str, Field(min_length=1)] = "local"
     config: dict[
-        Annotated[str, AfterValidator(_spark_key)], Annotated[str, BeforeValidator(_spark_text)]
+        Annotated[str, AfterValidator(_check_spark_key)],
+        Annotated[str, BeforeValidator(_spark_value_text)],
     ] = Field(default={}, repr=False)
-    listen: Annotated[str, AfterValidator(checked_address), _OnACluster] | None = None
-    advertise: Annotated[str, AfterValidator(checked_host), _OnACluster] | None = None
+    listen: Annotated[str, AfterValidator(validate_address), _OnACluster] | None = None
+    advertise: Annotated[str, AfterValidator(validate_host), _OnACluster] | None = None
     insecure: Annotated[bool, _OnACluster] = False
 
     @model_validator(mode="after")
     def _protected(self) -> Self:
-        if not (self.local or self.insecure) and (why := unprotected(self.master, self.config)):
+        if not (self.local or self.insecure) and (
+            why := protection_problem(self.master, self.config)
+        ):
             raise ValueError(why)
         return self
 
@@ -365,7 +368,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Pipeline:
 def load_with_lines(path: Path, environ: Mapping[str, str]) -> tuple[Pipeline, Document]:
     """Load as :func:`load` does, and return the document with the lines of all keys."""
     document = read_with_gaps(path, environ)
-    return _validated(document, _absolute(path)), document
+    return _validate(document, _absolute_path(path)), document
 
 
 class Unchecked(NamedTuple):
@@ -387,20 +390,20 @@ def load_without_environment(
     """
     document = read_with_gaps(path, environ)
     if not document.gaps:
-        return _validated(document, _absolute(path)), []
-    _, problems = _examined(document, _absolute(path))
+        return _validate(document, _absolute_path(path)), []
+    _, problems = _examine(document, _absolute_path(path))
     problems += [each for gap in document.gaps.values() if not gap.absent for each in gap.problems]
     if problems:
-        raise _invalid(problems)
+        raise _invalid_pipeline(problems)
     unchecked = [
-        Unchecked(document.line(place), dotted(place), reason)
+        Unchecked(document.line(place), dotted_path(place), reason)
         for place, gap in document.gaps.items()
         for reason in gap.absent
     ]
     return None, unchecked
 
 
-def _absolute(path: Path) -> Path:
+def _absolute_path(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
 
 
@@ -410,32 +413,32 @@ def build(values: Mapping[str, Any], folder: Path) -> Pipeline:
     Variables are not replaced. Raise :class:`ConfigError` as :func:`load` does.
     """
     file = Path(os.path.abspath(folder / "pipeline"))  # noqa: PTH100 - as in load()
-    return _validated(from_values(values), file)
+    return _validate(from_values(values), file)
 
 
-def _examined(document: Document, file: Path) -> tuple[Keys | None, list[ConfigError]]:
+def _examine(document: Document, file: Path) -> tuple[Keys | None, list[ConfigError]]:
     """Return the contents of *document*, and its problems besides its gaps."""
     draft = _Draft(document, file)
     keys, problems = validate(Keys, draft.values(), Section(document), draft.context)
     return keys, problems + draft.problems
 
 
-def _invalid(problems: list[ConfigError]) -> InvalidPipeline:
+def _invalid_pipeline(problems: list[ConfigError]) -> InvalidPipeline:
     return InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
 
 
-def _validated(document: Document, file: Path) -> Pipeline:
-    keys, problems = _examined(document, file)
+def _validate(document: Document, file: Path) -> Pipeline:
+    keys, problems = _examine(document, file)
     problems += document.problems()
     if keys is None or problems:
-        raise _invalid(problems)
+        raise _invalid_pipeline(problems)
     parts = [*keys.readers, *(each.writer for each in keys.routes)]
     secrets = Secrets.of(value for part in parts for value in part.secrets.values)
     secrets |= secrets_in((), keys.observe)
-    return Pipeline(file=file, secrets=secrets, written=_written(document), **dict(keys))
+    return Pipeline(file=file, secrets=secrets, written=_written_values(document), **dict(keys))
 
 
-def _written(document: Document) -> dict[str, Any]:
+def _written_values(document: Document) -> dict[str, Any]:
     templates = ((key, each) for key, each in document.templates.items() if key[0] not in _LISTS)
     top = {key: value for key, value in document.root.items() if key not in _LISTS}
     return SecretSettings(tuple(templates)).marked(top)
@@ -506,7 +509,7 @@ class _Draft:
             if other not in places and not unknown:
                 text = f"there is no route {other!r}{suggestion(other, places, 'routes')}"
                 self._after_problem(places[name], text)
-        for circle in waiting_in_circles(waits):
+        for circle in waiting_circles(waits):
             text = " waits for ".join([*circle, circle[0]])
             self._after_problem(places[circle[0]], f"{text}; none of them could ever go")
 
@@ -542,7 +545,7 @@ class _Draft:
         """Return the valid steps. Each invalid one becomes a problem."""
         found = []
         for index, item in enumerate(items):
-            step, problems = step_config(item, self.document, (*path, index), self.file.parent)
+            step, problems = parse_step(item, self.document, (*path, index), self.file.parent)
             self.problems += problems
             found += [step] if step else []
         return found
@@ -582,7 +585,7 @@ class _Draft:
             return known
         try:
             # Each search of the installed packages takes milliseconds.
-            found = self._known[kind, reference] = find(kind, reference, self.file.parent)
+            found = self._known[kind, reference] = find_adaptor(kind, reference, self.file.parent)
         except ConfigError as error:
             hidden = path in self.document.substituted
             text = f"the {kind} that a variable names here cannot be used"

@@ -28,7 +28,7 @@ _OWN_SECRET: Final = re.compile(r"yarn\b|k8s://")
 _INSECURE: Final = "or set spark.insecure to true, in a network where everybody may run code as you"
 
 
-def unprotected(master: str, config: Mapping[str, str]) -> str | None:
+def protection_problem(master: str, config: Mapping[str, str]) -> str | None:
     """Return the reasons why Spark's connections on the cluster of *master* are unprotected."""
     found = {**PROTECTED, **config}
     if not _is_on(found, _AUTHENTICATE):

@@ -136,15 +136,15 @@ def read(
     Raise :class:`ConfigError` when it cannot be read or is not strict YAML, and
     :class:`InvalidPipeline` with one problem for each variable that is unset.
     """
-    return parse(_text(path), str(path), environ, only)
+    return parse(_read_text(path), str(path), environ, only)
 
 
 def read_with_gaps(path: Path, environ: Mapping[str, str]) -> Document:
     """Do as :func:`read` does, but make gaps of variables that cannot be replaced."""
-    return _parsed(_text(path), str(path), environ, None)
+    return _parse(_read_text(path), str(path), environ, None)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
@@ -165,13 +165,13 @@ def parse(
     text: str, file: str, environ: Mapping[str, str], only: Callable[[KeyPath], bool] | None = None
 ) -> Document:
     """Turn *text* into a document (see :func:`read`). *file* is only named in errors."""
-    document = _parsed(text, file, environ, only)
+    document = _parse(text, file, environ, only)
     if document.gaps:
         raise InvalidPipeline(*document.problems())
     return document
 
 
-def _parsed(
+def _parse(
     text: str, file: str, environ: Mapping[str, str], only: Callable[[KeyPath], bool] | None
 ) -> Document:
     for number, line in enumerate(text.split("\n"), start=1):
@@ -193,18 +193,21 @@ def from_values(values: Mapping[str, Any]) -> Document:
     paths. Raise :class:`ConfigError` for anything else, and for values nested too deep.
     """
     lines: dict[KeyPath, int] = {}
-    return Document("", _plain(values, (), lines), lines)
+    return Document("", _plain_value(values, (), lines), lines)
 
 
-def _plain(value: object, path: KeyPath, lines: dict[KeyPath, int]) -> object:
+def _plain_value(value: object, path: KeyPath, lines: dict[KeyPath, int]) -> object:
     lines[path] = 0
     if len(path) > MAX_DEPTH:
         raise ConfigError(f"the pipeline is nested more than {MAX_DEPTH} deep")
     match value:
         case Mapping():
-            return {str(key): _plain(each, (*path, str(key)), lines) for key, each in value.items()}
+            return {
+                str(key): _plain_value(each, (*path, str(key)), lines)
+                for key, each in value.items()
+            }
         case list() | tuple():
-            return [_plain(each, (*path, index), lines) for index, each in enumerate(value)]
+            return [_plain_value(each, (*path, index), lines) for index, each in enumerate(value)]
         case PurePath():
             return str(value)
         case str() | int() | float() | None:
@@ -312,7 +315,7 @@ class _Builder:
 
     def _scalar(self, event: Any, path: KeyPath) -> object:  # noqa: ANN401 - ruamel's own events
         if self.only is not None and not self.only(path):
-            return typed(event.value) if event.style is None else event.value
+            return scalar_value(event.value) if event.style is None else event.value
         try:
             found = substitute(event.value, self.environ, self.folder)
         except Unreplaced as error:
@@ -328,10 +331,10 @@ class _Builder:
         if found.replaced:
             self.substituted.add(path)
             return found.text
-        return typed(found.text) if event.style is None else found.text
+        return scalar_value(found.text) if event.style is None else found.text
 
 
-def typed(text: str) -> object:
+def scalar_value(text: str) -> object:
     """Return the value of a plain scalar by the YAML 1.2 core schema."""
     if text in _NULL:
         return None

@@ -379,7 +379,7 @@ class StopHost:
     """Stop Spark and end."""
 
 
-HEARD: Final = (
+ENGINE_MESSAGES: Final = (
     HostHello,
     HostReady,
     WorkerEnded,

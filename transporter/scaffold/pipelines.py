@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import ConfigError
-from transporter.pipeline.adaptor_description import beside, installed
+from transporter.pipeline.adaptor_description import describe_adaptor, installed_adaptors
 from transporter.pipeline.adaptor_registry import READER, WRITER
 from transporter.pipeline.problems import suggestion
 
@@ -76,11 +76,11 @@ def quote_name(name: str) -> str:
 
 def _find_adaptor(kind: str, name: str, folder: Path) -> AdaptorInfo:
     if ":" in name:
-        found = beside(name, folder)
+        found = describe_adaptor(name, folder)
         if found.kind != kind:
             raise ConfigError(f"{name!r} is a {found.kind}, not a {kind}")
         return found
-    known = {each.name: each for each in installed() if each.kind == kind}
+    known = {each.name: each for each in installed_adaptors() if each.kind == kind}
     if name not in known:
         raise ConfigError(f"there is no {kind} {name!r}{suggestion(name, known, f'{kind}s')}")
     if known[name].problem:

@@ -51,7 +51,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def initialOffset(self) -> Progress:  # noqa: N802 - Spark's name
         """Return the start of a stream without a checkpoint."""
-        return self._at(_beginning(self._options, self._end()))
+        return self._at(_start_offset(self._options, self._end()))
 
     def latestOffset(self, start: Progress, limit: ReadLimit) -> Progress:  # noqa: N802 - Spark's name
         """Return the end of the micro-batch from *start*, within *limit*."""
@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if end <= start[_OFFSET]:
             return start
         first = first_present(self._options, start[_OFFSET])
-        return self._at(max(first, _limited(self._options, first, end, limit)))
+        return self._at(max(first, _limited_end(self._options, first, end, limit)))
 
     def reportLatestOffset(self) -> Progress:  # noqa: N802 - Spark's name
         """Return the end of the log for the progress of the query."""
@@ -154,7 +154,7 @@ def _log_id(options: Options) -> str:
     return meta.log_id
 
 
-def _beginning(options: Options, end: int) -> int:
+def _start_offset(options: Options, end: int) -> int:
     if options.starting == LATEST:
         return end
     with LogReader(options.directory) as reader:
@@ -169,7 +169,7 @@ def _beginning(options: Options, end: int) -> int:
     return first_present(options, int(options.starting))
 
 
-def _limited(options: Options, first: int, end: int, limit: ReadLimit) -> int:
+def _limited_end(options: Options, first: int, end: int, limit: ReadLimit) -> int:
     """Return the end of the part that *limit* allows of the range from *first* to *end*."""
     most, size = END, END
     if isinstance(limit, ReadMaxRows):

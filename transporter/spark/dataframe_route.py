@@ -25,14 +25,14 @@ from transporter.errors import Rejected, SinkError, SinkTimeout
 from transporter.message import ENTRY_SCHEMA
 from transporter.pipeline.adaptor_registry import find_writer, takes_frames
 from transporter.protocol.messages import Failure, Opened, OpenFailed, Output
-from transporter.protocol.network import call
+from transporter.protocol.network import connect_engine
 from transporter.spark.job_failures import sink_error
 from transporter.spark.slice_dataframes import SliceDataFrames
-from transporter.spark.step_plan import planned
-from transporter.spark.writer_tasks import stored_offset, writing, written
+from transporter.spark.step_plan import plan_steps
+from transporter.spark.writer_tasks import plan_delivery, read_stored_offset, run_delivery
 from transporter.worker.entry_source import LocalEntries
-from transporter.worker.shard_lock import lock_path, locked
-from transporter.worker.worker import Worker, received
+from transporter.worker.shard_lock import hold_shard_lock, lock_path
+from transporter.worker.worker import Worker, receive_request
 from transporter.worker.writers import context_of, make_writer
 
 if TYPE_CHECKING:
@@ -69,13 +69,13 @@ def serve(
     """
     with (
         suppress(EOFError, ConnectionError, TimeoutError),
-        call(invitation.ticket) as connection,
+        connect_engine(invitation.ticket) as connection,
     ):
         connection.send(invitation.hello(os.getpid()))
         begin = connection.recv()
         spec = begin.spec
         try:
-            with locked(lock_path(spec, Path(spec.log_directory))):
+            with hold_shard_lock(lock_path(spec, Path(spec.log_directory))):
                 engine = _Engine(connection)
                 delivery = DataFrameDelivery(
                     begin, session, scratch, lambda text: engine.tell(Output(text)), abandon
@@ -118,7 +118,7 @@ class _Engine:
 
     def next(self) -> Slice | Retry | None:
         """Return the next slice or retry to deliver."""
-        return received(self._connection)
+        return receive_request(self._connection)
 
     def tell(self, message: object) -> None:
         """Send *message*."""
@@ -187,7 +187,7 @@ class DataFrameDelivery:
         _without_checksum_files(self._session)
         frames = takes_frames(find_writer(self._spec.writer, Path(self._spec.folder)))
         self._sink = make_writer(self._spec, Path(self._spec.folder)) if frames else None
-        with _understood():
+        with _translate_errors():
             # Planning reveals the mistakes in a query.
             nothing = ENTRY_SCHEMA.empty_table().to_batches()
             empty = nothing[0] if nothing else pa.RecordBatch.from_pylist([], ENTRY_SCHEMA)
@@ -196,7 +196,7 @@ class DataFrameDelivery:
                 stored: StoredOffset | None = self._sink.open(context)
                 return stored
             one = self._session.range(0, 1, 1, 1).toDF("id")
-            return stored_offset(one, self._spec, self._ticket)
+            return read_stored_offset(one, self._spec, self._ticket)
 
     def write(self, batch: Entries, ack: Ack) -> None:
         """Deliver *batch*, and halve a part that fails without naming an entry."""
@@ -210,7 +210,7 @@ class DataFrameDelivery:
                 gone = sum(offset < stopped.offset for offset in offsets)
                 ack(offsets[:gone])
                 rest, error = part.slice(gone), stopped.error
-                if _is_told(error, offsets):
+                if _is_conclusive(error, offsets):
                     ack.fail(error, error.offset if isinstance(error, Rejected) else None)
                     return
                 if rest.num_rows == 1:
@@ -233,7 +233,7 @@ class DataFrameDelivery:
         bounds = DataFrameSlice(first, last, generation)
         late = threading.Event()
         try:
-            with self._watched(late), _understood():
+            with self._watched(late), _translate_errors():
                 self._save(part, bounds)
         except SinkError as error:
             text = f"the job took longer than slice_timeout ({self._spec.slice_timeout:g} s)"
@@ -242,7 +242,7 @@ class DataFrameDelivery:
     def _save(self, part: pa.RecordBatch, bounds: DataFrameSlice) -> None:
         frame = self._frame(part, bounds)
         if self._sink is None:
-            found = written(frame)
+            found = run_delivery(frame)
             if found.printed:
                 self._show(found.printed)
             if found.failure is not None and found.stopped is not None:
@@ -251,8 +251,8 @@ class DataFrameDelivery:
         else:
             seen = Observation()
             observed = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
-            self._sink.save(observed, replace(bounds, rows=partial(_counted, seen)))
-            counted = _counted(seen)
+            self._sink.save(observed, replace(bounds, rows=partial(_row_count, seen)))
+            counted = _row_count(seen)
             rows = part.num_rows if counted is None else counted
         self.vanished += max(0, part.num_rows - rows)
 
@@ -261,8 +261,8 @@ class DataFrameDelivery:
         return self._slices.frame(part, told, self._plan)
 
     def _plan(self, source: Source) -> DataFrame:
-        frame = planned(self._spec, self._ticket, source)
-        return writing(frame, self._spec, self._ticket) if self._sink is None else frame
+        frame = plan_steps(self._spec, self._ticket, source)
+        return plan_delivery(frame, self._spec, self._ticket) if self._sink is None else frame
 
     @contextmanager
     def _watched(self, late: threading.Event) -> Iterator[None]:
@@ -303,12 +303,12 @@ def _without_checksum_files(session: SparkSession) -> None:
     local.setWriteChecksum(False)
 
 
-def _is_told(error: SinkError, offsets: list[int]) -> bool:
+def _is_conclusive(error: SinkError, offsets: list[int]) -> bool:
     """Return whether halving is useless: the failed entry is known, or no entry is the cause."""
     return not isinstance(error, Rejected) or error.offset in offsets
 
 
-def _counted(seen: Observation) -> int | None:
+def _row_count(seen: Observation) -> int | None:
     """Return Spark's count of rows, or ``None`` when the sink took them without an action.
 
     ``Observation.get`` would wait forever for an action.
@@ -323,7 +323,7 @@ def _counted(seen: Observation) -> int | None:
 
 
 @contextmanager
-def _understood() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Turn Spark's exceptions into errors of the sink."""
     try:
         yield

@@ -32,7 +32,7 @@ from transporter.protocol.messages import (
     Ticket,
     WorkerEnded,
 )
-from transporter.protocol.network import call
+from transporter.protocol.network import connect_engine
 from transporter.spark.jvm import start_jvm
 from transporter.spark.launch import LOOPBACK
 from transporter.spark.log_file import last_error, rotate
@@ -253,7 +253,7 @@ def main() -> None:
     """Read the options from standard input, and serve."""
     options: dict[str, Any] = json.loads(sys.stdin.readline())
     key = bytes.fromhex(options["key"])
-    connection = call(Ticket(options["address"], HostHello.claim, key))
+    connection = connect_engine(Ticket(options["address"], HostHello.claim, key))
     connection.send(HostHello(os.getpid()))
     frames = options["frames"]
     with socket_folder(options["scratch"]) as sockets:

@@ -206,10 +206,10 @@ def deliver(
     writers become the outcome's failure. Only running out of memory is raised, because the
     process cannot be trusted afterwards.
     """
-    accepted = _accepted(entries, route)
-    good, failure = _before_poison(accepted)
-    made, broken = _stepped(good, route)
-    made, held = _one_per_key(made) if route.one_per_key else (made, None)
+    accepted = _accepted_entries(entries, route)
+    good, failure = _split_at_poison(accepted)
+    made, broken = _apply_steps(good, route)
+    made, held = _split_at_repeat(made) if route.one_per_key else (made, None)
     settled = _Settled(entries, made)
 
     def part(rows: int) -> Outcome:
@@ -223,7 +223,7 @@ def deliver(
         through, failure = held - 1, None
     else:
         failure = broken or failure
-        through = last if failure is None else _before(failure)
+        through = last if failure is None else _offset_before(failure)
     return settled.delivered(through, count, failure)
 
 
@@ -241,7 +241,7 @@ def deliver_singly(
     identified even if it kills the process.
     """
     first, last, generation = asked
-    accepted = _accepted(entries, route)
+    accepted = _accepted_entries(entries, route)
     settled = _Settled(entries, accepted)
     delivered = size = reported = 0
     for row, offset in enumerate(accepted.column("offset").to_pylist()):
@@ -257,7 +257,7 @@ def deliver_singly(
     return settled.counted(last, delivered, size)
 
 
-def _accepted(entries: pa.RecordBatch, route: Delivery) -> pa.RecordBatch:
+def _accepted_entries(entries: pa.RecordBatch, route: Delivery) -> pa.RecordBatch:
     if route.namespace.matches_all:
         return entries
     return entries.filter(route.namespace.mask(entries.column("namespace")))
@@ -289,15 +289,15 @@ class _Settled:
         self._rows = max(begin, _rows_through(self._entries, through))
         part = self._entries.slice(begin, self._rows - begin)
         skipped = max(0, part.num_rows - delivered)
-        return Outcome(through, delivered, skipped, size, _newest(part), failure)
+        return Outcome(through, delivered, skipped, size, _newest_offsets(part), failure)
 
 
-def _before(failure: Failure) -> int:
+def _offset_before(failure: Failure) -> int:
     assert failure.offset is not None  # noqa: S101 - steps and readers name the entry
     return failure.offset - 1
 
 
-def _stepped(entries: pa.RecordBatch, route: Delivery) -> tuple[pa.RecordBatch, Failure | None]:
+def _apply_steps(entries: pa.RecordBatch, route: Delivery) -> tuple[pa.RecordBatch, Failure | None]:
     """Return the steps' output for the entries before the first that fails, and its failure."""
     if route.steps is None:
         return entries, None
@@ -305,7 +305,7 @@ def _stepped(entries: pa.RecordBatch, route: Delivery) -> tuple[pa.RecordBatch, 
     return made, Failure.of(failed) if failed is not None else None
 
 
-def _one_per_key(entries: pa.RecordBatch) -> tuple[pa.RecordBatch, int | None]:
+def _split_at_repeat(entries: pa.RecordBatch) -> tuple[pa.RecordBatch, int | None]:
     """Return the entries before a key's second one, and that one's offset."""
     seen: dict[bytes, int] = {}
     rows = zip(entries.column("key").to_pylist(), entries.column("offset").to_pylist(), strict=True)
@@ -338,7 +338,7 @@ def write(
     return acks.result()
 
 
-def _before_poison(accepted: pa.RecordBatch) -> tuple[pa.RecordBatch, Failure | None]:
+def _split_at_poison(accepted: pa.RecordBatch) -> tuple[pa.RecordBatch, Failure | None]:
     """Split off the first record that its reader could not turn into a message."""
     headers = accepted.column("headers")
     marked = pc.equal(headers.flatten().field("name"), _ERROR)
@@ -360,7 +360,7 @@ def _rows_through(entries: pa.RecordBatch, through: int) -> int:
     return bisect_right(offsets, through, key=methodcaller("as_py"))
 
 
-def _newest(entries: pa.RecordBatch) -> dict[str, int]:
+def _newest_offsets(entries: pa.RecordBatch) -> dict[str, int]:
     """Return the newest offset of each namespace."""
     if not entries.num_rows:
         return {}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transporter.protocol.messages import Slice
 
 
-def of_shard(entries: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch:
+def entries_of_shard(entries: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch:
     """Return the *entries* that belong to *shard*, the same in every run (Invariant 9).
 
     The shard is CRC-32C of the key modulo the shards. Entries without a key go by offset.

@@ -40,13 +40,13 @@ from transporter.protocol.messages import (
     Slice,
     WorkerSpec,
 )
-from transporter.protocol.network import call, networked, sees, this_host
+from transporter.protocol.network import connect_engine, is_at_place, is_tcp, this_host
 from transporter.worker.delivery import Delivery, Reporter, deliver, deliver_singly
 from transporter.worker.entry_source import EntrySource, LocalEntries, RemoteEntries
-from transporter.worker.shard_lock import lock_path, locked
-from transporter.worker.shards import ShardProgress, of_shard
-from transporter.worker.user_modules import unpacked
-from transporter.worker.writers import context_of, make_writer, reached
+from transporter.worker.shard_lock import hold_shard_lock, lock_path
+from transporter.worker.shards import ShardProgress, entries_of_shard
+from transporter.worker.user_modules import unpack_modules
+from transporter.worker.writers import context_of, make_writer, proven_offset
 
 if TYPE_CHECKING:
     from transporter.adaptor import StoredOffset, Writer
@@ -67,9 +67,9 @@ def run(invitation: Invitation) -> None:
     # An engine that closes the connection, even within a slice, is not an error here.
     with (
         suppress(EOFError, ConnectionError, TimeoutError),
-        call(invitation.ticket) as connection,
+        connect_engine(invitation.ticket) as connection,
     ):
-        remote = networked(invitation.ticket.address) and not sees(invitation.place, directory)
+        remote = is_tcp(invitation.ticket.address) and not is_at_place(invitation.place, directory)
         connection.send(invitation.hello(os.getpid(), remote=remote))
         # After the engine's answer no other worker of the shard can be delivering.
         begin = connection.recv()
@@ -86,9 +86,9 @@ def _begin(begin: Begin, connection: WorkerChannel, *, remote: bool) -> None:
     # This process may have served before, with older contents of the user's files.
     forget_modules(Path(spec.folder))
     with ExitStack() as stack:
-        folder = stack.enter_context(unpacked(begin.modules)) if remote else Path(spec.folder)
+        folder = stack.enter_context(unpack_modules(begin.modules)) if remote else Path(spec.folder)
         if not remote:
-            stack.enter_context(locked(lock_path(spec, Path(spec.log_directory))))
+            stack.enter_context(hold_shard_lock(lock_path(spec, Path(spec.log_directory))))
         stack.enter_context(redirect_stdout(_EngineOutput(connection)))
         _open_and_serve(spec, connection, folder, remote=remote)
 
@@ -112,9 +112,9 @@ def _open_and_serve(
         except Exception as error:  # noqa: BLE001 - it is the route's failure, not the worker's
             failure = Failure.of(error).without(spec.secrets)
             where = f"on {this_host()}: " if remote else ""
-            _tell(connection, OpenFailed(replace(failure, text=f"{where}{failure.text}")))
+            _send(connection, OpenFailed(replace(failure, text=f"{where}{failure.text}")))
             return
-        _tell(connection, Opened(stored))
+        _send(connection, Opened(stored))
         with ExitStack() as stack:
             source: EntrySource = (
                 RemoteEntries(engine, spec.runs.own)
@@ -190,7 +190,7 @@ class _Engine:
             # An idle worker keeps no room on the disk that the engine has made free.
             sweep_open_segments()
         self.watch.rearm()
-        return received(self.connection)
+        return receive_request(self.connection)
 
     def tell(self, message: object) -> None:
         """Send *message*."""
@@ -229,7 +229,9 @@ class Worker:
             steps=compile_steps(spec.steps, folder) if spec.steps else None,
             one_per_key=spec.one_per_key,
         )
-        self._progress = ShardProgress(spec.generation, reached(spec, stored, spec.generation))
+        self._progress = ShardProgress(
+            spec.generation, proven_offset(spec, stored, spec.generation)
+        )
 
     def serve(self) -> None:
         """Answer until the engine closes the connection."""
@@ -253,11 +255,11 @@ class Worker:
 
     def _deliver(self, asked: Slice) -> Outcome:
         batches, damage = self._source.read(asked)
-        whole = _without(concat(batches), asked.without)
+        whole = _drop_offsets(concat(batches), asked.without)
         if asked.namespace:
             whole = whole.filter(NamespaceFilter(asked.namespace).mask(whole.column("namespace")))
         if self._sharded:
-            mine = of_shard(whole, self._spec.shard, self._spec.shards)
+            mine = entries_of_shard(whole, self._spec.shard, self._spec.shards)
             whole = self._progress.rest(mine, asked)
         last = asked.last
         if damage is not None:
@@ -306,13 +308,13 @@ class Worker:
         self._engine.ask(Announcement(offset))
 
 
-def _tell(connection: WorkerChannel, message: object) -> None:
+def _send(connection: WorkerChannel, message: object) -> None:
     # A closed engine is not a fault of the task: the next receive detects it.
     with suppress(ConnectionError):
         connection.send(message)
 
 
-def received(connection: WorkerChannel) -> Slice | Retry | None:
+def receive_request(connection: WorkerChannel) -> Slice | Retry | None:
     """Return the next request, or ``None`` after the engine has closed."""
     try:
         asked = connection.recv()
@@ -321,7 +323,7 @@ def received(connection: WorkerChannel) -> Slice | Retry | None:
     return asked if isinstance(asked, Slice | Retry) else None
 
 
-def _without(entries: pa.RecordBatch, offsets: tuple[int, ...]) -> pa.RecordBatch:
+def _drop_offsets(entries: pa.RecordBatch, offsets: tuple[int, ...]) -> pa.RecordBatch:
     if not offsets:
         return entries
     settled = pc.is_in(entries.column("offset"), pa.array(offsets, pa.int64()))

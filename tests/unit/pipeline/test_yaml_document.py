@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from transporter.errors import ConfigError
 from transporter.pipeline.problems import InvalidPipeline
-from transporter.pipeline.yaml_document import MAX_BYTES, parse, read, typed
+from transporter.pipeline.yaml_document import MAX_BYTES, parse, read, scalar_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 )
 def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     """Only the nulls, booleans and numbers of YAML 1.2 are such."""
-    assert typed(text) == value
-    assert type(typed(text)) is type(value)
+    assert scalar_value(text) == value
+    assert type(scalar_value(text)) is type(value)
 
 
 def test_quoted_scalars_are_text() -> None:

@@ -12,7 +12,7 @@ from transporter.engine.workers.frame_server import FrameServer
 from transporter.engine.workers.shard_lease import ShardLease
 from transporter.engine.workers.worker_connection import WorkerConnection
 from transporter.worker.shard_lock import lock_path
-from transporter.worker.user_modules import packed
+from transporter.worker.user_modules import pack_modules
 
 if TYPE_CHECKING:
     import threading
@@ -68,7 +68,7 @@ class Admission:
                 if not self._await_the_lock(fence, stopping):
                     return None
                 line = WorkerConnection(caller, FrameServer(Path(spec.log_directory), spec.route))
-                begin = replace(begin, modules=packed(Path(spec.folder)))
+                begin = replace(begin, modules=pack_modules(Path(spec.folder)))
                 fence.lend(line, spec.attempt, spec.slice_timeout)
             line.send(begin)
             stack.pop_all()

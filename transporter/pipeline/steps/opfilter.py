@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def _known(op: str) -> str:
+def _check_op(op: str) -> str:
     if op not in OPS:
         raise ValueError(f"is no op{suggestion(op, OPS, 'ops')}")
     return op
 
 
 Ops = Annotated[
-    tuple[Annotated[str, AfterValidator(_known), WithJsonSchema({"enum": list(OPS)})], ...],
+    tuple[Annotated[str, AfterValidator(_check_op), WithJsonSchema({"enum": list(OPS)})], ...],
     NotEmpty,
 ]
 

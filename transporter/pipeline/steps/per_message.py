@@ -6,7 +6,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from transporter.message import Entries
-from transporter.pipeline.steps.reencode import Made, rebuilt
+from transporter.pipeline.steps.reencode import Made, rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transporter.pipeline.namespace_filter import NamespaceFilter
 
 
-def turned(
+def replace_messages(
     entries: pa.RecordBatch,
     namespace: NamespaceFilter,
     turn: Callable[[Iterable[Entry]], Iterator[tuple[Message, ...]]],
@@ -40,4 +40,4 @@ def turned(
             continue
         (_, _, message), returned = next(pairs)
         made += [(row, None if new is message else (message, new)) for new in returned]
-    return rebuilt(entries, made)
+    return rebuild(entries, made)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _NAMESPACE: Final = ENTRY_SCHEMA.get_field_index("namespace")
 
 
-def _whole(text: str) -> str:
+def _check_text(text: str) -> str:
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ValueError("holds half a character")
     return text
 
 
-Text = Annotated[str, AfterValidator(_whole)]
+Text = Annotated[str, AfterValidator(_check_text)]
 
 
 class RemapSettings(StepSettings):
@@ -44,7 +44,7 @@ class RemapSettings(StepSettings):
     def _fits(cls, to: str | None, info: ValidationInfo) -> str | None:
         # A pattern that is wrong itself is not in `data`, and reported itself.
         if to is not None and "namespace" in info.data:
-            _replaced(pa.array([""]), info.data["namespace"], to)
+            _replace(pa.array([""]), info.data["namespace"], to)
         return to
 
     @model_validator(mode="after")
@@ -86,10 +86,10 @@ class RemapStep:
         return pa.array(names, pa.string())
 
     def _matched(self, old: pa.Array, to: str) -> pa.Array:
-        return _replaced(old, self.namespace.pattern, to)
+        return _replace(old, self.namespace.pattern, to)
 
 
-def _replaced(names: pa.Array, pattern: str, to: str) -> pa.Array:
+def _replace(names: pa.Array, pattern: str, to: str) -> pa.Array:
     """Return *names* with *to* in the place of the first match of *pattern* in each.
 
     Raise :class:`ValueError` when *to* refers to groups that do not exist.

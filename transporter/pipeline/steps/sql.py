@@ -24,7 +24,7 @@ ON_SPARK_ONLY: Final = (
 )
 
 
-def _query(text: str) -> str:
+def _check_query(text: str) -> str:
     if "entries" not in text.lower():
         raise ValueError("does not read the table entries: write SELECT … FROM entries")
     return text
@@ -37,7 +37,7 @@ class SqlSettings(Model):
     ``data`` are text, or with ``bytes`` stay bytes.
     """
 
-    query: Annotated[str, Field(min_length=1), AfterValidator(_query)]
+    query: Annotated[str, Field(min_length=1), AfterValidator(_check_query)]
     schema_: Annotated[str, Field(min_length=1)] | None = Field(default=None, alias="schema")
     bytes_: bool = Field(default=False, alias="bytes")
 

@@ -13,7 +13,7 @@ from step_tools import batch_of, rows_of
 
 from transporter.errors import StepFailed
 from transporter.message import Message
-from transporter.pipeline.steps.conditions import OPERATORS, condition
+from transporter.pipeline.steps.conditions import OPERATORS, make_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -289,5 +289,5 @@ def test_every_order_is_that_of_fractions(pair: tuple[str, str]) -> None:
         "<=": left_side <= right_side,
     }
     for operator, true in expected.items():
-        compared = condition(operator, other)
+        compared = make_condition(operator, other)
         assert compared.holds([[], [compared.read(one.encode())]]) == [False, true]
