@@ -495,7 +495,7 @@ MENDS = (
     Mend(
         "a renamed route delivers nothing again",
         "engine/name_changes.py",
-        "for name in pipeline.perhaps_renamed(declared):",
+        "for name in pipeline.rename_candidates(declared):",
         "for name in ():",
         "engine/test_name_changes.py",
         ("test_a_renamed_route_delivers_nothing_again",),

@@ -114,13 +114,13 @@ def example_lines(adaptor: AdaptorInfo) -> list[str]:
     if adaptor.kind == "reader":
         return [
             "readers:",
-            f"  - name: my-{adaptor.short}",
+            f"  - name: my-{adaptor.short_name}",
             f"    adaptor: {quote_name(adaptor.name)}",
             *(f"    {line}" for line in required),
         ]
     return [
         "routes:",
-        f"  - name: to-{adaptor.short}",
+        f"  - name: to-{adaptor.short_name}",
         "    writer:",
         f"      adaptor: {quote_name(adaptor.name)}",
         *(f"      {line}" for line in required),

@@ -26,8 +26,8 @@ def refuse_renamed(pipeline: Pipeline, declared: list[str]) -> None:
 
     :raises EnvironmentFault: with the command and the setting that help.
     """
-    strangers = pipeline.left_out(declared)
-    for name in pipeline.perhaps_renamed(declared):
+    strangers = pipeline.missing_routes(declared)
+    for name in pipeline.rename_candidates(declared):
         raise EnvironmentFault(
             f"route {name} is new to {pipeline.log.dir}, which has offsets of "
             f"{', '.join(strangers)}, of which the pipeline does not speak. If it was renamed, "

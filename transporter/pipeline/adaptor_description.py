@@ -66,7 +66,7 @@ class AdaptorInfo:
     problem: str | None = None
 
     @property
-    def short(self) -> str:
+    def short_name(self) -> str:
         """The name itself, or the module's of ``module:Class``."""
         return self.name.partition(":")[0].rpartition(".")[2].replace("_", "-")
 

@@ -187,14 +187,14 @@ class WriterConfig(Model):
     folder: Path = Field(default=Path(), repr=False, exclude=True)
 
     @property
-    def marked(self) -> dict[str, Any]:
+    def settings_as_written(self) -> dict[str, Any]:
         """The settings as the file has them: with the names of secret files, not their contents.
 
         A replaced secret is therefore not a change of the pipeline.
         """
-        return self.secret_settings.marked(self.settings)
+        return self.secret_settings.restore_templates(self.settings)
 
-    def renewed(self) -> Self:
+    def renew_secrets(self) -> Self:
         """Return a copy with the current contents of its secret files, or itself if they are equal.
 
         Former secrets stay secrets. Thread-safe.
@@ -220,10 +220,10 @@ class WriterConfig(Model):
         secrets = self.secrets | secrets_in(values, config)
         return self.model_copy(update={"settings": settings, "config": config, "secrets": secrets})
 
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """Return whether a secret file has changed, or ``False`` for an unusable one."""
         try:
-            return self.renewed() is not self
+            return self.renew_secrets() is not self
         except EnvironmentFault:
             return False
 
@@ -268,7 +268,7 @@ class RouteConfig(Model):
     worker_memory: WorkerMemory = 1024**3
 
     @property
-    def says_start(self) -> bool:
+    def has_start(self) -> bool:
         """True if the file sets the start of the route."""
         return "start" in self.model_fields_set
 
@@ -291,7 +291,7 @@ class SparkConfig(Model):
     insecure: Annotated[bool, _OnACluster] = False
 
     @model_validator(mode="after")
-    def _protected(self) -> Self:
+    def _check_protection(self) -> Self:
         if not (self.local or self.insecure) and (
             why := protection_problem(self.master, self.config)
         ):
@@ -339,20 +339,20 @@ class Pipeline(Keys):
         """True if a source is acknowledged only behind every route."""
         return any(reader.waits_for_delivery for reader in self.readers)
 
-    def left_out(self, declared: Sequence[str]) -> list[str]:
+    def missing_routes(self, declared: Sequence[str]) -> list[str]:
         """Return those of the *declared* routes, with offsets in the log, that it does not name."""
         names = {route.name for route in self.routes}
         return [name for name in declared if name not in names]
 
-    def perhaps_renamed(self, declared: Sequence[str]) -> list[str]:
+    def rename_candidates(self, declared: Sequence[str]) -> list[str]:
         """Return the names of new routes that may be renamed ones of *declared*.
 
         They would deliver everything again. A route with a ``start`` is meant to be new.
         """
-        if not self.left_out(declared):
+        if not self.missing_routes(declared):
             return []
         new = (route for route in self.routes if route.name not in declared)
-        return [route.name for route in new if not route.says_start]
+        return [route.name for route in new if not route.has_start]
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Pipeline:
@@ -441,7 +441,7 @@ def _validate(document: Document, file: Path) -> Pipeline:
 def _written_values(document: Document) -> dict[str, Any]:
     templates = ((key, each) for key, each in document.templates.items() if key[0] not in _LISTS)
     top = {key: value for key, value in document.root.items() if key not in _LISTS}
-    return SecretSettings(tuple(templates)).marked(top)
+    return SecretSettings(tuple(templates)).restore_templates(top)
 
 
 class _Draft:
@@ -451,14 +451,18 @@ class _Draft:
         self.document, self.file = document, file
         self.context = {FOLDER: file.parent}
         self.problems: list[ConfigError] = []
-        self._known: dict[tuple[str, str], type[Any]] = {}
+        self._classes: dict[tuple[str, str], type[Any]] = {}
 
     def values(self) -> object:
         """Return the document with its defaults and adaptors filled in, ready to validate."""
         root = self.document.root
         if not isinstance(root, dict):
             return root
-        values = {"name": self._stem() if "name" not in root else root["name"], "log": {}, **root}
+        values = {
+            "name": self._default_name() if "name" not in root else root["name"],
+            "log": {},
+            **root,
+        }
         if isinstance(values["log"], dict):
             values["log"] = {"dir": f"data/{values['name']}", **values["log"]}
         token = self.document.templates.get(("observe", "token"))
@@ -466,21 +470,23 @@ class _Draft:
             observe = root["observe"]
             values["observe"] = observe | {"token": Token(token, observe["token"])}
         if "readers" in root:
-            values["readers"] = self._each(("readers",), self._reader)
+            values["readers"] = self._fill_each(("readers",), self._fill_reader)
         if "routes" in root:
-            values["routes"] = self._each(("routes",), self._route)
+            values["routes"] = self._fill_each(("routes",), self._fill_route)
             if isinstance(root["routes"], list):
                 self._refuse_endless_waits(root["routes"])
         return values
 
-    def _stem(self) -> str:
+    def _default_name(self) -> str:
         if _NAME.fullmatch(self.file.stem):
             return self.file.stem
         text = "the file's name cannot name the pipeline; add name: with letters, digits, - and _"
         self.problems.append(self.document.problem((), text))
         return "unnamed"
 
-    def _each(self, path: KeyPath, fill: Callable[[dict[str, Any], KeyPath], object]) -> object:
+    def _fill_each(
+        self, path: KeyPath, fill: Callable[[dict[str, Any], KeyPath], object]
+    ) -> object:
         items = self.document.root[path[0]]
         if not isinstance(items, list):
             return items
@@ -508,12 +514,12 @@ class _Draft:
         for name, other in waits.items():
             if other not in places and not unknown:
                 text = f"there is no route {other!r}{suggestion(other, places, 'routes')}"
-                self._after_problem(places[name], text)
+                self._report_after(places[name], text)
         for circle in waiting_circles(waits):
             text = " waits for ".join([*circle, circle[0]])
-            self._after_problem(places[circle[0]], f"{text}; none of them could ever go")
+            self._report_after(places[circle[0]], f"{text}; none of them could ever go")
 
-    def _after_problem(self, index: int, text: str) -> None:
+    def _report_after(self, index: int, text: str) -> None:
         path = ("routes", index, "after")
         self.problems.append(
             self.document.problem(path, f"routes[{index}].after: {one_line(text)}")
@@ -529,19 +535,19 @@ class _Draft:
                 text = f"{path[0]}[{index}].name is that of {first} (upper or lower case alike)"
                 self.problems.append(self.document.problem((*path, index, "name"), text))
 
-    def _reader(self, item: dict[str, Any], path: KeyPath) -> object:
-        return self._adaptor(READER, item, path, READER_KEYS)
+    def _fill_reader(self, item: dict[str, Any], path: KeyPath) -> object:
+        return self._fill_adaptor(READER, item, path, READER_KEYS)
 
-    def _route(self, item: dict[str, Any], path: KeyPath) -> object:
+    def _fill_route(self, item: dict[str, Any], path: KeyPath) -> object:
         writer, steps = item.get("writer"), item.get("steps")
         if isinstance(writer, dict):
-            made = self._adaptor(WRITER, writer, (*path, "writer"), WRITER_KEYS)
+            made = self._fill_adaptor(WRITER, writer, (*path, "writer"), WRITER_KEYS)
             item = item | {"writer": made}
         if isinstance(steps, list):
-            item = item | {"steps": self._steps(steps, (*path, "steps"))}
+            item = item | {"steps": self._parse_steps(steps, (*path, "steps"))}
         return item
 
-    def _steps(self, items: list[Any], path: KeyPath) -> list[StepConfig]:
+    def _parse_steps(self, items: list[Any], path: KeyPath) -> list[StepConfig]:
         """Return the valid steps. Each invalid one becomes a problem."""
         found = []
         for index, item in enumerate(items):
@@ -550,16 +556,16 @@ class _Draft:
             found += [step] if step else []
         return found
 
-    def _adaptor(
+    def _fill_adaptor(
         self, kind: str, values: dict[str, Any], path: KeyPath, own: tuple[str, ...]
     ) -> dict[str, Any]:
         """Part the adaptor's *settings* from our *own* keys, find its class, validate them."""
         settings = {key: value for key, value in values.items() if key not in own}
         filled = {key: values[key] for key in own if key in values}
         filled |= {"settings": settings, "cls": object, "config": None}
-        cls = self._class(kind, values.get("adaptor"), (*path, "adaptor"))
+        cls = self._find_class(kind, values.get("adaptor"), (*path, "adaptor"))
         if cls is not None:
-            config = self._config(cls, settings, path, own)
+            config = self._validate_config(cls, settings, path, own)
             filled |= {
                 "cls": cls,
                 "config": config,
@@ -577,15 +583,15 @@ class _Draft:
         )
         return SecretSettings(tuple((key, each) for key, each in found if key[0] in settings))
 
-    def _class(self, kind: str, reference: object, path: KeyPath) -> type[Any] | None:
+    def _find_class(self, kind: str, reference: object, path: KeyPath) -> type[Any] | None:
         if not isinstance(reference, str):
             return None  # missing or not a text: the model reports it
-        known = self._known.get((kind, reference))
+        known = self._classes.get((kind, reference))
         if known is not None:
             return known
         try:
             # Each search of the installed packages takes milliseconds.
-            found = self._known[kind, reference] = find_adaptor(kind, reference, self.file.parent)
+            found = self._classes[kind, reference] = find_adaptor(kind, reference, self.file.parent)
         except ConfigError as error:
             hidden = path in self.document.substituted
             text = f"the {kind} that a variable names here cannot be used"
@@ -593,7 +599,7 @@ class _Draft:
             return None
         return found
 
-    def _config(
+    def _validate_config(
         self, cls: type[Any], settings: dict[str, Any], path: KeyPath, own: tuple[str, ...]
     ) -> object:
         try:

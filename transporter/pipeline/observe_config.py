@@ -45,7 +45,7 @@ class Token:
     template: Template
     first: str = field(repr=False, compare=False)
 
-    def current(self) -> str | None:
+    def current_value(self) -> str | None:
         """Return the current token, or ``None`` while its file cannot be used."""
         if not self.template.files:
             return self.first
@@ -138,7 +138,7 @@ class ObserveConfig(Model):
     tracing: TracingConfig | None = None
 
     @model_validator(mode="after")
-    def _closed_to_strangers(self) -> Self:
+    def _check_protection(self) -> Self:
         safe = self.listen is None or self.listen.is_loopback or (self.tls and self.token)
         if not safe and not self.insecure:
             raise ValueError(

@@ -140,7 +140,7 @@ def _start_refusals(
     wanted: Pipeline, declared: Sequence[str], document: Document
 ) -> Iterator[ConfigError]:
     """Refuse a start that the engine would refuse: a renamed route, or one that is left out."""
-    missing, renamed = wanted.left_out(declared), wanted.perhaps_renamed(declared)
+    missing, renamed = wanted.missing_routes(declared), wanted.rename_candidates(declared)
     for index, route in enumerate(wanted.routes):
         if route.name in renamed:
             text = (
@@ -173,7 +173,7 @@ def _source_settings(reader: ReaderConfig) -> tuple[object, ...]:
 
 def _reader_settings(reader: ReaderConfig) -> tuple[object, ...]:
     # Not the class, because the user's own module was imported again.
-    return reader.marked, reader.max_in_flight
+    return reader.settings_as_written, reader.max_in_flight
 
 
 def _route_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:

@@ -36,12 +36,12 @@ class CompactionConfig(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _ask_by_keep(cls, values: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+    def _enable_by_keep(cls, values: Any) -> Any:  # noqa: ANN401 - whatever the file holds
         asked = isinstance(values, dict) and "keep" in values and "after" not in values
         return {**values, "after": duration_text(WEEK)} if asked else values
 
     @property
-    def by_hand(self) -> float | None:
+    def manual_after(self) -> float | None:
         """The ``after`` of ``log compact``, which also runs while the engine's compaction is off.
 
         ``None`` if the file sets neither ``after`` nor ``keep``.
@@ -93,7 +93,7 @@ def _require_budget(value: str, info: ValidationInfo) -> str:
 def _keep_if_compacted(value: RetentionConfig, info: ValidationInfo) -> RetentionConfig:
     """Keep compacted entries without limit, unless the file sets an age: the last by key."""
     compaction = info.data.get("compaction")
-    asked = compaction is not None and compaction.by_hand is not None
+    asked = compaction is not None and compaction.manual_after is not None
     if not asked or "age" in value.model_fields_set:
         return value
     return RetentionConfig(bytes=value.bytes, age=None)

@@ -142,7 +142,7 @@ class SecretSettings:
             secrets |= found
         return settings, frozenset(secrets)
 
-    def marked(self, settings: dict[str, Any]) -> dict[str, Any]:
+    def restore_templates(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return *settings* with templates in place of secrets, as in the pipeline file."""
         for path, template in self.templates:
             settings = _replace_value(settings, path, template)

@@ -99,7 +99,9 @@ def secrets_of(document: Document, config: object) -> Secrets:
     A secret is a setting that its adaptor declares as one, a setting or a variable with a
     typical name, and every password inside another text.
     """
-    return secrets_in([*document.told, *_secrets_by_name(document, document.root, ())], config)
+    return secrets_in(
+        [*document.known_secrets, *_secrets_by_name(document, document.root, ())], config
+    )
 
 
 def secrets_in(values: Iterable[str], config: object) -> Secrets:

@@ -78,9 +78,9 @@ class UnknownValue(NamedTuple):
 class Document:
     """The values of one file, the line of every key path, and the values that came from variables.
 
-    ``told`` are those of ``secrets`` that came from files, or whose variables have names typical of
-    secrets. ``templates`` are the texts with secret files. ``gaps`` are the values that could not
-    be read, which are unknown.
+    ``known_secrets`` are those of ``secrets`` that came from files, or whose variables have names
+    typical of secrets. ``templates`` are the texts with secret files. ``gaps`` are the values that
+    could not be read, which are unknown.
     """
 
     file: str
@@ -88,7 +88,7 @@ class Document:
     lines: Mapping[KeyPath, int]
     substituted: frozenset[KeyPath] = frozenset()
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    told: frozenset[str] = field(default=frozenset(), repr=False)
+    known_secrets: frozenset[str] = field(default=frozenset(), repr=False)
     templates: Mapping[KeyPath, Template] = field(default_factory=dict)
     gaps: Mapping[KeyPath, UnknownValue] = field(default_factory=dict)
 
@@ -180,9 +180,9 @@ def _parse(
     builder = _Builder(file, environ, only)
     root = builder.document(text)
     substituted, secrets = frozenset(builder.substituted), frozenset(builder.secrets)
-    told = frozenset(builder.told)
+    known = frozenset(builder.known_secrets)
     return Document(
-        file, root, builder.lines, substituted, secrets, told, builder.templates, builder.gaps
+        file, root, builder.lines, substituted, secrets, known, builder.templates, builder.gaps
     )
 
 
@@ -226,7 +226,7 @@ class _Builder:
         self.lines: dict[KeyPath, int] = {}
         self.substituted: set[KeyPath] = set()
         self.secrets: set[str] = set()
-        self.told: set[str] = set()
+        self.known_secrets: set[str] = set()
         self.templates: dict[KeyPath, Template] = {}
         self.folder = Path(os.path.abspath(file)).parent  # noqa: PTH100 - links stay as they are
         self.gaps: dict[KeyPath, UnknownValue] = {}
@@ -325,7 +325,7 @@ class _Builder:
         self.secrets |= found.values
         # A file's place is unrelated to the variables beside it.
         names = FILE.sub("", event.value)
-        self.told |= found.values if SECRETIVE.search(names) else found.secrets
+        self.known_secrets |= found.values if SECRETIVE.search(names) else found.secrets
         if found.template is not None:
             self.templates[path] = found.template
         if found.replaced:

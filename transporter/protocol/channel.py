@@ -98,7 +98,7 @@ class Channel:
         self._fill(memoryview(buffer).cast("B"))
         return buffer
 
-    def limit(self, seconds: float | None) -> None:
+    def set_timeout(self, seconds: float | None) -> None:
         """Have each further call fail after *seconds* without progress."""
         self._line.settimeout(seconds)
 

@@ -135,7 +135,7 @@ def _connect_once(ticket: Ticket) -> WorkerChannel:
         channel = stack.enter_context(WorkerChannel(line))
         channel.send_bytes(ticket.claim.encode())
         prove(channel, ticket.key, first=False)
-        channel.limit(None)
+        channel.set_timeout(None)
         stack.pop_all()
     return channel
 
@@ -181,10 +181,10 @@ def _open_unix_socket(address: str) -> socket.socket:
     return line
 
 
-def enable_keepalive(reached: socket.socket) -> None:
+def enable_keepalive(line: socket.socket) -> None:
     """Send at once, and find out within half a minute that the other host is gone."""
-    reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    reached.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         ("TCP_KEEPIDLE", _SILENT),
         ("TCP_KEEPINTVL", _BETWEEN),
@@ -192,7 +192,7 @@ def enable_keepalive(reached: socket.socket) -> None:
         ("TCP_USER_TIMEOUT", _UNANSWERED),
     ):
         if (known := getattr(socket, option, None)) is not None:
-            reached.setsockopt(socket.IPPROTO_TCP, known, value)
+            line.setsockopt(socket.IPPROTO_TCP, known, value)
 
 
 def place_of(directory: Path) -> str:

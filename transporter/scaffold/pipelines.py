@@ -34,7 +34,7 @@ def first_pipeline(source: str, sink: str, folder: Path) -> str:
         ConfigError: If an adaptor does not exist or cannot be imported.
     """
     reader, writer = _find_adaptor(READER, source, folder), _find_adaptor(WRITER, sink, folder)
-    source, sink = reader.short, writer.short
+    source, sink = reader.short_name, writer.short_name
     lines = [
         f"# From {source} to {sink}. 'transporter check' reports missing settings;",
         "# 'transporter schema' lets an editor complete this file.",
@@ -111,5 +111,5 @@ def _optional_line(setting: Setting) -> str:
 def variable_line(adaptor: AdaptorInfo, setting: Setting) -> str:
     """Return the line that takes a required setting from a variable."""
     # The adaptor's name is the prefix, so that a setting `path` does not become $PATH.
-    variable = f"{adaptor.short}_{setting.name}".upper().replace("-", "_")
+    variable = f"{adaptor.short_name}_{setting.name}".upper().replace("-", "_")
     return f"{setting.name}: ${{{variable}:?set it to the {setting.name}}}"

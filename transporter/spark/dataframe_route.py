@@ -78,7 +78,7 @@ def serve(
             with hold_shard_lock(lock_path(spec, Path(spec.log_directory))):
                 engine = _Engine(connection)
                 delivery = DataFrameDelivery(
-                    begin, session, scratch, lambda text: engine.tell(Output(text)), abandon
+                    begin, session, scratch, lambda text: engine.send(Output(text)), abandon
                 )
                 _open_and_serve(spec, engine, delivery)
         except BaseException as error:
@@ -92,10 +92,10 @@ def _open_and_serve(spec: WorkerSpec, engine: _Engine, delivery: DataFrameDelive
         try:
             stored = delivery.open(context_of(spec, spec.generation))
         except SinkError as error:
-            engine.tell(OpenFailed(Failure.of(error).without(spec.secrets)))
+            engine.send(OpenFailed(Failure.of(error).redact(spec.secrets)))
             return
-        engine.tell(Opened(stored))
-        with LocalEntries.opened(spec) as source:
+        engine.send(Opened(stored))
+        with LocalEntries.open(spec) as source:
             DataFrameWorker(spec, engine, delivery, source).serve()
     finally:
         delivery.close()
@@ -120,7 +120,7 @@ class _Engine:
         """Return the next slice or retry to deliver."""
         return receive_request(self._connection)
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Send *message*."""
         self._connection.send(message)
 
@@ -135,11 +135,11 @@ class DataFrameWorker(Worker):
         super().__init__(replace(spec, steps=()), engine, delivery, source, Path(spec.folder))
         self._delivery = delivery
 
-    def answer(self, asked: Slice | Retry) -> Outcome:
-        """Return the outcome of *asked*."""
-        outcome = super().answer(asked)
-        gone = min(self._delivery.vanished, outcome.delivered)
-        self._delivery.vanished = 0
+    def perform(self, request: Slice | Retry) -> Outcome:
+        """Return the outcome of *request*."""
+        outcome = super().perform(request)
+        gone = min(self._delivery.dropped_count, outcome.delivered)
+        self._delivery.dropped_count = 0
         return replace(outcome, delivered=outcome.delivered - gone, skipped=outcome.skipped + gone)
 
     def _reporter(self) -> None:
@@ -158,7 +158,7 @@ class DeliveryStopped(Exception):
 class DataFrameDelivery:
     """An ``adaptor.Writer`` that delivers the slices of one route as DataFrames.
 
-    ``vanished`` counts the entries that the queries have dropped. Its reader sets it to 0.
+    ``dropped_count`` counts the entries that the queries have dropped. Its reader sets it to 0.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = AdaptorConfig
@@ -179,7 +179,7 @@ class DataFrameDelivery:
         self._slices = SliceDataFrames(session, scratch, self._spec.route)
         self._tag = f"transporter-{self._spec.route}"
         self._sink: DataFrameWriter | None = None
-        self.vanished = 0
+        self.dropped_count = 0
 
     def open(self, context: WriterContext) -> StoredOffset | None:
         """Plan the queries and open the sink."""
@@ -191,7 +191,7 @@ class DataFrameDelivery:
             # Planning reveals the mistakes in a query.
             nothing = ENTRY_SCHEMA.empty_table().to_batches()
             empty = nothing[0] if nothing else pa.RecordBatch.from_pylist([], ENTRY_SCHEMA)
-            self._frame(empty, DataFrameSlice(0, -1, context.generation))
+            self._make_frame(empty, DataFrameSlice(0, -1, context.generation))
             if self._sink is not None:
                 stored: StoredOffset | None = self._sink.open(context)
                 return stored
@@ -233,14 +233,14 @@ class DataFrameDelivery:
         bounds = DataFrameSlice(first, last, generation)
         late = threading.Event()
         try:
-            with self._watched(late), _translate_errors():
+            with self._watch_job(late), _translate_errors():
                 self._save(part, bounds)
         except SinkError as error:
             text = f"the job took longer than slice_timeout ({self._spec.slice_timeout:g} s)"
             raise DeliveryStopped(first, SinkTimeout(text) if late.is_set() else error) from error
 
     def _save(self, part: pa.RecordBatch, bounds: DataFrameSlice) -> None:
-        frame = self._frame(part, bounds)
+        frame = self._make_frame(part, bounds)
         if self._sink is None:
             found = run_delivery(frame)
             if found.printed:
@@ -254,18 +254,18 @@ class DataFrameDelivery:
             self._sink.save(observed, replace(bounds, rows=partial(_row_count, seen)))
             counted = _row_count(seen)
             rows = part.num_rows if counted is None else counted
-        self.vanished += max(0, part.num_rows - rows)
+        self.dropped_count += max(0, part.num_rows - rows)
 
-    def _frame(self, part: pa.RecordBatch, bounds: DataFrameSlice) -> DataFrame:
-        told = (bounds.first, bounds.last, bounds.generation)
-        return self._slices.frame(part, told, self._plan)
+    def _make_frame(self, part: pa.RecordBatch, bounds: DataFrameSlice) -> DataFrame:
+        limits = (bounds.first, bounds.last, bounds.generation)
+        return self._slices.frame(part, limits, self._plan_frame)
 
-    def _plan(self, source: Source) -> DataFrame:
+    def _plan_frame(self, source: Source) -> DataFrame:
         frame = plan_steps(self._spec, self._ticket, source)
         return plan_delivery(frame, self._spec, self._ticket) if self._sink is None else frame
 
     @contextmanager
-    def _watched(self, late: threading.Event) -> Iterator[None]:
+    def _watch_job(self, late: threading.Event) -> Iterator[None]:
         """Cancel the job and set *late* when it takes too long.
 
         If the sink does not return even then, this process ends.

@@ -76,10 +76,10 @@ def _error_by_cause(error: Exception, whole: str) -> SinkError:
     if _is_of_a_python_task(root):
         return Rejected(_DIED)
     # An error with a Spark condition is about data, even if its root is a parser's IOException.
-    told = next((each for each in chain if _condition(each) not in (None, *_WRAPPERS)), None)
-    text = _first_line(_message(told or root))
+    condition = next((each for each in chain if _condition(each) not in (None, *_WRAPPERS)), None)
+    text = _first_line(_message(condition or root))
     gone = any(sign in whole for sign in _GONE)
-    if gone or (told is None and _is_transient(root)):
+    if gone or (condition is None and _is_transient(root)):
         return SinkUnavailable(text)
     return Rejected(text)
 

@@ -21,7 +21,7 @@ from transporter.spark.parent_death import bind_to_parent
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_TOLD: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_INFO_PATH: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _GATEWAY: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 _LOOK: Final = 0.05
 _JAVA_OPTIONS: Final = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
@@ -45,7 +45,7 @@ def start_jvm(settings: Mapping[str, str], scratch: Path | None = None) -> Any: 
     """
     with tempfile.TemporaryDirectory(prefix="transporter-", dir=scratch) as name:
         folder = Path(name)
-        told = folder / "gateway"
+        info = folder / "gateway"
         process = subprocess.Popen(
             bind_to_parent(
                 [
@@ -59,15 +59,15 @@ def start_jvm(settings: Mapping[str, str], scratch: Path | None = None) -> Any: 
             ),
             # The JVM ends when this is closed.
             stdin=subprocess.PIPE,
-            env={**os.environ, "SPARK_CONNECT_MODE": "0", _TOLD: str(told)},
+            env={**os.environ, "SPARK_CONNECT_MODE": "0", _INFO_PATH: str(info)},
             # A signal to our group must not kill it in the middle of a slice.
             start_new_session=True,
         )
-        while not told.exists():
+        while not info.exists():
             if (code := process.poll()) is not None:
                 raise HostFailed(f"Java ended with code {code} before Spark was up")
             time.sleep(_LOOK)
-        gateway = _open_gateway(told.read_bytes())
+        gateway = _open_gateway(info.read_bytes())
         gateway.proc = process
         return gateway
 
@@ -106,10 +106,10 @@ def _quote_property(text: str) -> str:
     return "".join(chr(each) if chr(each) in _PLAIN else f"\\u{each:04x}" for each in units)
 
 
-def _open_gateway(told: bytes) -> Any:  # noqa: ANN401 - py4j has no types
-    """Connect to the JVM that has reported its port and secret as *told*."""
-    port, length = struct.unpack_from(">ii", told)
-    secret = told[8 : 8 + length].decode()
+def _open_gateway(info: bytes) -> Any:  # noqa: ANN401 - py4j has no types
+    """Connect to the JVM that has reported its port and secret as *info*."""
+    port, length = struct.unpack_from(">ii", info)
+    secret = info[8 : 8 + length].decode()
     os.environ.update(zip(_GATEWAY, (str(port), secret), strict=True))
     try:
         return launch_gateway()

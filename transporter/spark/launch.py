@@ -129,14 +129,16 @@ class SparkLauncher:
     def _environment(self) -> dict[str, str]:
         mine = {"JAVA_HOME": str(self._java), "PYSPARK_PYTHON": sys.executable, **SAFE_PATH}
         mine |= nameless_environment(os.environ, str(self._directory / SCRATCH))
-        given = {name: value for name, value in os.environ.items() if not self._tells(name, value)}
+        given = {
+            name: value for name, value in os.environ.items() if not self._holds_secret(name, value)
+        }
         if self._network is None:
             return {**given, **mine, "SPARK_LOCAL_HOSTNAME": "localhost"}
         # Executors have their own Python, and Spark reads this setting from spark-submit only.
         theirs = self._config.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
         return {**given, **mine, **({"PYSPARK_PYTHON": theirs} if theirs else {})}
 
-    def _tells(self, name: str, value: str) -> bool:
+    def _holds_secret(self, name: str, value: str) -> bool:
         """Return whether a variable is the source of a secret, which the worker gets from us."""
         known = self._secrets.values
         # A short secret may occur in a path by chance, or a short value in a secret.

@@ -87,10 +87,10 @@ class SliceDataFrames:
         self._context.setLocalProperty(_BOUNDS, json.dumps(bounds))
         tasks = max(1, min(self._context.defaultParallelism, entries.num_rows // _ROWS_A_TASK))
         if not self._local:
-            return plan(partial(self._made, tasks, self._sent(entries, tasks)))
-        self._context.setLocalProperty(_FILE, str(self._put(entries, tasks)))
+            return plan(partial(self._make_frame, tasks, self._broadcast_entries(entries, tasks)))
+        self._context.setLocalProperty(_FILE, str(self._write_file(entries, tasks)))
         known = self._plans.get(tasks)
-        made = plan(partial(self._made, tasks, None)) if known is None else known
+        made = plan(partial(self._make_frame, tasks, None)) if known is None else known
         if known is None and _is_reusable(made):
             self._plans[tasks] = made
         # Each slice gets its own DataFrame, because a second run would reuse the first's shuffle.
@@ -98,23 +98,23 @@ class SliceDataFrames:
 
     def close(self) -> None:
         """Remove the files and the broadcast of the last slice."""
-        self._remove()
-        self._forget()
+        self._remove_file()
+        self._drop_broadcast()
 
-    def _put(self, entries: pa.RecordBatch, tasks: int) -> Path:
+    def _write_file(self, entries: pa.RecordBatch, tasks: int) -> Path:
         """Write *entries* to a new file, because a cancelled task may still read the last one."""
-        self._remove()
+        self._remove_file()
         self._count += 1
         self._file = self._scratch / f"{self._name}-{self._count}.arrow"
         with self._file.open("wb") as file:
             _write(file, entries, tasks)
         return self._file
 
-    def _remove(self) -> None:
+    def _remove_file(self) -> None:
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
-    def _made(
+    def _make_frame(
         self,
         tasks: int,
         sent: Broadcast[bytes] | None,
@@ -124,14 +124,14 @@ class SliceDataFrames:
         numbers = self._session.range(0, tasks, 1, tasks)
         return map_in_arrow(numbers, partial(_slice_entries, sent, through), schema)
 
-    def _sent(self, entries: pa.RecordBatch, tasks: int) -> Broadcast[bytes]:
-        self._forget()
+    def _broadcast_entries(self, entries: pa.RecordBatch, tasks: int) -> Broadcast[bytes]:
+        self._drop_broadcast()
         sink = pa.BufferOutputStream()
         _write(sink, entries, tasks)
         self._broadcast = self._context.broadcast(sink.getvalue().to_pybytes())
         return self._broadcast
 
-    def _forget(self) -> None:
+    def _drop_broadcast(self) -> None:
         if self._broadcast is not None:
             self._broadcast.destroy()
             self._broadcast = None

@@ -121,7 +121,7 @@ def _open_writer(ticket: Ticket, numbers: Batches) -> Batches:
             stored = writer.open(context_of(spec, spec.generation))
             answer: list[object] = ["opened", asdict(stored) if stored else None]
         except Exception as error:  # noqa: BLE001 - it is the route's failure, not the task's
-            failure = Failure.of(error).without(spec.secrets)
+            failure = Failure.of(error).redact(spec.secrets)
             answer = ["failed", failure.kind.value, failure.text]
         finally:
             if writer is not None:
@@ -176,7 +176,7 @@ def _deliver_entries(spec: WorkerSpec, whole: pa.RecordBatch, folder: Path) -> W
     delivered = len(set(offsets[:count]))
     if failure is None:
         return Written(delivered)
-    return Written(delivered, offsets[count], failure.without(spec.secrets))
+    return Written(delivered, offsets[count], failure.redact(spec.secrets))
 
 
 def _rows_done(

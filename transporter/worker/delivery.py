@@ -61,7 +61,7 @@ class Reporter:
         self.send, self._clock = send, clock
         self._due = clock() + PART_SECONDS
 
-    def due(self, rows: int) -> bool:
+    def is_due(self, rows: int) -> bool:
         """Return whether *rows* more than at the last report are worth one, which is then sent."""
         if rows < 1 or (rows < PART_ROWS and self._clock() < self._due):
             return False
@@ -84,7 +84,7 @@ class Acks:
     ) -> None:
         """Expect *offsets*, ascending. *reporter* sends each *part*, which ends at a row count."""
         self._offsets = offsets
-        self._reporter, self._part = reporter, part
+        self._reporter, self._make_part = reporter, part
         self._in_order = self._prefix = self._reported = 0
         self._acked: Counter[int] = Counter()
         self._all = False
@@ -98,8 +98,8 @@ class Acks:
             self._in_order = end
         else:
             self._acked.update(acked)
-        if self._reporter is not None and self._part is not None and self._failure is None:
-            self._report(self._reporter, self._part)
+        if self._reporter is not None and self._make_part is not None and self._failure is None:
+            self._report(self._reporter, self._make_part)
 
     def all(self) -> None:
         """Take every entry as delivered."""
@@ -126,11 +126,11 @@ class Acks:
         if self._all and self._failure is None:
             return len(self._offsets), None
         count = len(self._offsets) if self._all else self._acked_rows()
-        failure = self._possible(self._failure)
+        failure = self._plausible(self._failure)
         if failure is not None and failure.offset is not None:
             count = min(count, self._row_of(failure.offset))
         if failure is not None and not self._all:
-            count = self._whole(count)
+            count = self._whole_entries(count)
         if count == len(self._offsets):
             return count, None
         return count, failure or Failure(
@@ -142,8 +142,8 @@ class Acks:
         """Report the whole entries acked so far, unless that is everything (Invariant 5)."""
         rows = self._acked_rows()
         if rows < len(self._offsets):
-            rows = self._whole(rows)
-            if reporter.due(rows - self._reported):
+            rows = self._whole_entries(rows)
+            if reporter.is_due(rows - self._reported):
                 self._reported = rows
                 reporter.send(part(rows))
 
@@ -156,7 +156,7 @@ class Acks:
         self._prefix = rows
         return rows
 
-    def _possible(self, failure: Failure | None) -> Failure | None:
+    def _plausible(self, failure: Failure | None) -> Failure | None:
         """Return *failure* without an offset that it cannot be about.
 
         That is one that the writer was not given, or that was acked and reported as settled.
@@ -177,7 +177,7 @@ class Acks:
         here = row < len(self._offsets) and self._offsets[row] == offset
         return row if here else len(self._offsets)
 
-    def _whole(self, count: int) -> int:
+    def _whole_entries(self, count: int) -> int:
         """Leave out the last of *count* rows' entry unless each output of it was acked.
 
         A writer that acks row by row may have failed between two of them. The entry is then
@@ -214,7 +214,7 @@ def deliver(
 
     def part(rows: int) -> Outcome:
         # Entries that were filtered out before the next row are settled, too.
-        return settled.delivered(made.column("offset")[rows].as_py() - 1, rows)
+        return settled.after_rows(made.column("offset")[rows].as_py() - 1, rows)
 
     count, refused = write(Entries(made, route.log_id, generation), writer, reporter, part)
     if refused is not None:
@@ -224,12 +224,12 @@ def deliver(
     else:
         failure = broken or failure
         through = last if failure is None else _offset_before(failure)
-    return settled.delivered(through, count, failure)
+    return settled.after_rows(through, count, failure)
 
 
 def deliver_singly(
     entries: pa.RecordBatch,
-    asked: tuple[int, int, int],
+    bounds: tuple[int, int, int],
     route: Delivery,
     writer: Writer,
     announce: Callable[[int], None],
@@ -237,24 +237,24 @@ def deliver_singly(
 ) -> Outcome:
     """Deliver *entries* one at a time, each announced before; the first failure ends it.
 
-    *asked* are the slice's first and last offset and its generation. A failing entry is
+    *bounds* are the slice's first and last offset and its generation. A failing entry is
     identified even if it kills the process.
     """
-    first, last, generation = asked
+    first, last, generation = bounds
     accepted = _accepted_entries(entries, route)
     settled = _Settled(entries, accepted)
     delivered = size = reported = 0
     for row, offset in enumerate(accepted.column("offset").to_pylist()):
-        if reporter is not None and reporter.due(row - reported):
-            reporter.send(settled.counted(offset - 1, delivered, size))
+        if reporter is not None and reporter.is_due(row - reported):
+            reporter.send(settled.after_counts(offset - 1, delivered, size))
             delivered, size, reported = 0, 0, row
         announce(offset)
         one = deliver(accepted.slice(row, 1), offset, generation, route, writer)
         delivered, size = delivered + one.delivered, size + one.size
         if one.failure is not None:
             named = replace(one.failure, offset=offset)
-            return settled.counted(max(first, offset) - 1, delivered, size, named)
-    return settled.counted(last, delivered, size)
+            return settled.after_counts(max(first, offset) - 1, delivered, size, named)
+    return settled.after_counts(last, delivered, size)
 
 
 def _accepted_entries(entries: pa.RecordBatch, route: Delivery) -> pa.RecordBatch:
@@ -273,15 +273,15 @@ class _Settled:
         self._entries, self._made = entries, made
         self._rows = self._made_rows = 0
 
-    def delivered(self, through: int, rows: int, failure: Failure | None = None) -> Outcome:
+    def after_rows(self, through: int, rows: int, failure: Failure | None = None) -> Outcome:
         """Return the outcome of the part that ends at offset *through* and at this many *rows*."""
         part = self._made.slice(self._made_rows, rows - self._made_rows)
         self._made_rows = rows
         distinct = len(part.column("offset").unique())
         size = pc.sum(pc.binary_length(part.column("data"))).as_py() or 0
-        return self.counted(through, distinct, size, failure)
+        return self.after_counts(through, distinct, size, failure)
 
-    def counted(
+    def after_counts(
         self, through: int, delivered: int, size: int, failure: Failure | None = None
     ) -> Outcome:
         """Return the outcome of the part that ends at offset *through*, with these counts."""

@@ -154,7 +154,7 @@ def test_compaction_is_off_until_a_file_asks_for_it(
 ) -> None:
     """``after`` or ``keep`` turns compaction on, and ``keep`` is enough for ``log compact``."""
     found = load(pipeline_file(f"{valid}log: {{compaction: {compaction}}}\n"), {}).log.compaction
-    assert (found.after, found.by_hand) == (after, by_hand)
+    assert (found.after, found.manual_after) == (after, by_hand)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from transporter.spark.parent_death import bind_to_parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of parents")
 CHILD = """
 import subprocess, sys, time
-from transporter.spark.parent_death import bound_to_parent
-child = subprocess.Popen(bound_to_parent(["sleep", "60"]))
+from transporter.spark.parent_death import bind_to_parent
+child = subprocess.Popen(bind_to_parent(["sleep", "60"]))
 print(child.pid, flush=True)
 time.sleep(60)
 """

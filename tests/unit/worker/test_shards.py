@@ -70,12 +70,18 @@ def test_what_a_shard_has_delivered_is_passed_over() -> None:
     """Entries redelivered in the same generation are skipped, but those of a replay are not."""
     progress = ShardProgress(0, 4)
     batch = _batch([None] * 10)
-    assert progress.rest(batch, Slice(0, 9, 0)).column("offset").to_pylist() == [5, 6, 7, 8, 9]
-    progress.reached(Slice(0, 9, 0), 7)
-    assert progress.rest(batch, Slice(5, 9, 0)).column("offset").to_pylist() == [8, 9]
-    assert progress.rest(batch, Slice(0, 9, 1)).num_rows == 10
-    progress.reached(Slice(0, 9, 1), 2)
-    assert progress.rest(batch, Slice(0, 9, 1)).num_rows == 7
+    assert progress.undelivered(batch, Slice(0, 9, 0)).column("offset").to_pylist() == [
+        5,
+        6,
+        7,
+        8,
+        9,
+    ]
+    progress.advance(Slice(0, 9, 0), 7)
+    assert progress.undelivered(batch, Slice(5, 9, 0)).column("offset").to_pylist() == [8, 9]
+    assert progress.undelivered(batch, Slice(0, 9, 1)).num_rows == 10
+    progress.advance(Slice(0, 9, 1), 2)
+    assert progress.undelivered(batch, Slice(0, 9, 1)).num_rows == 7
 
 
 def test_a_route_with_several_workers_delivers_everything_once(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def refuse_strangers(pipeline: Pipeline, declared: Sequence[str]) -> None:
     *declared* are the routes that have begun. Raises ``EnvironmentFault`` if the pipeline lacks
     one of them and a source waits for delivery: it may come back.
     """
-    strangers = pipeline.left_out(declared)
+    strangers = pipeline.missing_routes(declared)
     if strangers and pipeline.waits_for_delivery:
         name = strangers[0]
         raise EnvironmentFault(

@@ -473,7 +473,7 @@ class Feed:
     def _renew(self) -> bool:
         """Read secret files again before a connection is made; wait if that fails."""
         try:
-            config = self._config.renewed()
+            config = self._config.renew_secrets()
         except EnvironmentFault as error:
             if self._fresh:
                 raise
@@ -520,7 +520,7 @@ class Feed:
         if not self._shared or self._term is not None or now < self._look_again:
             return
         self._look_again = now + _LOOK_AGAIN
-        if self._config.outdated():
+        if self._config.is_outdated():
             raise _OpenAgain
 
     def _take_up(self) -> None:

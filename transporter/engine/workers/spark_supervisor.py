@@ -306,7 +306,7 @@ class SparkSupervisor:
             spec = self._on_frames.get(hello.route)
         with caller, suppress(OSError):
             if spec is not None and _task_of(spec) == hello:
-                caller.limit(_GRACE)
+                caller.set_timeout(_GRACE)
                 caller.send(Begin(spec))
 
     def _run(self) -> None:

@@ -57,12 +57,12 @@ class Steps:
         done last, because a later step may have to detect such data, and fail.
         """
         made, failed = self.run_through(entries)
-        for namespace in self._unread:
+        for namespace in self._unread_namespaces:
             made = clear_false_json(made, namespace, entries)
         return made, failed
 
     @property
-    def _unread(self) -> set[NamespaceFilter]:
+    def _unread_namespaces(self) -> set[NamespaceFilter]:
         """The namespaces whose data may have passed without having been read."""
         steps = [step for step in self.steps if isinstance(step, _OF_DOCUMENTS)]
         found = {step.namespace for step in steps if not step.thorough}

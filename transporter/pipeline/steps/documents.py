@@ -108,7 +108,7 @@ class DocumentStep:
         if chosen is not None:
             documents, offsets = documents.filter(chosen), offsets.filter(chosen)
         old = documents.to_pylist()
-        new = self._rewritten(old, offsets)
+        new = self._rewrite(old, offsets)
         if not any(map(is_not, new, old)):
             return entries
         made = pa.array(new, pa.binary())
@@ -116,7 +116,7 @@ class DocumentStep:
             made = replace_chosen(made, entries.column(_DATA), chosen)
         return entries.set_column(_DATA, ENTRY_SCHEMA.field(_DATA), made)
 
-    def _rewritten(self, old: list[bytes], offsets: pa.Array) -> list[bytes]:
+    def _rewrite(self, old: list[bytes], offsets: pa.Array) -> list[bytes]:
         new: list[bytes] = []
         rewrite, add = self.rewriter, new.append
         try:

@@ -49,7 +49,7 @@ class Rewriter:
         self._single = self._new = None
         if len(targets) == 1:
             ((path, new),) = targets.items()
-            self._single = _Single.at(path, new)
+            self._single = _Single.for_path(path, new)
             self._new = None if new is None else encode_name(new)
 
     def __call__(self, data: bytes) -> bytes:
@@ -59,13 +59,13 @@ class Rewriter:
         """
         found = self._single(data) if self._single else None
         if found is not None:
-            return self._changed(data, found)
+            return self._change_field(data, found)
         if not may_hold(data, self._tokens):
             return data
         edits = edits_of(data, self._fields)
         return apply_edits(data, edits) if edits else data
 
-    def _changed(self, data: bytes, found: re.Match[bytes]) -> bytes:
+    def _change_field(self, data: bytes, found: re.Match[bytes]) -> bytes:
         """Return *data* with the change to the one field *found*."""
         if self._new is not None:
             start, end = found.span(1)
@@ -82,7 +82,7 @@ class _Single:
     match: Callable[[bytes], re.Match[bytes] | None]
 
     @classmethod
-    def at(cls, path: Path, new: str | None = None) -> Self | None:
+    def for_path(cls, path: Path, new: str | None = None) -> Self | None:
         """Return a finder of *path* with no *new* beside it, or ``None`` if the path has items."""
         names = tuple(part for part in path if isinstance(part, str))
         return cls(encode_name(names[0]), match_only_member(names, new)) if names == path else None
@@ -139,7 +139,7 @@ class Finder:
         """Look at *path*. With *check*, refuse a document that is not an object in any case."""
         self._fields = make_fields({path: TAKEN})
         self._tokens = tuple(map(encode_name, self._fields.changes))
-        self._single = _Single.at(path)
+        self._single = _Single.for_path(path)
         self._check = check
 
     def __call__(self, data: bytes) -> list[bytes]:

@@ -39,7 +39,7 @@ class ChoiceSettings(StepSettings):
 
     @field_validator("value")
     @classmethod
-    def _comparable(cls, value: object, info: ValidationInfo) -> object:
+    def _check_value(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, str | int | float | None):
             raise ValueError("must be text, a number, a boolean or null")  # noqa: TRY004 - pydantic reports ValueError
         if "operator" in info.data:  # else the operator is wrong, and reported itself
@@ -90,7 +90,7 @@ class ChoiceStep:
         chosen = document_mask(entries, self.namespace)
         if chosen is not None:
             documents, offsets = documents.filter(chosen), offsets.filter(chosen)
-        holds = self.condition.holds(self._found(documents.to_pylist(), offsets))
+        holds = self.condition.holds(self._find_values(documents.to_pylist(), offsets))
         if holds.count(self.passing) == len(holds):
             return entries
         passes = pa.array([each is self.passing for each in holds], pa.bool_())
@@ -99,7 +99,7 @@ class ChoiceStep:
             passes = replace_chosen(passes, every, chosen)
         return entries.filter(passes)
 
-    def _found(self, documents: list[bytes], offsets: pa.Array) -> list[list[Any]]:
+    def _find_values(self, documents: list[bytes], offsets: pa.Array) -> list[list[Any]]:
         """Return the values read from each document."""
         found: list[list[Any]] = []
         find, read = self.finder, self.condition.read

@@ -37,7 +37,7 @@ class OpfilterSettings(StepSettings):
     deny: Ops | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> OpfilterSettings:
+    def _check_ops(self) -> OpfilterSettings:
         if not self.allow and not self.deny:
             raise ValueError("needs allow or deny; write for example allow: [insert, update]")
         both = [op for op in self.allow or () if op in (self.deny or ())]

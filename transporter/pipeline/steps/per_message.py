@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def replace_messages(
     entries: pa.RecordBatch,
     namespace: NamespaceFilter,
-    turn: Callable[[Iterable[Entry]], Iterator[tuple[Message, ...]]],
+    transform: Callable[[Iterable[Entry]], Iterator[tuple[Message, ...]]],
 ) -> pa.RecordBatch:
-    """Return *entries* with the messages of *namespace* replaced by the results of *turn*.
+    """Return *entries* with the messages of *namespace* replaced by the results of *transform*.
 
     It yields for each entry the messages that take its place. A message that it returns as given is
     not encoded again. If all are, the batch itself is returned.
@@ -32,7 +32,7 @@ def replace_messages(
         mask = namespace.mask(entries.column("namespace"))
         mine, called = entries.filter(mask), mask.to_pylist()
     given = [*Entries(mine)]
-    pairs = zip(given, turn(given), strict=True)
+    pairs = zip(given, transform(given), strict=True)
     made: list[Made] = []
     for row, is_mine in enumerate(called):
         if not is_mine:

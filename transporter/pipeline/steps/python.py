@@ -77,12 +77,12 @@ class PythonStep:
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return *entries* with messages replaced by the function's results."""
-        return replace_messages(entries, self.namespace, self._turn)
+        return replace_messages(entries, self.namespace, self._transform)
 
-    def _turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
-        return (self._called(message, offset) for offset, _, message in entries)
+    def _transform(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
+        return (self._call(message, offset) for offset, _, message in entries)
 
-    def _called(self, message: Message, offset: int) -> tuple[Message, ...]:
+    def _call(self, message: Message, offset: int) -> tuple[Message, ...]:
         """Return the messages that take the place of *message*."""
         try:
             returned = _as_tuple(self.function(message))

@@ -39,17 +39,17 @@ class BatchStep:
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return *entries*, those of the namespaces replaced by the function's result."""
         if self.namespace.matches_all:
-            return self._made(entries)
+            return self._apply_function(entries)
         mask = self.namespace.mask(entries.column("namespace"))
         mine = entries.filter(mask)
-        made = self._made(mine)
+        made = self._apply_function(mine)
         return entries if made is mine else _merge(entries, mask, made)
 
-    def _made(self, given: pa.RecordBatch) -> pa.RecordBatch:
+    def _apply_function(self, given: pa.RecordBatch) -> pa.RecordBatch:
         if not given.num_rows:
             return given
         try:
-            return self._called(given)
+            return self._call(given)
         except StepFailed as error:
             failed = error
         # Invariant: it works on the entries before the one at `good`, and not with that at `bad`.
@@ -58,13 +58,13 @@ class BatchStep:
         while good < bad:
             middle = (good + bad) // 2
             try:
-                self._called(_entries_through(given, offsets[middle]))
+                self._call(_entries_through(given, offsets[middle]))
                 good = middle + 1
             except StepFailed as error:
                 failed, bad = error, middle
         raise StepFailed(failed.problem, offsets[bad]) from failed.__cause__
 
-    def _called(self, given: pa.RecordBatch) -> pa.RecordBatch:
+    def _call(self, given: pa.RecordBatch) -> pa.RecordBatch:
         """Return the function's result for *given*, which has rows."""
         try:
             returned = self.function(given)

@@ -41,14 +41,14 @@ class RemapSettings(StepSettings):
 
     @field_validator("to")
     @classmethod
-    def _fits(cls, to: str | None, info: ValidationInfo) -> str | None:
+    def _check_template(cls, to: str | None, info: ValidationInfo) -> str | None:
         # A pattern that is wrong itself is not in `data`, and reported itself.
         if to is not None and "namespace" in info.data:
             _replace(pa.array([""]), info.data["namespace"], to)
         return to
 
     @model_validator(mode="after")
-    def _one_way(self) -> RemapSettings:
+    def _check_either(self) -> RemapSettings:
         if (self.namespaces is None) == (self.to is None):
             raise ValueError("needs either namespaces, or namespace and to")
         return self
@@ -74,18 +74,18 @@ class RemapStep:
         """Return *entries* with their new namespaces."""
         encoded = entries.column(_NAMESPACE).dictionary_encode()
         old = encoded.dictionary
-        new = self._renamed(old) if self.to is None else self._matched(old, self.to)
+        new = self._rename(old) if self.to is None else self._replace_match(old, self.to)
         if new.equals(old):
             return entries
         column = new.take(encoded.indices)
         return entries.set_column(_NAMESPACE, ENTRY_SCHEMA.field(_NAMESPACE), column)
 
-    def _renamed(self, old: pa.Array) -> pa.Array:
+    def _rename(self, old: pa.Array) -> pa.Array:
         taken = zip(old.to_pylist(), self.namespace.mask(old).to_pylist(), strict=True)
         names = [self.names.get(name, name) if mine else name for name, mine in taken]
         return pa.array(names, pa.string())
 
-    def _matched(self, old: pa.Array, to: str) -> pa.Array:
+    def _replace_match(self, old: pa.Array, to: str) -> pa.Array:
         return _replace(old, self.namespace.pattern, to)
 
 

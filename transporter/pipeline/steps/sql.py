@@ -54,11 +54,11 @@ class SqlSettings(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _text_is_the_query(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the file has
+    def _accept_text(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the file has
         return {"query": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _one_shape(self) -> SqlSettings:
+    def _check_shape(self) -> SqlSettings:
         if self.schema_ is not None and self.bytes_:
             raise ValueError("takes schema or bytes, not both: a schema reads data as JSON text")
         return self

@@ -85,7 +85,7 @@ class StarlarkSettings(StepSettings):
         return cast("Script", self.file or self.code)
 
     @model_validator(mode="after")
-    def _has_one_script(self) -> StarlarkSettings:
+    def _check_one_script(self) -> StarlarkSettings:
         if (self.file is None) == (self.code is None):
             raise ValueError("needs either file or code, and not both")
         return self
@@ -109,9 +109,9 @@ class StarlarkStep:
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return *entries* with messages replaced by the script's results."""
-        return replace_messages(entries, self.namespace, self._turn)
+        return replace_messages(entries, self.namespace, self._transform)
 
-    def _turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
+    def _transform(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
         queue = [*entries]
         givens, failed = _givens(queue)
         sources = [each.source for each in givens]

@@ -65,11 +65,11 @@ class Script:
                 raise ScriptFailed(_error_text(error, self.name), 0) from error
             index = _failed_index(error)
             if index is None:
-                return self._singly(sources)
+                return self._results_singly(sources)
             raise ScriptFailed(_error_text(error, self.name), index) from error
         return str(text).split("\n")
 
-    def _singly(self, sources: Sequence[str]) -> list[str]:
+    def _results_singly(self, sources: Sequence[str]) -> list[str]:
         """Do as :meth:`results` where an error does not give its place."""
         made: list[str] = []
         for index, source in enumerate(sources):
