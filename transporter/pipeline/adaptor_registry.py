@@ -71,7 +71,7 @@ def find_function(reference: str, folder: Path) -> Callable[[Any], Any]:
     """Return the function ``module:name``, of one parameter. For errors see :func:`find_reader`."""
     function = _load_local(reference, folder, "function")
     if not callable(function):
-        raise ConfigError(f"{reference!r} is no function but {type(function).__name__}")
+        raise ConfigError(f"{reference!r} is not a function but {type(function).__name__}")
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"{reference!r} is async; steps call plain functions")
     try:
@@ -115,7 +115,7 @@ def _load_installed(kind: str, name: str) -> object:
     if not found:
         raise ConfigError(f"there is no {kind} {name!r}{_suggest_instead(kind, name)}")
     if len(found) > 1:
-        raise ConfigError(f"{name!r} is several {kind}s: {', '.join(sorted(found))}")
+        raise ConfigError(f"{name!r} names several {kind}s: {', '.join(sorted(found))}")
     entry = next(iter(found.values()))
     return _get_attribute(_import_module(entry.module, None), entry.attr, name)
 
@@ -130,7 +130,7 @@ def _suggest_instead(kind: str, name: str) -> str:
 
 def _load_local(reference: str, folder: Path, noun: str) -> object:
     if not _LOCAL.fullmatch(reference):
-        raise ConfigError(f"{reference!r} names no {noun.lower()}; write module:{noun}")
+        raise ConfigError(f"{reference!r} does not name a {noun.lower()}; use module:{noun}")
     module_name, _, class_name = reference.partition(":")
     _refuse_our_names(folder)
     if str(folder) not in sys.path:
@@ -216,12 +216,12 @@ def _get_attribute(module: ModuleType, name: str, reference: str) -> object:
 def _check_class(kind: str, reference: str, cls: object) -> AdaptorClass:
     """Return *cls*, or refuse it if it is not a class, or violates the contract of *kind*."""
     if not isinstance(cls, type):
-        raise ConfigError(f"adaptor {reference!r} is no class but {type(cls).__name__}")
+        raise ConfigError(f"adaptor {reference!r} is not a class but {type(cls).__name__}")
     methods = _FRAME_WRITER if kind == WRITER and takes_frames(cls) else _METHODS[kind]
     missing = [f"{name}()" for name in methods if not callable(getattr(cls, name, None))]
     config = getattr(cls, "Config", None)
     if not (isinstance(config, type) and issubclass(config, AdaptorConfig)):
         missing.append("Config (a subclass of transporter.adaptor.AdaptorConfig)")
     if missing:
-        raise ConfigError(f"adaptor {reference!r} is no {kind}: it lacks {', '.join(missing)}")
+        raise ConfigError(f"adaptor {reference!r} is not a {kind}: it lacks {', '.join(missing)}")
     return cls

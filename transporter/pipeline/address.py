@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _PORTS: Final = 1 << 16
-_PROBLEM: Final = "is no address; write HOST or HOST:PORT, and [HOST]:PORT for IPv6"
+_PROBLEM: Final = "is not an address; use HOST or HOST:PORT, or [HOST]:PORT for IPv6"
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -131,7 +131,7 @@ def _check_spark_key(key: str) -> str:
     if not key.startswith("spark."):
         raise ValueError("does not begin with 'spark.'; Spark would ignore it")
     if key == "spark.master":
-        raise ValueError("belongs beside config, as master")
+        raise ValueError("is not allowed here; set master beside config")
     return key
 
 
@@ -215,8 +215,10 @@ class WriterConfig(Model):
             config = self.cls.Config.model_validate(settings, context={FOLDER: self.folder})
         except Exception:  # noqa: BLE001 - a validator is the adaptor's author's code
             files = (str(file) for _, each in self.secret_settings.templates for file in each.files)
-            problem = f"{', '.join(files)}: {self.adaptor} refuses what the secret file holds now"
-            raise EnvironmentFault(problem) from None
+            raise EnvironmentFault(
+                f"{', '.join(files)}: "
+                f"{self.adaptor} refuses the current contents of the secret file"
+            ) from None
         secrets = self.secrets | secrets_in(values, config)
         return self.model_copy(update={"settings": settings, "config": config, "secrets": secrets})
 
@@ -517,7 +519,7 @@ class _Draft:
                 self._report_after(places[name], text)
         for circle in waiting_circles(waits):
             text = " waits for ".join([*circle, circle[0]])
-            self._report_after(places[circle[0]], f"{text}; none of them could ever go")
+            self._report_after(places[circle[0]], f"{text}; none of them could ever start")
 
     def _report_after(self, index: int, text: str) -> None:
         path = ("routes", index, "after")
@@ -532,7 +534,7 @@ class _Draft:
             name = item.get("name") if isinstance(item, dict) else None
             if isinstance(name, str) and seen.setdefault(name.lower(), index) != index:
                 first = f"{path[0]}[{seen[name.lower()]}]"
-                text = f"{path[0]}[{index}].name is that of {first} (upper or lower case alike)"
+                text = f"{path[0]}[{index}].name repeats that of {first} (case is ignored)"
                 self.problems.append(self.document.problem((*path, index, "name"), text))
 
     def _fill_reader(self, item: dict[str, Any], path: KeyPath) -> object:

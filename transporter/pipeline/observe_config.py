@@ -142,8 +142,8 @@ class ObserveConfig(Model):
         safe = self.listen is None or self.listen.is_loopback or (self.tls and self.token)
         if not safe and not self.insecure:
             raise ValueError(
-                "listen: other hosts can reach this address, so it needs tls and token; or "
-                "insecure: true, where the network keeps everybody else away"
+                "listen: other hosts can reach this address, so it needs tls and token, or "
+                "insecure: true in a network of trusted hosts"
             )
         if safe and self.insecure:
             raise ValueError("insecure: changes nothing here; leave it out")

@@ -162,7 +162,10 @@ def _reader_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterat
     before = {reader.name: _source_settings(reader) for reader in old.readers}
     for index, reader in enumerate(new.readers):
         if before.get(reader.name, _source_settings(reader)) != _source_settings(reader):
-            what = f"the adaptor of reader {reader.name!r}, and when its source hears of an entry,"
+            what = (
+                f"the adaptor of reader {reader.name!r}, and when it acknowledges an entry to its "
+                "source,"
+            )
             yield _refusal(document, ("readers", index), what)
 
 
@@ -181,4 +184,4 @@ def _route_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterato
     for index, route in enumerate(new.routes):
         if before.get(route.name, route.after) != route.after:
             path: KeyPath = ("routes", index, "after")
-            yield _refusal(document, path, f"what route {route.name!r} comes after")
+            yield _refusal(document, path, f"'after' of route {route.name!r}")

@@ -120,7 +120,7 @@ def parse_start(value: object) -> StartPosition:
 def _parse_offset(text: str) -> StartPosition:
     # Python refuses to read numbers of some thousand digits, with an error of its own.
     if len(text) > _DIGITS or int(text) > _LARGEST:
-        raise ValueError("is beyond every offset")
+        raise ValueError("is above the largest offset")
     return StartPosition("offset", int(text))
 
 
@@ -132,7 +132,7 @@ def _parse_time(text: str) -> int:
             "must be earliest, latest, an offset or a time such as 2030-01-31T08:00:00Z"
         ) from error
     if time.tzinfo is None:
-        raise ValueError("lacks its zone; write for example 2030-01-31T08:00:00Z")
+        raise ValueError("lacks a time zone; use for example 2030-01-31T08:00:00Z")
     return (time - _EPOCH) // _MICROSECOND
 
 

@@ -57,7 +57,7 @@ def secret_path(text: str, folder: Path) -> Path:
     try:
         return folder / Path(text).expanduser()
     except RuntimeError:
-        problem = _problem_text(Path(text), "is in the home of a user whom nobody knows")
+        problem = _problem_text(Path(text), "is in the home of an unknown user")
         raise AbsentSecret(problem) from None
 
 
@@ -90,7 +90,7 @@ def read_secret(path: Path) -> str:
     if mode & stat.S_IWOTH:
         raise _unreadable_secret(path, "can be written by every user of this host; chmod o-w it")
     if len(content) > MOST:
-        raise _unreadable_secret(path, f"is larger than {MOST} bytes; no secret is")
+        raise _unreadable_secret(path, f"is larger than {MOST} bytes, the limit for a secret file")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

@@ -213,7 +213,7 @@ def _plain_value(value: object, path: KeyPath, lines: dict[KeyPath, int]) -> obj
         case str() | int() | float() | None:
             return value
     place = ".".join(map(str, path)) or "the pipeline"
-    raise ConfigError(f"{place} is a {type(value).__name__}, which no pipeline file could hold")
+    raise ConfigError(f"{place} is a {type(value).__name__}, which a pipeline file cannot hold")
 
 
 class _Builder:
@@ -242,12 +242,12 @@ class _Builder:
         except MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 0
-            raise self._error(f"is no YAML: {error.problem or error.context}", line) from error
+            raise self._error(f"is not YAML: {error.problem or error.context}", line) from error
         except YAMLError as error:
             # A character that no text may hold. The error has its position, not its line.
             line = text.count("\n", 0, getattr(error, "position", 0)) + 1
             reason = getattr(error, "reason", "it cannot be read")
-            raise self._error(f"is no YAML: {reason}", line) from error
+            raise self._error(f"is not YAML: {reason}", line) from error
 
     def _error(self, text: str, line: int) -> ConfigError:
         return ConfigError(one_line(text), self.file, line)
@@ -258,7 +258,7 @@ class _Builder:
         if _kind(start) == "StreamEnd":
             raise self._error("is empty; a pipeline needs readers and routes", 1)
         if start.version not in (None, (1, 2)):
-            raise self._error("asks for another version than YAML 1.2", start.start_mark.line + 1)
+            raise self._error("requests another version than YAML 1.2", start.start_mark.line + 1)
         root = self._value(next(self.events), ())
         next(self.events)  # the end of the document
         rest = next(self.events)

@@ -167,13 +167,15 @@ def decode_message(data: bytes) -> Any:  # noqa: ANN401 - as above
         return _adapter(_RECEIVABLE[name]).validate_json(text, strict=True)
     except (KeyError, ValidationError) as error:
         # Without its text, which may hold anything.
-        raise ConnectionError(f"what was said is no message ({type(error).__name__})") from None
+        raise ConnectionError(
+            f"received data is not a message of the protocol ({type(error).__name__})"
+        ) from None
 
 
 def _enum_value(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
-    raise TypeError(f"{type(value).__name__} is nothing that an engine hears")
+    raise TypeError(f"{type(value).__name__} is not a value that can be sent to an engine")
 
 
 @cache

@@ -81,8 +81,8 @@ def _own_address(towards: str) -> str:
         except OSError:
             continue
     raise HostFailed(
-        f"no address of this host leads to {towards}: set spark.advertise to the address "
-        "by which workers reach it"
+        f"this host has no route to {towards}: set spark.advertise to the address "
+        "by which workers reach this host"
     )
 
 
@@ -163,8 +163,8 @@ def _open_line(ticket: Ticket) -> socket.socket:
     if digest(safe.getpeercert(binary_form=True) or b"") != ticket.certificate:
         safe.close()
         raise HostFailed(
-            "who answers at the engine's address has another certificate: what stands between "
-            "the engine and its workers must pass TLS through as it is"
+            "the certificate at the engine's address is not the engine's: a proxy between the "
+            "engine and its workers must pass TLS through unchanged"
         )
     return safe
 

@@ -93,7 +93,8 @@ def _metadata() -> Iterator[tuple[str, str]]:
         ours = distribution("transporter")
     except PackageNotFoundError as error:
         raise HostFailed(
-            "transporter is not installed here, so no adaptor has its name: pip install it"
+            "transporter is not installed on this host, so adaptors have no short names: "
+            "install it with pip"
         ) from error
     for name in _METADATA:
         if (text := ours.read_text(name)) is not None:

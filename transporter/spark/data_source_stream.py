@@ -115,7 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if start[_LOG] != found:
             raise ConfigError(
                 f"{self._options.directory}: this stream's checkpoint is of the log {start[_LOG]}, "
-                f"and here lies {found}; give the stream a new checkpointLocation"
+                f"and this is the log {found}; give the stream a new checkpointLocation"
             )
 
 

@@ -278,7 +278,10 @@ class DataFrameDelivery:
             context.cancelJobsWithTag(self._tag)
             if not returned.wait(_ABANDONED):
                 limit = self._spec.slice_timeout
-                text = f"its sink has not returned long after slice_timeout ({limit:g} s)"
+                text = (
+                    f"its sink has not returned {_ABANDONED:g} s after its jobs were cancelled "
+                    f"(slice_timeout {limit:g} s)"
+                )
                 self._abandon(f"route {self._spec.route}: {text}")
 
         timer = threading.Timer(self._spec.slice_timeout + _GRACE, cancel)

@@ -232,7 +232,7 @@ class Host:
         with suppress(Py4JError, OSError):
             if self._scala.isStopped():
                 # Jobs fail because Spark has stopped. Only its log has the certain reason.
-                cause = last_error(self._log) or self._problem or "spark.log may say why"
+                cause = last_error(self._log) or self._problem or "see spark.log for the reason"
                 self.end(f"Spark has stopped: {cause}")
 
     def _await_jvm(self) -> None:

@@ -28,7 +28,7 @@ _NO_CONNECTION: Final = "08"
 _DEEPEST: Final = 30
 _NEAR: Final = 20
 _PYTHON: Final = ".api.python."
-_DIED: Final = "the Python process of a task died, or had to be ended"
+_DIED: Final = "the Python process of a task died or was killed"
 
 
 class EntryFailed(Exception):

@@ -31,7 +31,7 @@ def probe_spark(master: str, cache: Path, *, local: bool) -> Iterator[Finding]:
     if local:
         return
     if not master.startswith(_STANDALONE):
-        yield Finding(f"{master}: not looked at; Spark connects when the engine starts", "warning")
+        yield Finding(f"{master}: not checked; Spark connects when the engine starts", "warning")
         return
     for place in master.removeprefix(_STANDALONE).split(","):
         yield _probe_master(place)

@@ -150,7 +150,11 @@ def _innermost(error: Any) -> str:  # noqa: ANN401 - an exception of Java's
 def _greet(request: Request) -> None:
     example = f"{_EXAMPLE};" if request.kind == "sql" else f'spark.sql("{_EXAMPLE}").show()'
     names = "" if request.kind == "sql" else f"; in Python {TABLE}, spark and F"
-    for line in (request.about, f"the table {TABLE}{names}, read anew each time", example):
+    for line in (
+        request.about,
+        f"the table {TABLE}{names}, read again for each statement",
+        example,
+    ):
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -98,7 +98,7 @@ def _apply_query(frame: DataFrame, step: StepConfig) -> DataFrame:
     made = frame.sparkSession.sql(settings.query)
     if "offset" not in made.columns or not isinstance(made.schema["offset"].dataType, LongType):
         raise RouteFault(
-            "the query must keep the column offset: it tells which entries went on; "
+            "the query must keep the column offset: it identifies the delivered entries; "
             f"it returns {', '.join(made.columns)}"
         )
     return made

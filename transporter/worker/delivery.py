@@ -167,7 +167,7 @@ class Acks:
         row = self._row_of(named)
         if row == len(self._offsets):
             span = f"{self._offsets[0]}..{self._offsets[-1]}"
-            problem = f"the writer names offset {named}, which is not of its batch {span}"
+            problem = f"the writer names offset {named}, which is not in its batch {span}"
             return replace(failure, text=f"{failure.text} ({problem})", offset=None)
         return replace(failure, offset=None) if row < self._reported else failure
 

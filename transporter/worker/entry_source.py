@@ -138,7 +138,7 @@ class RemoteEntries:
         """
         frame = layout.FrameHeader.decode(lent.head, None, lent.byte)
         if frame is None:
-            raise Corrupt("a frame's header was damaged on its way", lent.file, lent.byte)
+            raise Corrupt("a frame's header was damaged in transfer", lent.file, lent.byte)
         own = self._own is not None and frame.first >= self._own
         entries = layout.entries_in(payload, frame, lent.file, own=own)
         return clip_entries(entries, frame, request.first, request.last)

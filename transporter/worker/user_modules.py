@@ -46,8 +46,8 @@ def pack_modules(folder: Path) -> bytes:
                 raise HostFailed(problem) from error
             if data is None:
                 raise HostFailed(
-                    f"{folder}: the modules there take more than {MOST >> 20} MiB, which is what "
-                    "is sent to workers; move the pipeline file and its modules to a folder "
+                    f"{folder}: the modules there take more than {MOST >> 20} MiB, the limit for "
+                    "modules sent to workers; move the pipeline file and its modules to a folder "
                     "of their own"
                 )
             left -= len(data)

@@ -77,7 +77,7 @@ def test_what_may_change_is_taken_up(
             '"readers"',
             "the adaptor of reader 'in'",
         ),
-        (lambda d: d["routes"][1].pop("after"), '"two"', "route 'two' comes after"),
+        (lambda d: d["routes"][1].pop("after"), '"two"', "'after' of route 'two'"),
     ],
 )
 def test_what_may_not_change_is_refused_with_its_line(

@@ -181,7 +181,9 @@ def test_one_that_is_gone_is_an_error_without_what_it_held(tmp_path: Path, secre
     with pytest.raises(EnvironmentFault, match=r"secret file .*secret cannot be read"):
         reader.renew_secrets()
     secret.write_text("it's no\\")
-    with pytest.raises(EnvironmentFault, match="refuses what the secret file holds") as raised:
+    with pytest.raises(
+        EnvironmentFault, match="refuses the current contents of the secret file"
+    ) as raised:
         reader.renew_secrets()
     assert "it's" not in str(raised.value)
 

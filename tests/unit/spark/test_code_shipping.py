@@ -110,7 +110,7 @@ def test_executors_have_the_python_that_the_user_names(
         ("Job aborted … SparkException: Python worker exited unexpectedly (crashed)", True),
         ("Job aborted … ExecutorLostFailure (executor 0 exited …): Command exited with 137", False),
         ("ExecutorLostFailure … Python worker exited unexpectedly", False),
-        ("PythonException … HostFailed: Spark runs this worker a second time; the engine", False),
+        ("PythonException … HostFailed: Spark repeats this worker; the engine", False),
         ("Job 3 cancelled because SparkContext was shut down", False),
     ],
 )

@@ -117,7 +117,7 @@ def _setting_number(value: str | float) -> Decimal | None:
     if isinstance(value, str):
         return _exact_number(value) if _NUMBER(value) else None
     if isinstance(value, float) and not isfinite(value):
-        raise ValueError("is no number that a document can hold")
+        raise ValueError("is not a number that a document can hold")
     number = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
     if isinstance(value, float) and len(number.as_tuple().digits) > _DIGITS:
         raise ValueError("has more digits than YAML keeps; quote it")
@@ -172,10 +172,10 @@ def _read_text(value: bytes) -> str | None:
     if value == b"null":
         return None
     if not value.startswith(b'"'):
-        raise WrongType(f"is {_kind(value)}, and =~ looks at text")
+        raise WrongType(f"is {_kind(value)}; =~ compares text")
     text = _string_text(value)
     if b"\\" in value and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise WrongType("holds half a character, which =~ cannot read")
+        raise WrongType("holds an unpaired surrogate, which =~ cannot read")
     return text
 
 
@@ -187,5 +187,5 @@ def _read_number(value: bytes) -> Decimal | None:
     text = _string_text(value) if is_text else value.decode()
     if _NUMBER(text):
         return _exact_number(text)
-    kind = "text that is no number" if is_text else _kind(value)
-    raise WrongType(f"is {kind}, and this operator compares numbers")
+    kind = "text that is not a number" if is_text else _kind(value)
+    raise WrongType(f"is {kind}; this operator compares numbers")

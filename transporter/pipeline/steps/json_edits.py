@@ -231,4 +231,4 @@ def _add_cut(data: bytes, place: tuple[int, int, int], edits: list[Edit]) -> Non
 def _refuse_taken(seen: set[str], fields: Fields) -> None:
     for old, new in fields.renamed:
         if old in seen and new in seen:
-            raise FieldTaken(f"{old!r} cannot become {new!r}: there is such a field beside it")
+            raise FieldTaken(f"{old!r} cannot become {new!r}: the object already has that field")

@@ -53,7 +53,7 @@ class NotJson(UnsupportedJson):
 
     def __init__(self, expected: str, position: int) -> None:
         """Make a text from the *expected* syntax and the byte. The data is never repeated."""
-        super().__init__(f"data is no JSON object: expected {expected} at byte {position}")
+        super().__init__(f"data is not a JSON object: expected {expected} at byte {position}")
 
 
 def member_end() -> bytes:

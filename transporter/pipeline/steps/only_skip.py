@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def _check_operator(operator: str) -> str:
     if operator not in OPERATORS:
-        raise ValueError(f"is no operator{suggestion(operator, OPERATORS, 'operators')}")
+        raise ValueError(f"is not an operator{suggestion(operator, OPERATORS, 'operators')}")
     return operator
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def _check_op(op: str) -> str:
     if op not in OPS:
-        raise ValueError(f"is no op{suggestion(op, OPS, 'ops')}")
+        raise ValueError(f"is not an op{suggestion(op, OPS, 'ops')}")
     return op
 
 

@@ -43,13 +43,13 @@ def parse_path(text: str) -> Path:
     :class:`ValueError` for text that is not a path, and for too long a one.
     """
     if not _PATH.fullmatch(text):
-        reason = r"is no path of field names; write a.b.c or a[0].b or a[*].b"
+        reason = r"is not a path of field names; use a.b.c or a[0].b or a[*].b"
         raise ValueError(reason + r", and \. or \[ for a dot or a bracket in a name")
     parts = [_parse_part(part) for part in _PART.findall(text)]
     if len(parts) > MAX_PARTS:
         raise ValueError(f"has more than {MAX_PARTS} parts")
     if not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("holds half a character")
+        raise ValueError("holds an unpaired surrogate")
     return tuple(parts)
 
 

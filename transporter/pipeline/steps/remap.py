@@ -22,7 +22,7 @@ _NAMESPACE: Final = ENTRY_SCHEMA.get_field_index("namespace")
 
 def _check_text(text: str) -> str:
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("holds half a character")
+        raise ValueError("holds an unpaired surrogate")
     return text
 
 
@@ -100,5 +100,5 @@ def _replace(names: pa.Array, pattern: str, to: str) -> pa.Array:
     try:
         return pc.replace_substring_regex(names, whole, to, max_replacements=1)
     except pa.ArrowInvalid as error:
-        text = r"is no template for this namespace; write \1 for its first group, \\ for a \ "
+        text = r"is not a template for this namespace; use \1 for its first group, \\ for a \ "
         raise ValueError(text.rstrip()) from error

@@ -24,7 +24,7 @@ def _check_distinct(fields: dict[Path, str]) -> dict[Path, str]:
             raise ValueError(f"ends at an item of an array, which has no name: {path_text(path)!r}")  # noqa: TRY004 - as above
         place = (*path[:-1], new)
         if place == path:
-            raise ValueError(f"gives {new!r} the name that it has")
+            raise ValueError(f"renames {new!r} to its own name")
         if place in taken:
             raise ValueError(f"gives {taken[place][-1]!r} and {path[-1]!r} the same name {new!r}")
         taken[place] = path

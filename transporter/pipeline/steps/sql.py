@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 SQL: Final = "sql"
 ON_SPARK_ONLY: Final = (
-    "a sql step runs on Spark only, which is not started for this; "
-    "'transporter dry-run' shows what the route makes of some entries"
+    "a sql step runs on Spark only, which this command does not start; "
+    "use 'transporter dry-run' to see the result of the route"
 )
 
 

@@ -159,7 +159,7 @@ def _parse_messages(original: Message, given: Given, text: str) -> Iterator[Mess
 
 def _make_message(original: Message, given: Given, fields: dict[str, Any]) -> Message:
     if not fields.keys() <= _FIELDS:
-        raise UnsupportedJson(f"a message with a field that is none of {', '.join(_NAMES)}")
+        raise UnsupportedJson(f"a message with a field that is not one of {', '.join(_NAMES)}")
     data = fields.pop("data", _ABSENT)
     made = _apply_changes(original, fields)
     problem = find_fault(original, [made])

@@ -33,7 +33,12 @@ _TOKEN: Final = re.compile(
 )
 _WORDS: Final = {"None": "null", "True": "true", "False": "false"}
 _NOT_FINITE: Final = "a number that is not finite"
-_OTHERS: Final = {"n": _NOT_FINITE, "+": _NOT_FINITE, "-": _NOT_FINITE, ".": "what holds itself"}
+_OTHERS: Final = {
+    "n": _NOT_FINITE,
+    "+": _NOT_FINITE,
+    "-": _NOT_FINITE,
+    ".": "a value that contains itself",
+}
 _ESCAPE: Final = re.compile(rb"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|([abfnrtv])|(.))")
 _LETTERS: Final = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 _BYTES: Final = "\ud800"
@@ -112,11 +117,13 @@ def _document_literal(data: bytes) -> tuple[str, dict[str, str]]:
         if b"\\u" in data:
             made.encode()
     except UnicodeDecodeError as error:
-        raise UnsupportedJson(f"data is no JSON: not UTF-8 at byte {error.start}") from None
+        raise UnsupportedJson(f"data is not JSON: not UTF-8 at byte {error.start}") from None
     except UnicodeEncodeError:
-        raise UnsupportedJson("data holds half a character, which Starlark cannot") from None
+        raise UnsupportedJson(
+            "data holds an unpaired surrogate, which Starlark does not have"
+        ) from None
     except json.JSONDecodeError as error:
-        raise UnsupportedJson(f"data is no JSON: {error.msg} at character {error.pos}") from None
+        raise UnsupportedJson(f"data is not JSON: {error.msg} at character {error.pos}") from None
     except ValueError as error:
         if isinstance(error, UnsupportedJson):
             raise
@@ -168,7 +175,7 @@ def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever a script returned
 
 
 def _unsupported(what: str) -> UnsupportedJson:
-    return UnsupportedJson(f"{what}, which JSON does not know")
+    return UnsupportedJson(f"{what}, which JSON does not have")
 
 
 def _as_json(token: re.Match[str]) -> str:
@@ -231,7 +238,7 @@ def restore_spelling(text: str, spelt: dict[str, str]) -> bytes:
     def spell(found: re.Match[str]) -> str:
         digits = spelt.get(found[0], found[0])
         if not digits:
-            raise UnsupportedJson("a decimal that two different ones of the data became")
+            raise UnsupportedJson("a decimal that stands for two different decimals of the data")
         return digits
 
     return (_DECIMALS.sub(spell, text) if spelt else text).encode()

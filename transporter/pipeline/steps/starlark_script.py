@@ -111,9 +111,9 @@ def _check_script(interpreter: Starlark, name: str) -> None:
         raise ConfigError(f"{name} has no function transform; write def transform(message):")
     kind = interpreter.eval("_kind(transform)")
     if kind != "function":
-        raise ConfigError(f"{name}: transform is no function but {kind}")
+        raise ConfigError(f"{name}: transform is not a function but {kind}")
     if interpreter.eval("_written([null, true, false])") != "[None, True, False]":
-        raise ConfigError(f"{name} gives null, true or false another meaning; rename that")
+        raise ConfigError(f"{name} redefines null, true or false; use another name")
 
 
 def _print_line(name: str, text: str) -> None:

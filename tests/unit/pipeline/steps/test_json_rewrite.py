@@ -135,7 +135,7 @@ def test_renamed_fields_stay_in_their_place(
 )
 def test_a_new_name_that_is_taken_is_refused(document: bytes, names: dict[str, str]) -> None:
     """No rename makes two fields of one name out of two."""
-    with pytest.raises(FieldTaken, match=r"'.' cannot become '.': there is such a field"):
+    with pytest.raises(FieldTaken, match=r"'.' cannot become '.': the object already has"):
         rename(document, **names)
 
 
@@ -181,7 +181,7 @@ def test_what_is_no_object_is_refused_at_its_byte(data: bytes, expected: str, by
     """Data that may hold the field but does not parse as an object is refused, with the place."""
     with pytest.raises(NotJson) as caught:
         Rewriter({("a",): None})(data)
-    assert str(caught.value) == (f"data is no JSON object: expected {expected} at byte {byte}")
+    assert str(caught.value) == (f"data is not a JSON object: expected {expected} at byte {byte}")
 
 
 def nested(depth: int, inner: bytes = b"0") -> bytes:
@@ -247,7 +247,7 @@ def test_what_repeats_ends_before_what_is_only_begun(data: bytes, expected: str,
     """A repetition gives back all of an item that is not whole, unlike Python before 3.11.5."""
     with pytest.raises(NotJson) as caught:
         Rewriter({("a",): None})(data)
-    assert str(caught.value) == f"data is no JSON object: expected {expected} at byte {byte}"
+    assert str(caught.value) == f"data is not a JSON object: expected {expected} at byte {byte}"
 
 
 def test_a_field_is_found_behind_those_that_are_passed_over() -> None:

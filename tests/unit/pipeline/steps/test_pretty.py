@@ -81,6 +81,6 @@ def test_the_step_lays_out_documents_only(steps: Callable[..., Steps]) -> None:
     step = {"pretty": {"namespace": "^a$"}}
     rows = rows_of(steps(step).apply(batch_of(*messages)))
     assert [row.message.data for row in rows] == [b'{\n  "a": 1.10\n}', None, b"{ }", b'{"a":1}']
-    with pytest.raises(StepFailed, match=r"^pretty: data is no JSON object") as caught:
+    with pytest.raises(StepFailed, match=r"^pretty: data is not a JSON object") as caught:
         steps(step).apply(batch_of(*messages, Message("a", b"[]")))
     assert caught.value.offset == 104
