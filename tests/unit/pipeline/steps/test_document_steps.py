@@ -189,7 +189,7 @@ def test_the_first_entry_that_is_no_object_is_named(steps: Compile) -> None:
         steps(OMIT).apply(batch_of(good, other, bad, good, bad))
     assert caught.value.offset == 102
     assert str(caught.value) == "omit: data is not a JSON object: expected an object at byte 0"
-    with pytest.raises(StepFailed, match=r"^rename: 'card' cannot become 'number': there is"):
+    with pytest.raises(StepFailed, match=r"^rename: 'card' cannot become 'number': the object"):
         steps(RENAME).apply(batch_of(Message("a", b'{"card":1,"number":2}')))
 
 

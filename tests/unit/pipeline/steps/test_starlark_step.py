@@ -361,7 +361,7 @@ def test_the_first_entry_that_fails_counts(steps: Compile) -> None:
             'return message if message["data"] != "wrong" else 5'
         )
     )
-    kinds = {b'"raise"': "raised", b'"wrong"': "int; it may", b"{": "no JSON"}
+    kinds = {b'"raise"': "raised", b'"wrong"': "int; it may", b"{": "not JSON"}
     for first, told in kinds.items():
         rest = [each for each in kinds if each != first]
         failed = failure(turn, *(Message("a", each) for each in (b"1", first, *rest, first)))
