@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from benchmarks.setting import ROOT
 from transporter.protocol.messages import HostHello, HostReady, StartWorker, StopHost, Ticket
-from transporter.protocol.network import call
+from transporter.protocol.network import connect_engine
 from transporter.worker import worker
 
 
@@ -34,7 +34,7 @@ def _serve() -> None:
     fork = multiprocessing.get_context("fork")
     with (
         suppress(EOFError, ConnectionError),
-        call(Ticket(address, HostHello.claim, bytes.fromhex(key))) as engine,
+        connect_engine(Ticket(address, HostHello.claim, bytes.fromhex(key))) as engine,
     ):
         engine.send(HostHello(os.getpid()))
         engine.send(HostReady("none", "local"))

@@ -106,7 +106,7 @@ WRONG = [
     ("my_parts:Source", "my_prats:Source", 3, "did you mean 'my_parts'?"),
     ("name: out", "name: out\n    name: more", 7, "duplicate key 'name' (first on line 6)"),
     (", path: out", "", 8, "routes[0].writer.path is missing"),
-    ("    password", "   password", 4, "is no YAML"),
+    ("    password", "   password", 4, "is not YAML"),
 ]
 
 

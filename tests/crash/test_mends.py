@@ -64,7 +64,7 @@ MENDS = (
     Mend(
         "the stored offset of a forgotten route",
         "engine/routing/stored_offset.py",
-        "return not is_of_a_forgotten(stored, self._log.runs, state.declared)",
+        "return not is_from_forgotten(stored, self._log.runs, state.declared)",
         "return True",
         "engine/routing/test_stored_offset.py",
         ("test_a_replay_is_not_moved_by_a_forgotten_route",),
@@ -497,7 +497,7 @@ MENDS = (
     Mend(
         "a renamed route delivers nothing again",
         "engine/name_changes.py",
-        "for name in pipeline.perhaps_renamed(declared):",
+        "for name in pipeline.rename_candidates(declared):",
         "for name in ():",
         "engine/test_name_changes.py",
         ("test_a_renamed_route_delivers_nothing_again",),
@@ -599,7 +599,7 @@ MENDS = (
     Mend(
         "a secret in base64",
         "pipeline/secrets.py",
-        '        yield from _encoded(each.encode(errors="surrogateescape"))\n',
+        '        yield from _base64_forms(each.encode(errors="surrogateescape"))\n',
         "",
         "pipeline/test_secrets.py",
         ("test_a_secret_is_found_however_it_is_written",),

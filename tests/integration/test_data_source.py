@@ -20,7 +20,7 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.reader import LogReader
 from transporter.message import Message, messages_to_batch
-from transporter.spark.shell import Request, answer, python
+from transporter.spark.shell import Request, run_python, run_statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -350,11 +350,11 @@ def test_a_statement_of_the_shell(
     spark.conf.set(HIDE, "true")
     try:
         request = Request(str(log), "execute", "SELECT count(*) AS n FROM log", {"to": "9"})
-        assert answer(spark, request) == 0
+        assert run_statement(spark, request) == 0
         failing = replace(request, statement="SELECT key FROM log", options={"data": "x"})
-        assert answer(spark, failing) == 1
+        assert run_statement(spark, failing) == 1
         text = replace(request, directory=str(log), statement="SELECT CAST(op AS INT) FROM log")
-        assert answer(spark, text) == 1
+        assert run_statement(spark, text) == 1
     finally:
         spark.conf.unset(HIDE)
     answers = list(map(json.loads, capsys.readouterr().out.splitlines()))
@@ -380,7 +380,7 @@ def test_python_in_the_shell(
 
     typed = lines()
     monkeypatch.setattr("builtins.input", lambda _: next(typed, None) or _end())
-    python(spark, Request(str(tmp_path / "log"), "python"))
+    run_python(spark, Request(str(tmp_path / "log"), "python"))
     assert capsys.readouterr().out.splitlines() == ["rows 2", "rows 3 2"]
 
 

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 from urllib.parse import quote, quote_plus, urlencode
 
-from transporter.pipeline.adaptor_registry import READER, WRITER, known
+from transporter.pipeline.adaptor_registry import READER, WRITER, adaptor_entry_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,9 @@ SAMPLES: dict[str, Any] = {
 """Values of required settings. Any other setting is ``x``."""
 SASL = {"security_protocol": "sasl_plaintext", "sasl_mechanism": "PLAIN"}
 TLS = {"url": "https://127.0.0.1:1/", "cert_file": "c.pem", "key_file": "k.pem"}
-INSTALLED = sorted((kind, each.name) for kind in (READER, WRITER) for each in known(kind))
+INSTALLED = sorted(
+    (kind, each.name) for kind in (READER, WRITER) for each in adaptor_entry_points(kind)
+)
 
 
 def required(model: type[BaseModel]) -> dict[str, Any]:

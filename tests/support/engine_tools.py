@@ -39,7 +39,7 @@ from transporter.protocol.messages import (
     WorkerEnded,
     WorkerSpec,
 )
-from transporter.protocol.network import call
+from transporter.protocol.network import connect_engine
 from transporter.worker import worker
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def be_host(stdin: BinaryIO) -> None:
     if behaviour == "mute":
         stdin.read()
         return
-    with call(Ticket(address, HostHello.claim, bytes.fromhex(key))) as engine:
+    with connect_engine(Ticket(address, HostHello.claim, bytes.fromhex(key))) as engine:
         engine.send(HostHello(os.getpid()))
         if behaviour == "slow":
             stdin.read()

@@ -137,7 +137,7 @@ class Delivering:
 
     def vanished(self) -> int:
         """Return how many entries the queries dropped."""
-        return self._delivery.vanished
+        return self._delivery.dropped_count
 
     def close(self) -> None:
         """Close the writer."""

@@ -20,7 +20,7 @@ from transporter.adaptor import WriterContext
 from transporter.errors import RouteFault
 from transporter.message import Entries, Message
 from transporter.testing import RecordingAck, entries
-from transporter.worker.shards import of_shard
+from transporter.worker.shards import entries_of_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ class World:
         whole = entries([self.message(offset) for offset in range(first, last)], first)
         if self.shards == 1:
             return whole
-        return replace(whole, batch=of_shard(whole.batch, shard, self.shards))
+        return replace(whole, batch=entries_of_shard(whole.batch, shard, self.shards))
 
 
 def live(world: World, epoch: int, shard: int, seed: int, death: Death | None) -> None:

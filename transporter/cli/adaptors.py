@@ -28,9 +28,9 @@ def build() -> typer.Typer:
 
 def list_adaptors(*, as_json: AsJson = False) -> None:
     """List the installed readers and writers."""
-    from transporter.pipeline.adaptor_description import installed  # noqa: PLC0415 - imports all of them
+    from transporter.pipeline.adaptor_description import installed_adaptors  # noqa: PLC0415 - imports all of them
 
-    found = installed()
+    found = installed_adaptors()
     if as_json:
         write_json([asdict(each) for each in found])
         return
@@ -67,12 +67,12 @@ def show_adaptor(
 
 
 def _find_adaptors(name: str) -> list[AdaptorInfo]:
-    from transporter.pipeline.adaptor_description import beside, installed  # noqa: PLC0415 - imports all
+    from transporter.pipeline.adaptor_description import describe_adaptor, installed_adaptors  # noqa: PLC0415 - imports all
     from transporter.pipeline.problems import suggestion  # noqa: PLC0415
 
     if ":" in name:
-        return [beside(name, Path.cwd())]
-    everything = installed()
+        return [describe_adaptor(name, Path.cwd())]
+    everything = installed_adaptors()
     found = [each for each in everything if each.name == name]
     if not found:
         names = {each.name for each in everything}
@@ -114,13 +114,13 @@ def example_lines(adaptor: AdaptorInfo) -> list[str]:
     if adaptor.kind == "reader":
         return [
             "readers:",
-            f"  - name: my-{adaptor.short}",
+            f"  - name: my-{adaptor.short_name}",
             f"    adaptor: {quote_name(adaptor.name)}",
             *(f"    {line}" for line in required),
         ]
     return [
         "routes:",
-        f"  - name: to-{adaptor.short}",
+        f"  - name: to-{adaptor.short_name}",
         "    writer:",
         f"      adaptor: {quote_name(adaptor.name)}",
         *(f"      {line}" for line in required),

@@ -91,7 +91,7 @@ def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSetti
         pipeline = load(target, os.environ)
         log = pipeline.log
         after, keep, tombstones = (
-            log.compaction.by_hand,
+            log.compaction.manual_after,
             log.compaction.keep,
             log.compaction.tombstones,
         )

@@ -21,7 +21,7 @@ def reload(target: Target, *, reason: Reason = "", as_json: AsJson = False) -> N
     Example:
         transporter reload pipeline.yaml --reason "division by zero fixed"
     """
-    from transporter.pipeline.reload_changes import named  # noqa: PLC0415 - imports the configuration
+    from transporter.pipeline.reload_changes import member_texts  # noqa: PLC0415 - imports the configuration
 
     result = perform_request(target, Reload(reason))
     if as_json:
@@ -30,8 +30,8 @@ def reload(target: Target, *, reason: Reason = "", as_json: AsJson = False) -> N
     changes = {
         "routes updated:": result["routes"],
         "readers reopened:": result["readers"],
-        "new:": named(result["added"]),
-        "removed:": named(result["removed"]),
+        "new:": member_texts(result["added"]),
+        "removed:": member_texts(result["removed"]),
     }
     parts = [
         f"{title} {', '.join(map(printable, names))}" for title, names in changes.items() if names

@@ -21,7 +21,7 @@ from transporter.engine.events import State
 from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import declared_routes, read_state
-from transporter.pipeline.reload_changes import changes, reread
+from transporter.pipeline.reload_changes import describe_changes, reread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -270,7 +270,7 @@ class RunningEngine:
             running = self._engine.pipeline
             declared = declared_routes(self._engine.log.directory)
             wanted = reread(running, self._environ, declared)
-            changed = changes(running, wanted)
+            changed = describe_changes(running, wanted)
             details = {"file": str(running.file), "reason": request.reason} | changed
             with self._engine.audit.change("reload", by, **details):
                 taken_up = self._engine.reconfigure(wanted)

@@ -21,7 +21,7 @@ from transporter.pipeline.problems import InvalidPipeline, suggestion
 from transporter.pipeline.route_options import PositiveDuration, WorkerMemory
 from transporter.pipeline.secrets import secrets_of
 from transporter.pipeline.steps import compile_steps
-from transporter.pipeline.steps.registry import step_config
+from transporter.pipeline.steps.registry import parse_step
 from transporter.pipeline.steps.sql import ON_SPARK_ONLY, SQL
 from transporter.pipeline.validation_errors import Section, validate
 from transporter.pipeline.yaml_document import read
@@ -158,7 +158,7 @@ def _route(
     keys, problems = validate(_Keys, item, Section(document, path), {FOLDER: folder})
     steps = []
     for number, each in enumerate(keys.steps if keys else ()):
-        step, found = step_config(each, document, (*path, "steps", number), folder)
+        step, found = parse_step(each, document, (*path, "steps", number), folder)
         steps += [step] if step else []
         problems += found
     if keys is None or problems:

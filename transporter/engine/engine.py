@@ -24,7 +24,7 @@ from transporter.errors import EngineUnreachable, LogFull
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspection import segments_size
 from transporter.offsets.offset_log import StoredRoutes, declared_routes
-from transporter.pipeline.reload_changes import changes, named
+from transporter.pipeline.reload_changes import describe_changes, member_texts
 from transporter.protocol.network import network_of
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class Engine:
         with self._change_lock:
             if self._stopping:
                 raise EngineUnreachable("the engine is stopping; nothing was changed")
-            changed = changes(self._pipeline, wanted)
+            changed = describe_changes(self._pipeline, wanted)
             self._register_secrets(wanted.secrets)
             futures = self._running.apply(wanted)
             self._pipeline = wanted
@@ -285,7 +285,7 @@ class Engine:
             self._log.set_segment_age(wanted.log.roll_after)
             self._housekeeper.configure(wanted.log)
         parts = {kind: ", ".join(changed[kind]) for kind in ("routes", "readers")}
-        parts |= {kind: ", ".join(named(changed[kind])) for kind in ("added", "removed")}
+        parts |= {kind: ", ".join(member_texts(changed[kind])) for kind in ("added", "removed")}
         self._observe("pipeline-reloaded", file=str(wanted.file), **parts)
         return futures
 

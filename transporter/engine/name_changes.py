@@ -30,8 +30,8 @@ def refuse_renamed(pipeline: Pipeline, declared: list[str]) -> None:
 
     :raises EnvironmentFault: with the command and the setting that help.
     """
-    missing = pipeline.left_out(declared)
-    for name in pipeline.perhaps_renamed(declared):
+    missing = pipeline.missing_routes(declared)
+    for name in pipeline.rename_candidates(declared):
         raise EnvironmentFault(
             f"route {name} is new to {pipeline.log.dir}, which has offset logs of routes "
             f"that the pipeline does not declare: {', '.join(missing)}. If it was renamed, run "

@@ -30,7 +30,7 @@ from transporter.log.paused_readers import PausedReaders
 from transporter.log.reader import LogReader
 from transporter.log.search import first_offset_since
 from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route, read_state
-from transporter.pipeline.reload_changes import changed_readers, changed_routes, named
+from transporter.pipeline.reload_changes import changed_readers, changed_routes, member_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -225,7 +225,7 @@ class EngineParts:
 
     def leaving_names(self) -> list[str]:
         """Name the readers and routes that were removed and have not ended, as ``route orders``."""
-        return named(self._leaving_by_kind())
+        return member_texts(self._leaving_by_kind())
 
     def _leaving_by_kind(self) -> dict[str, list[str]]:
         return {
@@ -243,7 +243,7 @@ class EngineParts:
             kind: [name for name in names if name in {each.name for each in getattr(wanted, kind)}]
             for kind, names in self._leaving_by_kind().items()
         }
-        for each in named(back):
+        for each in member_texts(back):
             raise ActionRefused(
                 f"{each} was removed and has not ended yet; reload again when 'transporter "
                 "status' no longer lists it"

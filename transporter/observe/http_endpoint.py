@@ -223,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Compare the token in constant time."""
         if self.server.token is None:
             return True
-        wanted = self.server.token.current()
+        wanted = self.server.token.current_value()
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
         same = hmac.compare_digest(given.strip().encode(errors="replace"), (wanted or "").encode())
         return same and wanted is not None and scheme.lower() == "bearer"

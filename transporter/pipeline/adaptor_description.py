@@ -15,7 +15,13 @@ from pydantic_core import to_jsonable_python
 
 from transporter.defaults import field_annotation
 from transporter.errors import ConfigError
-from transporter.pipeline.adaptor_registry import READER, WRITER, AdaptorClass, find, known
+from transporter.pipeline.adaptor_registry import (
+    READER,
+    WRITER,
+    AdaptorClass,
+    adaptor_entry_points,
+    find_adaptor,
+)
 from transporter.pipeline.validation_errors import is_secret
 from transporter.units import DURATION, SIZE, format_duration, format_size
 
@@ -60,43 +66,47 @@ class AdaptorInfo:
     problem: str | None = None
 
     @property
-    def short(self) -> str:
+    def short_name(self) -> str:
         """The name itself, or the module's of ``module:Class``."""
         return self.name.partition(":")[0].rpartition(".")[2].replace("_", "-")
 
 
-def beside(reference: str, folder: Path) -> AdaptorInfo:
+def describe_adaptor(reference: str, folder: Path) -> AdaptorInfo:
     """Return the adaptor that ``module:Class`` names in *folder*, importing it.
 
     Raise :class:`ConfigError` when there is none.
     """
     try:
-        return _described(reference, WRITER, reference, find(WRITER, reference, folder))
+        return _describe(reference, WRITER, reference, find_adaptor(WRITER, reference, folder))
     except ConfigError as error:
         try:
-            return _described(reference, READER, reference, find(READER, reference, folder))
+            return _describe(reference, READER, reference, find_adaptor(READER, reference, folder))
         except ConfigError:
             raise error from None
 
 
-def installed() -> list[AdaptorInfo]:
+def installed_adaptors() -> list[AdaptorInfo]:
     """Return every installed adaptor, by name, importing each of them.
 
     One that cannot be imported is listed with its problem and hides no other.
     """
-    found = [(entry.name, kind, entry.value) for kind in (READER, WRITER) for entry in known(kind)]
-    return [_adaptor(*each) for each in sorted(found)]
+    found = [
+        (entry.name, kind, entry.value)
+        for kind in (READER, WRITER)
+        for entry in adaptor_entry_points(kind)
+    ]
+    return [_describe_installed(*each) for each in sorted(found)]
 
 
-def _adaptor(name: str, kind: str, reference: str) -> AdaptorInfo:
+def _describe_installed(name: str, kind: str, reference: str) -> AdaptorInfo:
     try:
-        cls = find(kind, name, Path())
+        cls = find_adaptor(kind, name, Path())
     except ConfigError as error:
         return AdaptorInfo(name, kind, reference, problem=str(error))
-    return _described(name, kind, reference, cls)
+    return _describe(name, kind, reference, cls)
 
 
-def _described(name: str, kind: str, reference: str, cls: AdaptorClass) -> AdaptorInfo:
+def _describe(name: str, kind: str, reference: str, cls: AdaptorClass) -> AdaptorInfo:
     doc = inspect.cleandoc(cls.__doc__ or "")
     return AdaptorInfo(name, kind, reference, doc, settings_of(cls.Config))
 

@@ -47,19 +47,19 @@ def find_reader(reference: str, folder: Path) -> AdaptorClass:
     Raise :class:`ConfigError`, without a place, if something is missing or the import fails.
     Importing the module runs the user's code.
     """
-    return find(READER, reference, folder)
+    return find_adaptor(READER, reference, folder)
 
 
 def find_writer(reference: str, folder: Path) -> AdaptorClass:
     """Return the writer class of *reference*, as :func:`find_reader` does for readers."""
-    return find(WRITER, reference, folder)
+    return find_adaptor(WRITER, reference, folder)
 
 
-def find(kind: str, reference: str, folder: Path) -> AdaptorClass:
+def find_adaptor(kind: str, reference: str, folder: Path) -> AdaptorClass:
     """Return the class of *kind* (``reader`` or ``writer``) that *reference* names."""
     local = ":" in reference
-    cls = _local(reference, folder, "Class") if local else _installed(kind, reference)
-    return _checked(kind, reference, cls)
+    cls = _load_local(reference, folder, "Class") if local else _load_installed(kind, reference)
+    return _check_class(kind, reference, cls)
 
 
 def takes_frames(cls: type[Any]) -> bool:
@@ -69,9 +69,9 @@ def takes_frames(cls: type[Any]) -> bool:
 
 def find_function(reference: str, folder: Path) -> Callable[[Any], Any]:
     """Return the function ``module:name``, of one parameter. For errors see :func:`find_reader`."""
-    function = _local(reference, folder, "function")
+    function = _load_local(reference, folder, "function")
     if not callable(function):
-        raise ConfigError(f"{reference!r} is no function but {type(function).__name__}")
+        raise ConfigError(f"{reference!r} is not a function but {type(function).__name__}")
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"{reference!r} is async; steps call plain functions")
     try:
@@ -99,7 +99,7 @@ def forget_modules(folder: Path) -> None:
     _entry_points.cache_clear()
 
 
-def known(kind: str) -> EntryPoints:
+def adaptor_entry_points(kind: str) -> EntryPoints:
     """Return the installed adaptors of *kind* without importing them."""
     return _entry_points(f"transporter.{kind}s", tuple(sys.path))
 
@@ -110,34 +110,34 @@ def _entry_points(group: str, _path: tuple[str, ...]) -> EntryPoints:
     return entry_points(group=group)
 
 
-def _installed(kind: str, name: str) -> object:
-    found = {entry.value: entry for entry in known(kind).select(name=name)}
+def _load_installed(kind: str, name: str) -> object:
+    found = {entry.value: entry for entry in adaptor_entry_points(kind).select(name=name)}
     if not found:
-        raise ConfigError(f"there is no {kind} {name!r}{_instead(kind, name)}")
+        raise ConfigError(f"there is no {kind} {name!r}{_suggest_instead(kind, name)}")
     if len(found) > 1:
-        raise ConfigError(f"{name!r} is several {kind}s: {', '.join(sorted(found))}")
+        raise ConfigError(f"{name!r} names several {kind}s: {', '.join(sorted(found))}")
     entry = next(iter(found.values()))
-    return _attribute(_import(entry.module, None), entry.attr, name)
+    return _get_attribute(_import_module(entry.module, None), entry.attr, name)
 
 
-def _instead(kind: str, name: str) -> str:
+def _suggest_instead(kind: str, name: str) -> str:
     other = WRITER if kind == READER else READER
-    names = known(kind).names
-    if name in known(other).names:
+    names = adaptor_entry_points(kind).names
+    if name in adaptor_entry_points(other).names:
         return f"; {name!r} is a {other} ({kind}s: {', '.join(sorted(names)) or 'none'})"
     return suggestion(name, names, f"{kind}s")
 
 
-def _local(reference: str, folder: Path, noun: str) -> object:
+def _load_local(reference: str, folder: Path, noun: str) -> object:
     if not _LOCAL.fullmatch(reference):
-        raise ConfigError(f"{reference!r} names no {noun.lower()}; write module:{noun}")
+        raise ConfigError(f"{reference!r} does not name a {noun.lower()}; use module:{noun}")
     module_name, _, class_name = reference.partition(":")
     _refuse_our_names(folder)
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
-    module = _import(module_name, folder)
+    module = _import_module(module_name, folder)
     _refuse_hidden(module, module_name, folder)
-    return _attribute(module, class_name, reference)
+    return _get_attribute(module, class_name, reference)
 
 
 def _refuse_our_names(folder: Path) -> None:
@@ -153,7 +153,7 @@ def _refuse_hidden(module: ModuleType, name: str, folder: Path) -> None:
     top = name.partition(".")[0]
     loaded = Path(getattr(module, "__file__", None) or ".")
     if _is_beside(folder, top) and not is_under(loaded, folder):
-        entries = (entry for kind in (READER, WRITER) for entry in known(kind))
+        entries = (entry for kind in (READER, WRITER) for entry in adaptor_entry_points(kind))
         names = sorted({entry.name for entry in entries if entry.module == name})
         todo = "give the module another name"
         if names:
@@ -170,21 +170,21 @@ def is_under(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 
 
-def _import(name: str, folder: Path | None) -> ModuleType:
+def _import_module(name: str, folder: Path | None) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _import_fault(name, error, folder) from error
+            raise _import_error(name, error, folder) from error
         beside = sorted(path.stem for path in folder.glob("*.py")) if folder else []
         where = f" in {folder}" if folder else ""
         hint = suggestion(name, beside, "modules") if folder else ""
         raise ConfigError(f"there is no module {error.name!r}{where}{hint}") from error
     except (Exception, SystemExit) as error:
-        raise _import_fault(name, error, folder) from error
+        raise _import_error(name, error, folder) from error
 
 
-def _import_fault(name: str, error: BaseException, folder: Path | None) -> ConfigError:
+def _import_error(name: str, error: BaseException, folder: Path | None) -> ConfigError:
     if isinstance(error, SyntaxError) and error.filename:
         place, reason = f"{error.filename}:{error.lineno}: ", f"{error.msg}"
     else:
@@ -202,7 +202,7 @@ def _last_place(error: BaseException, folder: Path | None) -> str:
     return f"{frame.filename}:{frame.lineno}: "
 
 
-def _attribute(module: ModuleType, name: str, reference: str) -> object:
+def _get_attribute(module: ModuleType, name: str, reference: str) -> object:
     try:
         return getattr(module, name)
     except AttributeError as error:
@@ -213,15 +213,15 @@ def _attribute(module: ModuleType, name: str, reference: str) -> object:
         raise ConfigError(f"{reference!r}: {where} has no {name!r}{hint}") from error
 
 
-def _checked(kind: str, reference: str, cls: object) -> AdaptorClass:
+def _check_class(kind: str, reference: str, cls: object) -> AdaptorClass:
     """Return *cls*, or refuse it if it is not a class, or violates the contract of *kind*."""
     if not isinstance(cls, type):
-        raise ConfigError(f"adaptor {reference!r} is no class but {type(cls).__name__}")
+        raise ConfigError(f"adaptor {reference!r} is not a class but {type(cls).__name__}")
     methods = _FRAME_WRITER if kind == WRITER and takes_frames(cls) else _METHODS[kind]
     missing = [f"{name}()" for name in methods if not callable(getattr(cls, name, None))]
     config = getattr(cls, "Config", None)
     if not (isinstance(config, type) and issubclass(config, AdaptorConfig)):
         missing.append("Config (a subclass of transporter.adaptor.AdaptorConfig)")
     if missing:
-        raise ConfigError(f"adaptor {reference!r} is no {kind}: it lacks {', '.join(missing)}")
+        raise ConfigError(f"adaptor {reference!r} is not a {kind}: it lacks {', '.join(missing)}")
     return cls

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _PORTS: Final = 1 << 16
-_PROBLEM: Final = "is no address; write HOST or HOST:PORT, and [HOST]:PORT for IPv6"
+_PROBLEM: Final = "is not an address; use HOST or HOST:PORT, or [HOST]:PORT for IPv6"
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -32,13 +32,13 @@ def _is_port(text: str) -> bool:
     return not text or (text.isascii() and text.isdecimal() and int(text) < _PORTS)
 
 
-def checked_address(address: str) -> str:
+def validate_address(address: str) -> str:
     """Return *address* if :func:`split_address` can read it."""
     split_address(address)
     return address
 
 
-def checked_host(host: str) -> str:
+def validate_host(host: str) -> str:
     """Return *host* if it is one, without a port."""
     if split_address(host)[1]:
         raise ValueError("takes no port: workers call the one of listen")

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Se
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from transporter.errors import ConfigError, EnvironmentFault
-from transporter.pipeline.adaptor_registry import READER, WRITER, find, takes_frames
-from transporter.pipeline.address import checked_address, checked_host
+from transporter.pipeline.adaptor_registry import READER, WRITER, find_adaptor, takes_frames
+from transporter.pipeline.address import validate_address, validate_host
 from transporter.pipeline.log_location import LogLocation
 from transporter.pipeline.namespace_filter import EVERYTHING, Pattern
 from transporter.pipeline.observe_config import ObserveConfig, Token
 from transporter.pipeline.problems import (
     MOST_PROBLEMS,
     InvalidPipeline,
-    dotted,
+    dotted_path,
     one_line,
     suggestion,
 )
@@ -43,12 +43,12 @@ from transporter.pipeline.route_options import (
     RetryConfig,
     StartOption,
     WorkerMemory,
-    waiting_in_circles,
+    waiting_circles,
 )
 from transporter.pipeline.secret_files import SecretSettings, UnreadableSecret
 from transporter.pipeline.secrets import Secrets, secrets_in, secrets_of
-from transporter.pipeline.spark_protection import unprotected
-from transporter.pipeline.steps.registry import step_config
+from transporter.pipeline.spark_protection import protection_problem
+from transporter.pipeline.steps.registry import parse_step
 from transporter.pipeline.steps.sql import SQL
 from transporter.pipeline.steps.step import StepConfig  # noqa: TC001 - pydantic reads it
 from transporter.pipeline.validation_errors import Section, validate
@@ -66,7 +66,7 @@ _MOST_SHARDS: Final = 64
 """Workers of one route: each is a process, and holds a slot of Spark's."""
 
 
-def _name(text: str) -> str:
+def _check_name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(
             "must be 1 to 63 letters, digits, - or _, and begin with a letter or digit"
@@ -74,7 +74,7 @@ def _name(text: str) -> str:
     return text
 
 
-def _spark_text(value: object) -> object:
+def _spark_value_text(value: object) -> object:
     """Write a YAML boolean or number the way Spark reads it."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -86,13 +86,13 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def _on_a_cluster(value: object, info: ValidationInfo) -> object:
+def _require_cluster(value: object, info: ValidationInfo) -> object:
     if is_local(info.data.get("master", "")):
         raise ValueError("is for a cluster: with a local master everything runs on this host")
     return value
 
 
-_OnACluster: Final = AfterValidator(_on_a_cluster)
+_OnACluster: Final = AfterValidator(_require_cluster)
 
 READER_KEYS: Final = ("name", "adaptor", "release", "max_in_flight")
 WRITER_KEYS: Final = ("adaptor",)
@@ -102,13 +102,13 @@ Release = Literal["logged", "delivered"]
 """The condition for an acknowledgement to the source: an entry is durable, or delivered by all."""
 
 
-def _on_frames(writer: WriterConfig | None, steps: Iterable[StepConfig]) -> bool:
+def _needs_dataframes(writer: WriterConfig | None, steps: Iterable[StepConfig]) -> bool:
     frames = writer is not None and takes_frames(writer.cls)
     return frames or any(step.name == SQL for step in steps)
 
 
-def _in_python_only(value: int | None, info: ValidationInfo) -> int | None:
-    if value is not None and _on_frames(info.data.get("writer"), info.data.get("steps", ())):
+def _refuse_with_dataframes(value: int | None, info: ValidationInfo) -> int | None:
+    if value is not None and _needs_dataframes(info.data.get("writer"), info.data.get("steps", ())):
         raise ValueError(
             "is not for a route with a sql step or a Spark sink: its slices are DataFrames, "
             "which hold entries of a key in any order; leave it out"
@@ -116,7 +116,7 @@ def _in_python_only(value: int | None, info: ValidationInfo) -> int | None:
     return value
 
 
-def _as_the_source_needs(value: str | None, info: ValidationInfo) -> str | None:
+def _check_release(value: str | None, info: ValidationInfo) -> str | None:
     if value == "delivered" and not getattr(info.data.get("config"), "can_wait_for_delivery", True):
         raise ValueError("is not for a reader with these settings; see the adaptor's page")
     if value == "logged" and getattr(info.data.get("config"), "needs_delivery", False):
@@ -127,18 +127,18 @@ def _as_the_source_needs(value: str | None, info: ValidationInfo) -> str | None:
     return value
 
 
-def _spark_key(key: str) -> str:
+def _check_spark_key(key: str) -> str:
     if not key.startswith("spark."):
         raise ValueError("does not begin with 'spark.'; Spark would ignore it")
     if key == "spark.master":
-        raise ValueError("belongs beside config, as master")
+        raise ValueError("is not allowed here; set master beside config")
     return key
 
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(_check_name)]
 
 
-def _rolling(age: float) -> float:
+def _roll_interval(age: float) -> float:
     """Return the seconds until segments are sealed whose entries are kept for *age* only."""
     return max(SHORTEST_ROLL, age / 4)
 
@@ -163,7 +163,7 @@ class LogConfig(LogLocation):
         """
         asked = (self.retention.age, self.compaction.after)
         least = min((each for each in asked if each is not None), default=None)
-        return self.segment_age if least is None else min(self.segment_age, _rolling(least))
+        return self.segment_age if least is None else min(self.segment_age, _roll_interval(least))
 
     @property
     def codec(self) -> str | None:
@@ -187,14 +187,14 @@ class WriterConfig(Model):
     folder: Path = Field(default=Path(), repr=False, exclude=True)
 
     @property
-    def marked(self) -> dict[str, Any]:
+    def settings_as_written(self) -> dict[str, Any]:
         """The settings as the file has them: with the names of secret files, not their contents.
 
         A replaced secret is therefore not a change of the pipeline.
         """
-        return self.secret_settings.marked(self.settings)
+        return self.secret_settings.restore_templates(self.settings)
 
-    def renewed(self) -> Self:
+    def renew_secrets(self) -> Self:
         """Return a copy with the current contents of its secret files, or itself if they are equal.
 
         Former secrets stay secrets. Thread-safe.
@@ -215,15 +215,17 @@ class WriterConfig(Model):
             config = self.cls.Config.model_validate(settings, context={FOLDER: self.folder})
         except Exception:  # noqa: BLE001 - a validator is the adaptor's author's code
             files = (str(file) for _, each in self.secret_settings.templates for file in each.files)
-            problem = f"{', '.join(files)}: {self.adaptor} refuses what the secret file holds now"
-            raise EnvironmentFault(problem) from None
+            raise EnvironmentFault(
+                f"{', '.join(files)}: "
+                f"{self.adaptor} refuses the current contents of the secret file"
+            ) from None
         secrets = self.secrets | secrets_in(values, config)
         return self.model_copy(update={"settings": settings, "config": config, "secrets": secrets})
 
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """Return whether a secret file has changed, or ``False`` for an unusable one."""
         try:
-            return self.renewed() is not self
+            return self.renew_secrets() is not self
         except EnvironmentFault:
             return False
 
@@ -236,7 +238,7 @@ class ReaderConfig(WriterConfig):
     """
 
     name: Name
-    release: Annotated[Release | None, AfterValidator(_as_the_source_needs)] = None
+    release: Annotated[Release | None, AfterValidator(_check_release)] = None
     max_in_flight: Count = 100_000
 
     @property
@@ -259,7 +261,7 @@ class RouteConfig(Model):
     linger: Duration = 0.0
     max_rate: Rate | None = None
     parallelism: Annotated[Count, Field(le=_MOST_SHARDS)] = 1
-    max_in_flight_per_key: Annotated[OneOrUnlimited, AfterValidator(_in_python_only)] = None
+    max_in_flight_per_key: Annotated[OneOrUnlimited, AfterValidator(_refuse_with_dataframes)] = None
     retry: RetryConfig = RetryConfig()
     on_error: OnError = "stop"
     park_order: ParkOrder = "key"
@@ -268,14 +270,14 @@ class RouteConfig(Model):
     worker_memory: WorkerMemory = 1024**3
 
     @property
-    def says_start(self) -> bool:
+    def has_start(self) -> bool:
         """True if the file sets the start of the route."""
         return "start" in self.model_fields_set
 
     @property
     def on_frames(self) -> bool:
         """True if its slices are Spark DataFrames: it has a ``sql`` step, or a sink of Spark's."""
-        return _on_frames(self.writer, self.steps)
+        return _needs_dataframes(self.writer, self.steps)
 
 
 class SparkConfig(Model):
@@ -283,15 +285,18 @@ class SparkConfig(Model):
 
     master: Annotated[str, Field(min_length=1)] = "local"
     config: dict[
-        Annotated[str, AfterValidator(_spark_key)], Annotated[str, BeforeValidator(_spark_text)]
+        Annotated[str, AfterValidator(_check_spark_key)],
+        Annotated[str, BeforeValidator(_spark_value_text)],
     ] = Field(default={}, repr=False)
-    listen: Annotated[str, AfterValidator(checked_address), _OnACluster] | None = None
-    advertise: Annotated[str, AfterValidator(checked_host), _OnACluster] | None = None
+    listen: Annotated[str, AfterValidator(validate_address), _OnACluster] | None = None
+    advertise: Annotated[str, AfterValidator(validate_host), _OnACluster] | None = None
     insecure: Annotated[bool, _OnACluster] = False
 
     @model_validator(mode="after")
-    def _protected(self) -> Self:
-        if not (self.local or self.insecure) and (why := unprotected(self.master, self.config)):
+    def _check_protection(self) -> Self:
+        if not (self.local or self.insecure) and (
+            why := protection_problem(self.master, self.config)
+        ):
             raise ValueError(why)
         return self
 
@@ -336,20 +341,20 @@ class Pipeline(Keys):
         """True if a source is acknowledged only behind every route."""
         return any(reader.waits_for_delivery for reader in self.readers)
 
-    def left_out(self, declared: Sequence[str]) -> list[str]:
+    def missing_routes(self, declared: Sequence[str]) -> list[str]:
         """Return those of the *declared* routes, with offsets in the log, that it does not name."""
         names = {route.name for route in self.routes}
         return [name for name in declared if name not in names]
 
-    def perhaps_renamed(self, declared: Sequence[str]) -> list[str]:
+    def rename_candidates(self, declared: Sequence[str]) -> list[str]:
         """Return the names of new routes that may be renamed ones of *declared*.
 
         They would deliver everything again. A route with a ``start`` is meant to be new.
         """
-        if not self.left_out(declared):
+        if not self.missing_routes(declared):
             return []
         new = (route for route in self.routes if route.name not in declared)
-        return [route.name for route in new if not route.says_start]
+        return [route.name for route in new if not route.has_start]
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Pipeline:
@@ -365,7 +370,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Pipeline:
 def load_with_lines(path: Path, environ: Mapping[str, str]) -> tuple[Pipeline, Document]:
     """Load as :func:`load` does, and return the document with the lines of all keys."""
     document = read_with_gaps(path, environ)
-    return _validated(document, _absolute(path)), document
+    return _validate(document, _absolute_path(path)), document
 
 
 class Unchecked(NamedTuple):
@@ -387,20 +392,20 @@ def load_without_environment(
     """
     document = read_with_gaps(path, environ)
     if not document.gaps:
-        return _validated(document, _absolute(path)), []
-    _, problems = _examined(document, _absolute(path))
+        return _validate(document, _absolute_path(path)), []
+    _, problems = _examine(document, _absolute_path(path))
     problems += [each for gap in document.gaps.values() if not gap.absent for each in gap.problems]
     if problems:
-        raise _invalid(problems)
+        raise _invalid_pipeline(problems)
     unchecked = [
-        Unchecked(document.line(place), dotted(place), reason)
+        Unchecked(document.line(place), dotted_path(place), reason)
         for place, gap in document.gaps.items()
         for reason in gap.absent
     ]
     return None, unchecked
 
 
-def _absolute(path: Path) -> Path:
+def _absolute_path(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
 
 
@@ -410,35 +415,35 @@ def build(values: Mapping[str, Any], folder: Path) -> Pipeline:
     Variables are not replaced. Raise :class:`ConfigError` as :func:`load` does.
     """
     file = Path(os.path.abspath(folder / "pipeline"))  # noqa: PTH100 - as in load()
-    return _validated(from_values(values), file)
+    return _validate(from_values(values), file)
 
 
-def _examined(document: Document, file: Path) -> tuple[Keys | None, list[ConfigError]]:
+def _examine(document: Document, file: Path) -> tuple[Keys | None, list[ConfigError]]:
     """Return the contents of *document*, and its problems besides its gaps."""
     draft = _Draft(document, file)
     keys, problems = validate(Keys, draft.values(), Section(document), draft.context)
     return keys, problems + draft.problems
 
 
-def _invalid(problems: list[ConfigError]) -> InvalidPipeline:
+def _invalid_pipeline(problems: list[ConfigError]) -> InvalidPipeline:
     return InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
 
 
-def _validated(document: Document, file: Path) -> Pipeline:
-    keys, problems = _examined(document, file)
+def _validate(document: Document, file: Path) -> Pipeline:
+    keys, problems = _examine(document, file)
     problems += document.problems()
     if keys is None or problems:
-        raise _invalid(problems)
+        raise _invalid_pipeline(problems)
     parts = [*keys.readers, *(each.writer for each in keys.routes)]
     secrets = Secrets.of(value for part in parts for value in part.secrets.values)
     secrets |= secrets_in((), keys.observe)
-    return Pipeline(file=file, secrets=secrets, written=_written(document), **dict(keys))
+    return Pipeline(file=file, secrets=secrets, written=_written_values(document), **dict(keys))
 
 
-def _written(document: Document) -> dict[str, Any]:
+def _written_values(document: Document) -> dict[str, Any]:
     templates = ((key, each) for key, each in document.templates.items() if key[0] not in _LISTS)
     top = {key: value for key, value in document.root.items() if key not in _LISTS}
-    return SecretSettings(tuple(templates)).marked(top)
+    return SecretSettings(tuple(templates)).restore_templates(top)
 
 
 class _Draft:
@@ -448,14 +453,18 @@ class _Draft:
         self.document, self.file = document, file
         self.context = {FOLDER: file.parent}
         self.problems: list[ConfigError] = []
-        self._known: dict[tuple[str, str], type[Any]] = {}
+        self._classes: dict[tuple[str, str], type[Any]] = {}
 
     def values(self) -> object:
         """Return the document with its defaults and adaptors filled in, ready to validate."""
         root = self.document.root
         if not isinstance(root, dict):
             return root
-        values = {"name": self._stem() if "name" not in root else root["name"], "log": {}, **root}
+        values = {
+            "name": self._default_name() if "name" not in root else root["name"],
+            "log": {},
+            **root,
+        }
         if isinstance(values["log"], dict):
             values["log"] = {"dir": f"data/{values['name']}", **values["log"]}
         token = self.document.templates.get(("observe", "token"))
@@ -463,21 +472,23 @@ class _Draft:
             observe = root["observe"]
             values["observe"] = observe | {"token": Token(token, observe["token"])}
         if "readers" in root:
-            values["readers"] = self._each(("readers",), self._reader)
+            values["readers"] = self._fill_each(("readers",), self._fill_reader)
         if "routes" in root:
-            values["routes"] = self._each(("routes",), self._route)
+            values["routes"] = self._fill_each(("routes",), self._fill_route)
             if isinstance(root["routes"], list):
                 self._refuse_endless_waits(root["routes"])
         return values
 
-    def _stem(self) -> str:
+    def _default_name(self) -> str:
         if _NAME.fullmatch(self.file.stem):
             return self.file.stem
         text = "the file's name cannot name the pipeline; add name: with letters, digits, - and _"
         self.problems.append(self.document.problem((), text))
         return "unnamed"
 
-    def _each(self, path: KeyPath, fill: Callable[[dict[str, Any], KeyPath], object]) -> object:
+    def _fill_each(
+        self, path: KeyPath, fill: Callable[[dict[str, Any], KeyPath], object]
+    ) -> object:
         items = self.document.root[path[0]]
         if not isinstance(items, list):
             return items
@@ -505,12 +516,12 @@ class _Draft:
         for name, other in waits.items():
             if other not in places and not unknown:
                 text = f"there is no route {other!r}{suggestion(other, places, 'routes')}"
-                self._after_problem(places[name], text)
-        for circle in waiting_in_circles(waits):
+                self._report_after(places[name], text)
+        for circle in waiting_circles(waits):
             text = " waits for ".join([*circle, circle[0]])
-            self._after_problem(places[circle[0]], f"{text}; none of them could ever go")
+            self._report_after(places[circle[0]], f"{text}; none of them could ever start")
 
-    def _after_problem(self, index: int, text: str) -> None:
+    def _report_after(self, index: int, text: str) -> None:
         path = ("routes", index, "after")
         self.problems.append(
             self.document.problem(path, f"routes[{index}].after: {one_line(text)}")
@@ -523,40 +534,40 @@ class _Draft:
             name = item.get("name") if isinstance(item, dict) else None
             if isinstance(name, str) and seen.setdefault(name.lower(), index) != index:
                 first = f"{path[0]}[{seen[name.lower()]}]"
-                text = f"{path[0]}[{index}].name is that of {first} (upper or lower case alike)"
+                text = f"{path[0]}[{index}].name repeats that of {first} (case is ignored)"
                 self.problems.append(self.document.problem((*path, index, "name"), text))
 
-    def _reader(self, item: dict[str, Any], path: KeyPath) -> object:
-        return self._adaptor(READER, item, path, READER_KEYS)
+    def _fill_reader(self, item: dict[str, Any], path: KeyPath) -> object:
+        return self._fill_adaptor(READER, item, path, READER_KEYS)
 
-    def _route(self, item: dict[str, Any], path: KeyPath) -> object:
+    def _fill_route(self, item: dict[str, Any], path: KeyPath) -> object:
         writer, steps = item.get("writer"), item.get("steps")
         if isinstance(writer, dict):
-            made = self._adaptor(WRITER, writer, (*path, "writer"), WRITER_KEYS)
+            made = self._fill_adaptor(WRITER, writer, (*path, "writer"), WRITER_KEYS)
             item = item | {"writer": made}
         if isinstance(steps, list):
-            item = item | {"steps": self._steps(steps, (*path, "steps"))}
+            item = item | {"steps": self._parse_steps(steps, (*path, "steps"))}
         return item
 
-    def _steps(self, items: list[Any], path: KeyPath) -> list[StepConfig]:
+    def _parse_steps(self, items: list[Any], path: KeyPath) -> list[StepConfig]:
         """Return the valid steps. Each invalid one becomes a problem."""
         found = []
         for index, item in enumerate(items):
-            step, problems = step_config(item, self.document, (*path, index), self.file.parent)
+            step, problems = parse_step(item, self.document, (*path, index), self.file.parent)
             self.problems += problems
             found += [step] if step else []
         return found
 
-    def _adaptor(
+    def _fill_adaptor(
         self, kind: str, values: dict[str, Any], path: KeyPath, own: tuple[str, ...]
     ) -> dict[str, Any]:
         """Part the adaptor's *settings* from our *own* keys, find its class, validate them."""
         settings = {key: value for key, value in values.items() if key not in own}
         filled = {key: values[key] for key in own if key in values}
         filled |= {"settings": settings, "cls": object, "config": None}
-        cls = self._class(kind, values.get("adaptor"), (*path, "adaptor"))
+        cls = self._find_class(kind, values.get("adaptor"), (*path, "adaptor"))
         if cls is not None:
-            config = self._config(cls, settings, path, own)
+            config = self._validate_config(cls, settings, path, own)
             filled |= {
                 "cls": cls,
                 "config": config,
@@ -574,15 +585,15 @@ class _Draft:
         )
         return SecretSettings(tuple((key, each) for key, each in found if key[0] in settings))
 
-    def _class(self, kind: str, reference: object, path: KeyPath) -> type[Any] | None:
+    def _find_class(self, kind: str, reference: object, path: KeyPath) -> type[Any] | None:
         if not isinstance(reference, str):
             return None  # missing or not a text: the model reports it
-        known = self._known.get((kind, reference))
+        known = self._classes.get((kind, reference))
         if known is not None:
             return known
         try:
             # Each search of the installed packages takes milliseconds.
-            found = self._known[kind, reference] = find(kind, reference, self.file.parent)
+            found = self._classes[kind, reference] = find_adaptor(kind, reference, self.file.parent)
         except ConfigError as error:
             hidden = path in self.document.substituted
             text = f"the {kind} that a variable names here cannot be used"
@@ -590,7 +601,7 @@ class _Draft:
             return None
         return found
 
-    def _config(
+    def _validate_config(
         self, cls: type[Any], settings: dict[str, Any], path: KeyPath, own: tuple[str, ...]
     ) -> object:
         try:

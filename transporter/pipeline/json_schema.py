@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic.json_schema import GenerateJsonSchema
 
 from transporter.errors import ConfigError
-from transporter.pipeline.adaptor_registry import READER, WRITER, find, known
+from transporter.pipeline.adaptor_registry import READER, WRITER, adaptor_entry_points, find_adaptor
 from transporter.pipeline.config import READER_KEYS, WRITER_KEYS, Keys
 from transporter.pipeline.steps.registry import KINDS
 from transporter.units import DURATION, SIZE, format_duration, format_size
@@ -45,9 +45,9 @@ def pipeline_schema() -> Schema:
     found = schema["$defs"]
     for ours in ("Secrets", "SecretSettings", "Template"):
         found.pop(ours)
-    found["ReaderConfig"] = _adaptors(READER, found)
-    found["WriterConfig"] = _adaptors(WRITER, found)
-    found["StepConfig"] = _steps(found)
+    found["ReaderConfig"] = _adaptor_schema(READER, found)
+    found["WriterConfig"] = _adaptor_schema(WRITER, found)
+    found["StepConfig"] = _step_schema(found)
     schema["required"] = [key for key in schema["required"] if key not in _DEFAULTED]
     found["LogConfig"].pop("required")
     return schema | {"$schema": DIALECT, "title": "A transporter pipeline"}
@@ -55,7 +55,7 @@ def pipeline_schema() -> Schema:
 
 def schema_of(model: type[BaseModel]) -> Schema:
     """Return the schema of the part of a file that *model* reads."""
-    return dict(_opened(model.model_json_schema(schema_generator=_Generator)))
+    return dict(_allow_variables(model.model_json_schema(schema_generator=_Generator)))
 
 
 class _Generator(GenerateJsonSchema):
@@ -86,13 +86,13 @@ def _titles(schema: Schema) -> Iterator[str]:
             yield each["title"]
 
 
-def _opened(node: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+def _allow_variables(node: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
     """Allow a variable in place of a number, a boolean or an enumerated word."""
     if isinstance(node, list):
-        return [_opened(each) for each in node]
+        return [_allow_variables(each) for each in node]
     if not isinstance(node, dict):
         return node
-    found = {key: _opened(value) for key, value in node.items()}
+    found = {key: _allow_variables(value) for key, value in node.items()}
     types = found.get("type", [])
     asked = {types} if isinstance(types, str) else set(types)
     fixed = bool(asked & {"integer", "number", "boolean"}) and "string" not in asked
@@ -104,19 +104,19 @@ def _opened(node: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
     return found
 
 
-def _adaptors(kind: str, definitions: Schema) -> Schema:
+def _adaptor_schema(kind: str, definitions: Schema) -> Schema:
     """Return the schema of adaptors of *kind*, and add their settings to *definitions*."""
     model = definitions[f"{kind.capitalize()}Config"]
     keys = READER_KEYS if kind == READER else WRITER_KEYS
     own = {key: model["properties"][key] for key in keys}
     asked_of_all = set(keys) & set(model["required"])
     names, cases = [], []
-    for name in sorted(known(kind).names):
+    for name in sorted(adaptor_entry_points(kind).names):
         try:
-            cls = find(kind, name, Path())
+            cls = find_adaptor(kind, name, Path())
         except ConfigError:
             continue  # 'adaptors list' shows the reason
-        settings = _named(cls.Config, f"{kind}.{name}", definitions)
+        settings = _prefixed_schema(cls.Config, f"{kind}.{name}", definitions)
         settings["properties"] = own | settings.get("properties", {})
         settings["required"] = sorted({*asked_of_all, *settings.get("required", ())})
         settings["description"] = (cls.__doc__ or "").partition("\n")[0]
@@ -133,7 +133,7 @@ def _adaptors(kind: str, definitions: Schema) -> Schema:
     }
 
 
-def _steps(definitions: Schema) -> Schema:
+def _step_schema(definitions: Schema) -> Schema:
     """Return the schema of a step: a mapping of one key, its name."""
     return {
         "type": "object",
@@ -141,16 +141,16 @@ def _steps(definitions: Schema) -> Schema:
         "maxProperties": 1,
         "additionalProperties": False,
         "properties": {
-            name: _named(kind.settings, f"step.{name}", definitions)
+            name: _prefixed_schema(kind.settings, f"step.{name}", definitions)
             for name, kind in sorted(KINDS.items())
         },
     }
 
 
-def _named(model: type[BaseModel], prefix: str, definitions: Schema) -> Schema:
+def _prefixed_schema(model: type[BaseModel], prefix: str, definitions: Schema) -> Schema:
     """Return the schema of *model*. Referenced schemas go under *prefix* of *definitions*."""
     template = f"#/$defs/{prefix}.{{model}}"
     schema = model.model_json_schema(schema_generator=_Generator, ref_template=template)
     inner = schema.pop("$defs", {})
-    definitions.update({f"{prefix}.{name}": _opened(each) for name, each in inner.items()})
-    return dict(_opened(schema))
+    definitions.update({f"{prefix}.{name}": _allow_variables(each) for name, each in inner.items()})
+    return dict(_allow_variables(schema))

@@ -50,11 +50,11 @@ class NamespaceFilter:
             raise ValueError(f"is not a regular expression that RE2 reads: {reason}") from error
 
 
-def _readable(pattern: str) -> str:
+def _check_pattern(pattern: str) -> str:
     return NamespaceFilter(pattern).pattern
 
 
-Pattern = Annotated[str, AfterValidator(_readable)]
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
 """The text of a namespace filter, as a setting."""
 
 

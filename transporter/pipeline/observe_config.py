@@ -45,7 +45,7 @@ class Token:
     template: Template
     first: str = field(repr=False, compare=False)
 
-    def current(self) -> str | None:
+    def current_value(self) -> str | None:
         """Return the current token, or ``None`` while its file cannot be used."""
         if not self.template.files:
             return self.first
@@ -63,7 +63,7 @@ class TlsConfig(Model):
     key: LocalPath
 
 
-def _listen(value: object) -> ListenAddress | None:
+def _parse_listen(value: object) -> ListenAddress | None:
     if value is None or isinstance(value, ListenAddress):
         return value
     if value in ("off", False):
@@ -74,7 +74,7 @@ def _listen(value: object) -> ListenAddress | None:
     return ListenAddress(found[1] or found[2], int(found[3]))
 
 
-def _token(value: object) -> Token | None:
+def _parse_token(value: object) -> Token | None:
     if value is None:
         return None
     if isinstance(value, str):
@@ -87,7 +87,7 @@ def _token(value: object) -> Token | None:
     return value
 
 
-def _collector(endpoint: SecretStr) -> SecretStr:
+def _check_collector(endpoint: SecretStr) -> SecretStr:
     url = endpoint.get_secret_value()
     try:
         parts = urlsplit(url)
@@ -104,7 +104,7 @@ def _collector(endpoint: SecretStr) -> SecretStr:
     return endpoint
 
 
-def _sendable(headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+def _check_headers(headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
     for name, value in headers.items():
         if not _HEADER.fullmatch(name):
             raise ValueError("holds a name that no header may have")
@@ -116,8 +116,8 @@ def _sendable(headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
 class TracingConfig(Model):
     """The endpoint for spans of single entries, and the share of entries."""
 
-    endpoint: Annotated[SecretStr, AfterValidator(_collector)]
-    headers: Annotated[dict[str, SecretStr], AfterValidator(_sendable)] = Field(
+    endpoint: Annotated[SecretStr, AfterValidator(_check_collector)]
+    headers: Annotated[dict[str, SecretStr], AfterValidator(_check_headers)] = Field(
         default={}, repr=False
     )
     sample: Annotated[float, Field(ge=0, le=1)] = 0.01
@@ -128,22 +128,22 @@ class TracingConfig(Model):
 class ObserveConfig(Model):
     """The endpoint of metrics and health, its access, and the time after which a route is stuck."""
 
-    listen: Annotated[ListenAddress | None, PlainValidator(_listen)] = ListenAddress(
+    listen: Annotated[ListenAddress | None, PlainValidator(_parse_listen)] = ListenAddress(
         "127.0.0.1", 9464
     )
     tls: TlsConfig | None = None
-    token: Annotated[Token | None, PlainValidator(_token)] = None
+    token: Annotated[Token | None, PlainValidator(_parse_token)] = None
     insecure: bool = False
     unready_after: PositiveDuration = 30.0
     tracing: TracingConfig | None = None
 
     @model_validator(mode="after")
-    def _closed_to_strangers(self) -> Self:
+    def _check_protection(self) -> Self:
         safe = self.listen is None or self.listen.is_loopback or (self.tls and self.token)
         if not safe and not self.insecure:
             raise ValueError(
-                "listen: other hosts can reach this address, so it needs tls and token; or "
-                "insecure: true, where the network keeps everybody else away"
+                "listen: other hosts can reach this address, so it needs tls and token, or "
+                "insecure: true in a network of trusted hosts"
             )
         if safe and self.insecure:
             raise ValueError("insecure: changes nothing here; leave it out")

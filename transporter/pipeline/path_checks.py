@@ -22,16 +22,18 @@ def path_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
     """
     log: KeyPath = ("log", "dir")
     found = [(log, "log.dir", log_problem(pipeline.log.dir))]
-    found += [(place, name, _parent_problem(path)) for place, name, path in _settings(pipeline)]
+    found += [
+        (place, name, _parent_problem(path)) for place, name, path in _path_settings(pipeline)
+    ]
     return [document.problem(place, f"{name}: {text}") for place, name, text in found if text]
 
 
 def log_problem(path: Path) -> str:
     """Return the reason why *path* cannot be a log directory, or an empty text."""
     try:
-        nearest = _nearest(path)
+        nearest = _nearest_existing(path)
         if not nearest.is_dir():
-            return _in_the_way(nearest, path)
+            return _obstacle_text(nearest, path)
     except (OSError, ValueError) as error:
         return f"cannot be used: {_reason(error)}"
     if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
@@ -45,13 +47,13 @@ def log_problem(path: Path) -> str:
 def _parent_problem(path: Path) -> str:
     """Return the reason why *path* cannot be a file, or an empty text."""
     try:
-        nearest = _nearest(path.parent)
-        return "" if nearest.is_dir() else _in_the_way(nearest, path)
+        nearest = _nearest_existing(path.parent)
+        return "" if nearest.is_dir() else _obstacle_text(nearest, path)
     except (OSError, ValueError) as error:
         return f"cannot be used: {_reason(error)}"
 
 
-def _settings(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str, Path]]:
+def _path_settings(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str, Path]]:
     """Yield the place, the name and the value of each adaptor's setting that is a path."""
     parts: list[tuple[KeyPath, str, object]] = [
         (("readers", number), f"readers[{number}]", each.config)
@@ -67,7 +69,7 @@ def _settings(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str, Path]]:
                 yield (*place, key), f"{name}.{key}", value
 
 
-def _nearest(path: Path) -> Path:
+def _nearest_existing(path: Path) -> Path:
     """Return *path*, or the nearest of its parents that is there, if only as a dangling link."""
     for each in (path, *path.parents):
         try:
@@ -78,7 +80,7 @@ def _nearest(path: Path) -> Path:
     return path
 
 
-def _in_the_way(nearest: Path, path: Path) -> str:
+def _obstacle_text(nearest: Path, path: Path) -> str:
     what = f"{nearest} is not a directory"
     return f"{what}; name another one" if nearest == path else f"{what}, so {path} cannot be in it"
 

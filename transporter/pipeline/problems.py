@@ -61,7 +61,7 @@ def one_line(text: object) -> str:
     )
 
 
-def dotted(path: tuple[str | int, ...]) -> str:
+def dotted_path(path: tuple[str | int, ...]) -> str:
     """Return *path* of a pipeline file as users write it: ``routes[0].writer.path``."""
     parts = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
     return one_line("".join(parts)).removeprefix(".") or "the pipeline"

@@ -34,7 +34,7 @@ def reread(running: Pipeline, environ: Mapping[str, str], declared: Sequence[str
     forget_modules(running.file.parent)
     wanted, document = load_with_lines(running.file, environ)
     problems = list(_refusals(running, wanted, document))
-    problems += _strangers(wanted, declared, document)
+    problems += _start_refusals(wanted, declared, document)
     if problems:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
     return wanted
@@ -46,11 +46,12 @@ def changed_readers(running: Pipeline, wanted: Pipeline) -> list[ReaderConfig]:
     These are readers with changed settings, and readers with the user's own code, which may
     have changed.
     """
-    before = {reader.name: _settings(reader) for reader in running.readers}
+    before = {reader.name: _reader_settings(reader) for reader in running.readers}
     return [
         each
         for each in wanted.readers
-        if each.name in before and (_settings(each) != before[each.name] or ":" in each.adaptor)
+        if each.name in before
+        and (_reader_settings(each) != before[each.name] or ":" in each.adaptor)
     ]
 
 
@@ -64,10 +65,10 @@ def changed_routes(running: Pipeline, wanted: Pipeline) -> list[RouteConfig]:
     known = [each for each in wanted.routes if each.name in before]
     if running.turns != wanted.turns:
         return known
-    return [each for each in known if each != before[each.name] or _own_code(each)]
+    return [each for each in known if each != before[each.name] or _has_own_code(each)]
 
 
-def changes(running: Pipeline, wanted: Pipeline) -> dict[str, Any]:
+def describe_changes(running: Pipeline, wanted: Pipeline) -> dict[str, Any]:
     """Return the changes of a reload, as plain values without secrets, for use in the audit file.
 
     ``routes`` are the routes that need a new worker, and ``readers`` the readers that are reopened.
@@ -76,20 +77,20 @@ def changes(running: Pipeline, wanted: Pipeline) -> dict[str, Any]:
     """
     kept = {*_LIVE, "log"}
     before, after = (
-        _flat(each.model_dump(include=kept, mode="json")) for each in (running, wanted)
+        _flatten(each.model_dump(include=kept, mode="json")) for each in (running, wanted)
     )
     had, has = _members(running), _members(wanted)
     return {
         "routes": [route.name for route in changed_routes(running, wanted)],
         "readers": [reader.name for reader in changed_readers(running, wanted)],
-        "added": _without(has, had),
-        "removed": _without(had, has),
+        "added": _difference(has, had),
+        "removed": _difference(had, has),
         "settings": {name: value for name, value in after.items() if before[name] != value},
     }
 
 
-def named(members: Mapping[str, list[str]]) -> list[str]:
-    """Return the *added* or *removed* of :func:`changes` as a text each, as ``reader orders``."""
+def member_texts(members: Mapping[str, list[str]]) -> list[str]:
+    """Return the *added* or *removed* of :func:`describe_changes` as texts: ``reader orders``."""
     return [f"{kind[:-1]} {name}" for kind, names in members.items() for name in names]
 
 
@@ -97,24 +98,24 @@ def _members(pipeline: Pipeline) -> dict[str, list[str]]:
     return {kind: [each.name for each in getattr(pipeline, kind)] for kind in ("readers", "routes")}
 
 
-def _without(these: dict[str, list[str]], those: dict[str, list[str]]) -> dict[str, list[str]]:
+def _difference(these: dict[str, list[str]], those: dict[str, list[str]]) -> dict[str, list[str]]:
     return {
         kind: [name for name in names if name not in those[kind]] for kind, names in these.items()
     }
 
 
-def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
+def _flatten(values: dict[str, Any], before: str = "") -> dict[str, Any]:
     """Return nested settings by their paths, such as ``log.retention.age``."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{before}{name}.")
+            found |= _flatten(value, f"{before}{name}.")
         else:
             found[before + name] = value
     return found
 
 
-def _own_code(route: RouteConfig) -> bool:
+def _has_own_code(route: RouteConfig) -> bool:
     return ":" in route.writer.adaptor or any(step.name in _OWN_CODE for step in route.steps)
 
 
@@ -123,23 +124,23 @@ def _refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[Conf
         # A changed secret file is not a change of the pipeline.
         same = old.written.get(name) == new.written.get(name)
         if getattr(old, name) != getattr(new, name) and not same:
-            yield _refused(document, (name,), name)
+            yield _refusal(document, (name,), name)
     for name in sorted(set(type(old.log).model_fields) - _LIVE_OF_LOG):
         if getattr(old.log, name) != getattr(new.log, name):
-            yield _refused(document, ("log", name), f"log.{name}")
+            yield _refusal(document, ("log", name), f"log.{name}")
     yield from _reader_refusals(old, new, document)
     yield from _route_refusals(old, new, document)
 
 
-def _refused(document: Document, path: KeyPath, what: str) -> ConfigError:
+def _refusal(document: Document, path: KeyPath, what: str) -> ConfigError:
     return document.problem(path, f"{what} cannot change while the engine runs; {_RESTART}")
 
 
-def _strangers(
+def _start_refusals(
     wanted: Pipeline, declared: Sequence[str], document: Document
 ) -> Iterator[ConfigError]:
     """Refuse a start that the engine would refuse: a renamed route, or one that is left out."""
-    missing, renamed = wanted.left_out(declared), wanted.perhaps_renamed(declared)
+    missing, renamed = wanted.missing_routes(declared), wanted.rename_candidates(declared)
     for index, route in enumerate(wanted.routes):
         if route.name in renamed:
             text = (
@@ -158,21 +159,24 @@ def _strangers(
 
 
 def _reader_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
-    before = {reader.name: _source(reader) for reader in old.readers}
+    before = {reader.name: _source_settings(reader) for reader in old.readers}
     for index, reader in enumerate(new.readers):
-        if before.get(reader.name, _source(reader)) != _source(reader):
-            what = f"the adaptor of reader {reader.name!r}, and when its source hears of an entry,"
-            yield _refused(document, ("readers", index), what)
+        if before.get(reader.name, _source_settings(reader)) != _source_settings(reader):
+            what = (
+                f"the adaptor of reader {reader.name!r}, and when it acknowledges an entry to its "
+                "source,"
+            )
+            yield _refusal(document, ("readers", index), what)
 
 
-def _source(reader: ReaderConfig) -> tuple[object, ...]:
+def _source_settings(reader: ReaderConfig) -> tuple[object, ...]:
     """Return the parts of a reader's configuration that the engine depends on."""
     return reader.adaptor, reader.waits_for_delivery, reader.config.shared
 
 
-def _settings(reader: ReaderConfig) -> tuple[object, ...]:
+def _reader_settings(reader: ReaderConfig) -> tuple[object, ...]:
     # Not the class, because the user's own module was imported again.
-    return reader.marked, reader.max_in_flight
+    return reader.settings_as_written, reader.max_in_flight
 
 
 def _route_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
@@ -180,4 +184,4 @@ def _route_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterato
     for index, route in enumerate(new.routes):
         if before.get(route.name, route.after) != route.after:
             path: KeyPath = ("routes", index, "after")
-            yield _refused(document, path, f"what route {route.name!r} comes after")
+            yield _refusal(document, path, f"'after' of route {route.name!r}")

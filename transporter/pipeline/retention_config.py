@@ -19,7 +19,7 @@ WEEK: Final = 7 * 86400.0
 """Seconds that delivered entries stay by default, and after which compaction may drop some."""
 
 
-def _off(value: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+def _parse_off(value: Any) -> Any:  # noqa: ANN401 - whatever the file holds
     return None if value == "off" else value
 
 
@@ -29,19 +29,19 @@ class CompactionConfig(Model):
     It drops history, so it is off until a file sets ``after`` or ``keep``.
     """
 
-    after: Annotated[Duration | None, BeforeValidator(_off)] = None
+    after: Annotated[Duration | None, BeforeValidator(_parse_off)] = None
     keep: Literal["namespace", "key"] = "namespace"
     tombstones: Duration = 86400.0
     rate: Annotated[Size, Field(ge=64 * 1024)] = 16 * 1024**2
 
     @model_validator(mode="before")
     @classmethod
-    def _ask_by_keep(cls, values: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+    def _enable_by_keep(cls, values: Any) -> Any:  # noqa: ANN401 - whatever the file holds
         asked = isinstance(values, dict) and "keep" in values and "after" not in values
         return {**values, "after": format_duration(WEEK)} if asked else values
 
     @property
-    def by_hand(self) -> float | None:
+    def manual_after(self) -> float | None:
         """The ``after`` of ``log compact``, which also runs while the engine's compaction is off.
 
         ``None`` if the file sets neither ``after`` nor ``keep``.
@@ -54,7 +54,7 @@ class RetentionConfig(Model):
 
     bytes: Annotated[Size, Field(ge=1)] | None = None
     # With compaction, the default is None: see Retention.
-    age: Annotated[PositiveDuration | None, BeforeValidator(_off)] = WEEK
+    age: Annotated[PositiveDuration | None, BeforeValidator(_parse_off)] = WEEK
 
 
 def history_text(
@@ -76,7 +76,7 @@ def history_text(
     return f"delivered entries stay {stay}; {dropped}"
 
 
-def _four_segments(value: int | None, info: ValidationInfo) -> int | None:
+def _require_four_segments(value: int | None, info: ValidationInfo) -> int | None:
     segment = info.data.get("segment_bytes")
     if value is not None and segment is not None and value < SEGMENTS * segment:
         least = format_size(SEGMENTS * segment)
@@ -84,23 +84,23 @@ def _four_segments(value: int | None, info: ValidationInfo) -> int | None:
     return value
 
 
-def _only_with_a_budget(value: str, info: ValidationInfo) -> str:
+def _require_budget(value: str, info: ValidationInfo) -> str:
     if "max_bytes" in info.data and info.data["max_bytes"] is None:
         raise ValueError("needs max_bytes beside it")
     return value
 
 
-def _for_ever_if_compacted(value: RetentionConfig, info: ValidationInfo) -> RetentionConfig:
+def _keep_if_compacted(value: RetentionConfig, info: ValidationInfo) -> RetentionConfig:
     """Keep compacted entries without limit, unless the file sets an age: the last by key."""
     compaction = info.data.get("compaction")
-    asked = compaction is not None and compaction.by_hand is not None
+    asked = compaction is not None and compaction.manual_after is not None
     if not asked or "age" in value.model_fields_set:
         return value
     return RetentionConfig(bytes=value.bytes, age=None)
 
 
 Retention = Annotated[
-    RetentionConfig, AfterValidator(_for_ever_if_compacted), Field(validate_default=True)
+    RetentionConfig, AfterValidator(_keep_if_compacted), Field(validate_default=True)
 ]
-MaxBytes = Annotated[Size | None, AfterValidator(_four_segments)]
-OnFull = Annotated[Literal["wait", "stop-route"], AfterValidator(_only_with_a_budget)]
+MaxBytes = Annotated[Size | None, AfterValidator(_require_four_segments)]
+OnFull = Annotated[Literal["wait", "stop-route"], AfterValidator(_require_budget)]

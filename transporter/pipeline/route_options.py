@@ -26,22 +26,22 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _no_boolean(value: object) -> object:
+def _refuse_boolean(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("must be a whole number")  # noqa: TRY004 - pydantic reports ValueError
     return value
 
 
-def _not_empty(items: _Items) -> _Items:
+def _require_items(items: _Items) -> _Items:
     if not items:
         raise ValueError("needs at least one")
     return items
 
 
-NotEmpty: Final = AfterValidator(_not_empty)
+NotEmpty: Final = AfterValidator(_require_items)
 """The check that a list or mapping is not empty."""
 
-Count = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1)]
+Count = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=1)]
 """A whole number from 1 on. YAML's ``true`` is not one."""
 
 PositiveDuration = Annotated[Duration, Field(gt=0)]
@@ -54,7 +54,7 @@ class BackoffRange(NamedTuple):
     most: float
 
 
-def backoff_range(value: object) -> BackoffRange:
+def parse_backoff(value: object) -> BackoffRange:
     """Return the bounds of ``200ms..30s``, or raise :class:`ValueError` for any other form."""
     if isinstance(value, BackoffRange):
         return value
@@ -71,7 +71,7 @@ class RetryConfig(Model):
     """The number of tries of an entry that fails alone, and the delays between them."""
 
     attempts: Count = 5
-    backoff: Annotated[BackoffRange, PlainValidator(backoff_range)] = BackoffRange(0.2, 30.0)
+    backoff: Annotated[BackoffRange, PlainValidator(parse_backoff)] = BackoffRange(0.2, 30.0)
 
 
 class ParkLimit(Model):
@@ -95,7 +95,7 @@ class StartPosition(NamedTuple):
 EARLIEST: Final = StartPosition("earliest")
 
 
-def start(value: object) -> StartPosition:
+def parse_start(value: object) -> StartPosition:
     """Parse ``earliest``, ``latest``, an offset or an ISO 8601 time.
 
     A time needs its zone, so that a file has one meaning on all machines. Raise
@@ -111,18 +111,20 @@ def start(value: object) -> StartPosition:
     if not isinstance(text, str):
         raise ValueError("must be earliest, latest, an offset or a time")  # noqa: TRY004 - as above
     return (
-        _offset(text) if text.isdecimal() and text.isascii() else StartPosition("time", _time(text))
+        _parse_offset(text)
+        if text.isdecimal() and text.isascii()
+        else StartPosition("time", _parse_time(text))
     )
 
 
-def _offset(text: str) -> StartPosition:
+def _parse_offset(text: str) -> StartPosition:
     # Python refuses to read numbers of some thousand digits, with an error of its own.
     if len(text) > _DIGITS or int(text) > _LARGEST:
-        raise ValueError("is beyond every offset")
+        raise ValueError("is above the largest offset")
     return StartPosition("offset", int(text))
 
 
-def _time(text: str) -> int:
+def _parse_time(text: str) -> int:
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
@@ -130,11 +132,11 @@ def _time(text: str) -> int:
             "must be earliest, latest, an offset or a time such as 2030-01-31T08:00:00Z"
         ) from error
     if time.tzinfo is None:
-        raise ValueError("lacks its zone; write for example 2030-01-31T08:00:00Z")
+        raise ValueError("lacks a time zone; use for example 2030-01-31T08:00:00Z")
     return (time - _EPOCH) // _MICROSECOND
 
 
-def _one(value: int) -> int:
+def _require_one(value: int) -> int:
     if value != 1:
         raise ValueError("must be 1; leave it out for no limit")
     return value
@@ -142,12 +144,14 @@ def _one(value: int) -> int:
 
 OnError = Literal["stop", "park", "skip"]
 ParkOrder = Literal["key", "free"]
-StartOption = Annotated[StartPosition, PlainValidator(start)]
-OneOrUnlimited = Annotated[int, BeforeValidator(_no_boolean), AfterValidator(_one)] | None
+StartOption = Annotated[StartPosition, PlainValidator(parse_start)]
+OneOrUnlimited = (
+    Annotated[int, BeforeValidator(_refuse_boolean), AfterValidator(_require_one)] | None
+)
 WorkerMemory = Annotated[Size, Field(ge=128 * 1024**2)] | None
 
 
-def waiting_in_circles(after: dict[str, str]) -> list[list[str]]:
+def waiting_circles(after: dict[str, str]) -> list[list[str]]:
     """Return each circle of routes that wait for one another. *after* maps each to the one ahead.
 
     A circle begins with its route that comes first in *after*.

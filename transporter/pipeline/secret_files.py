@@ -57,7 +57,7 @@ def secret_path(text: str, folder: Path) -> Path:
     try:
         return folder / Path(text).expanduser()
     except RuntimeError:
-        problem = _problem(Path(text), "is in the home of a user whom nobody knows")
+        problem = _problem_text(Path(text), "is in the home of an unknown user")
         raise AbsentSecret(problem) from None
 
 
@@ -80,28 +80,28 @@ def read_secret(path: Path) -> str:
         finally:
             os.close(descriptor)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise AbsentSecret(_problem(path, f"cannot be read: {error.strerror}")) from error
+        raise AbsentSecret(_problem_text(path, f"cannot be read: {error.strerror}")) from error
     except OSError as error:
-        raise _unreadable(path, f"cannot be read: {error.strerror}") from error
+        raise _unreadable_secret(path, f"cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise _unreadable(path, "is not a file name") from error
+        raise _unreadable_secret(path, "is not a file name") from error
     if content is None:
-        raise _unreadable(path, "is not a regular file")
+        raise _unreadable_secret(path, "is not a regular file")
     if mode & stat.S_IWOTH:
-        raise _unreadable(path, "can be written by every user of this host; chmod o-w it")
+        raise _unreadable_secret(path, "can be written by every user of this host; chmod o-w it")
     if len(content) > MOST:
-        raise _unreadable(path, f"is larger than {MOST} bytes; no secret is")
+        raise _unreadable_secret(path, f"is larger than {MOST} bytes, the limit for a secret file")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise _unreadable(path, "is not UTF-8 text") from error
+        raise _unreadable_secret(path, "is not UTF-8 text") from error
     text = text.removesuffix("\n").removesuffix("\r")
     if not text or "\0" in text:
-        raise _unreadable(path, "holds a NUL" if text else "is empty")
+        raise _unreadable_secret(path, "holds a NUL" if text else "is empty")
     return text
 
 
-def readable_by_all(path: Path) -> bool:
+def is_readable_by_all(path: Path) -> bool:
     """Return whether every user of this host may read the file at *path*."""
     try:
         mode = path.stat().st_mode
@@ -111,11 +111,11 @@ def readable_by_all(path: Path) -> bool:
         return False
 
 
-def _unreadable(path: Path, problem: str) -> UnreadableSecret:
-    return UnreadableSecret(_problem(path, problem))
+def _unreadable_secret(path: Path, problem: str) -> UnreadableSecret:
+    return UnreadableSecret(_problem_text(path, problem))
 
 
-def _problem(path: Path, problem: str) -> str:
+def _problem_text(path: Path, problem: str) -> str:
     return f"secret file {one_line(path)} {problem}"
 
 
@@ -138,20 +138,20 @@ class SecretSettings:
         secrets: set[str] = set()
         for path, template in self.templates:
             text, found = template.read()
-            settings = _with(settings, path, text)
+            settings = _replace_value(settings, path, text)
             secrets |= found
         return settings, frozenset(secrets)
 
-    def marked(self, settings: dict[str, Any]) -> dict[str, Any]:
+    def restore_templates(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return *settings* with templates in place of secrets, as in the pipeline file."""
         for path, template in self.templates:
-            settings = _with(settings, path, template)
+            settings = _replace_value(settings, path, template)
         return settings
 
 
-def _with(values: Any, path: KeyPath, value: object) -> Any:  # noqa: ANN401 - plain values
+def _replace_value(values: Any, path: KeyPath, value: object) -> Any:  # noqa: ANN401 - plain values
     """Return a copy of nested *values* with *value* at *path*."""
     step, rest = path[0], path[1:]
     copy: Any = dict(values) if isinstance(values, dict) else list(values)
-    copy[step] = _with(values[step], rest, value) if rest else value
+    copy[step] = _replace_value(values[step], rest, value) if rest else value
     return copy

@@ -88,7 +88,7 @@ class Secrets:
             error = error.__cause__
 
 
-def tells(name: str, value: str) -> bool:
+def looks_secret(name: str, value: str) -> bool:
     """Return whether a setting of this *name* and *value* seems to be or contain a secret."""
     return bool(TELLING.search(name)) or any(each.search(value) for each in _IN_TEXT)
 
@@ -99,12 +99,14 @@ def secrets_of(document: Document, config: object) -> Secrets:
     A secret is a setting that its adaptor declares as one, a setting or a variable with a
     typical name, and every password inside another text.
     """
-    return secrets_in([*document.told, *_walk(document, document.root, ())], config)
+    return secrets_in(
+        [*document.known_secrets, *_secrets_by_name(document, document.root, ())], config
+    )
 
 
 def secrets_in(values: Iterable[str], config: object) -> Secrets:
     """Return as secrets the *values* of files, and the secrets that *config* declares."""
-    found = [*values, *(_declared(config) if isinstance(config, BaseModel) else ())]
+    found = [*values, *(_declared_secrets(config) if isinstance(config, BaseModel) else ())]
     return Secrets.of(form for each in found if len(each) >= _SHORTEST for form in _forms(each))
 
 
@@ -115,7 +117,7 @@ def _forms(secret: str) -> Iterator[str]:
         yield from (*spellings(each), json.dumps(each)[1:-1])
         yield from (json.dumps(each, ensure_ascii=False)[1:-1], quote(each), quote(each, safe=""))
         yield from (quote_plus(each), each.lower())  # as servers fold names
-        yield from _encoded(each.encode(errors="surrogateescape"))
+        yield from _base64_forms(each.encode(errors="surrogateescape"))
     if len(lines := secret.split()) > 1:
         # A key of several lines is often shown on one, or line by line.
         yield from ("".join(lines), " ".join(lines))
@@ -126,7 +128,7 @@ def _forms(secret: str) -> Iterator[str]:
         )
 
 
-def _encoded(secret: bytes) -> Iterator[str]:
+def _base64_forms(secret: bytes) -> Iterator[str]:
     """Yield *secret* in base64, alone and at each alignment within an encoded text."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         whole = encode(secret).decode()
@@ -139,11 +141,11 @@ def _encoded(secret: bytes) -> Iterator[str]:
                 yield inner
 
 
-def _walk(document: Document, value: Any, path: tuple[str | int, ...]) -> Iterator[str]:  # noqa: ANN401 - plain values
+def _secrets_by_name(document: Document, value: Any, path: tuple[str | int, ...]) -> Iterator[str]:  # noqa: ANN401 - plain values
     if isinstance(value, dict | list):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         for step, each in pairs:
-            yield from _walk(document, each, (*path, step))
+            yield from _secrets_by_name(document, each, (*path, step))
     elif value is not None and not isinstance(value, bool):
         wanted = SECRETIVE if path in document.substituted else TELLING
         if any(isinstance(step, str) and wanted.search(step) for step in path):
@@ -152,16 +154,16 @@ def _walk(document: Document, value: Any, path: tuple[str | int, ...]) -> Iterat
             yield from pattern.findall(str(value))
 
 
-def _declared(config: BaseModel) -> Iterator[str]:
+def _declared_secrets(config: BaseModel) -> Iterator[str]:
     for name, info in type(config).model_fields.items():
         value = getattr(config, name, None)
         if isinstance(value, BaseModel):
-            yield from _declared(value)
+            yield from _declared_secrets(value)
         elif is_secret(info):
-            yield from _plain(value)
+            yield from _secret_texts(value)
 
 
-def _plain(value: object) -> Iterator[str]:
+def _secret_texts(value: object) -> Iterator[str]:
     match value:
         case SecretStr():
             yield value.get_secret_value()
@@ -173,7 +175,7 @@ def _plain(value: object) -> Iterator[str]:
             # Options of a driver, most of which are not secrets: their names decide.
             secrets = [each for each in value.values() if isinstance(each, SecretStr | SecretBytes)]
             for each in secrets:
-                yield from _plain(each)
+                yield from _secret_texts(each)
         case list() | tuple():
             for each in value:
-                yield from _plain(each)
+                yield from _secret_texts(each)

@@ -25,10 +25,10 @@ _AUTHENTICATE: Final = "spark.authenticate"
 _ENCRYPTED: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 _OWN_SECRET: Final = re.compile(r"yarn\b|k8s://")
 """Masters for which Spark draws a secret for each application and brings it to executors."""
-_INSECURE: Final = "or set spark.insecure to true, in a network where everybody may run code as you"
+_INSECURE: Final = "or set spark.insecure to true in a network where every user may run code as you"
 
 
-def unprotected(master: str, config: Mapping[str, str]) -> str | None:
+def protection_problem(master: str, config: Mapping[str, str]) -> str | None:
     """Return the reasons why Spark's connections on the cluster of *master* are unprotected."""
     found = {**PROTECTED, **config}
     if not _is_on(found, _AUTHENTICATE):

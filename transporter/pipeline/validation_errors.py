@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
-from transporter.pipeline.problems import MOST_PROBLEMS, SECRETIVE, dotted, one_line, suggestion
+from transporter.pipeline.problems import (
+    MOST_PROBLEMS,
+    SECRETIVE,
+    dotted_path,
+    one_line,
+    suggestion,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,21 +80,23 @@ def validate(
 def _problem(model: type[BaseModel], details: ErrorDetails, section: Section) -> ConfigError | None:
     """Return the problem in *details*, or ``None`` where a gap of the document may be the cause."""
     document = section.document
-    path = _untagged(document, (*section.path, *details["loc"]))
-    known = _in_file(document, path)
+    path = _drop_tags(document, (*section.path, *details["loc"]))
+    known = _path_in_file(document, path)
     if document.has_gap(known) and not _is_certain(details, path, known):
         return None
     if details["type"] == "extra_forbidden":
         return document.problem(known, _unknown_key(model, details, section))
     if details["type"] == "missing":
-        return document.problem(known, f"{dotted(path)} is missing")
+        return document.problem(known, f"{dotted_path(path)} is missing")
     hidden = path[-1:] != _KEY and (
-        known in document.substituted or _secretive(model, details["loc"])
+        known in document.substituted or _may_be_secret(model, details["loc"])
     )
-    reason = _reason(details)
+    reason = _reason_text(details)
     if hidden and details["type"] not in _PLAIN and document.repeats(reason, details["input"]):
         reason = "is not valid"
-    return document.problem(known, f"{dotted(known)} {reason}{_got(details, hidden=hidden)}")
+    return document.problem(
+        known, f"{dotted_path(known)} {reason}{_value_hint(details, hidden=hidden)}"
+    )
 
 
 def _is_certain(details: ErrorDetails, path: KeyPath, known: KeyPath) -> bool:
@@ -99,13 +107,13 @@ def _is_certain(details: ErrorDetails, path: KeyPath, known: KeyPath) -> bool:
     return details["type"] == "extra_forbidden" or path[-1:] == _KEY
 
 
-def _in_file(document: Document, path: KeyPath) -> KeyPath:
+def _path_in_file(document: Document, path: KeyPath) -> KeyPath:
     """Cut the names that pydantic gives to union members from *path*: they are not in the file."""
     steps = takewhile(lambda n: path[:n] in document.lines, range(1, len(path) + 1))
     return path[: max(steps, default=0)]
 
 
-def _untagged(document: Document, path: KeyPath) -> KeyPath:
+def _drop_tags(document: Document, path: KeyPath) -> KeyPath:
     """Drop from *path* the ``kind`` of a tagged mapping, which pydantic adds to the path."""
     found: KeyPath = ()
     node: Any = document.root
@@ -118,7 +126,7 @@ def _untagged(document: Document, path: KeyPath) -> KeyPath:
     return found
 
 
-def _reason(details: ErrorDetails) -> str:
+def _reason_text(details: ErrorDetails) -> str:
     plain = _PLAIN.get(details["type"])
     if plain:
         return plain
@@ -127,7 +135,7 @@ def _reason(details: ErrorDetails) -> str:
     return text.replace("Input should be", "must be", 1)
 
 
-def _got(details: ErrorDetails, *, hidden: bool) -> str:
+def _value_hint(details: ErrorDetails, *, hidden: bool) -> str:
     value = details["input"]
     if value is None:
         return " (it is empty)"
@@ -141,8 +149,8 @@ def _got(details: ErrorDetails, *, hidden: bool) -> str:
 def _unknown_key(model: type[BaseModel], details: ErrorDetails, section: Section) -> str:
     *parent, key = details["loc"]
     fields = [*fields_under(model, tuple(parent)), *(() if parent else section.also)]
-    where = _untagged(section.document, (*section.path, *parent))
-    place = f" in {dotted(where)}" if where else ""
+    where = _drop_tags(section.document, (*section.path, *parent))
+    place = f" in {dotted_path(where)}" if where else ""
     return f"unknown key {str(key)!r}{place}{suggestion(str(key), fields, 'known')}"
 
 
@@ -166,7 +174,7 @@ def _models(annotation: object) -> list[type[BaseModel]]:
     return [found for part in get_args(annotation) for found in _models(part)]
 
 
-def _secretive(model: type[BaseModel], path: KeyPath) -> bool:
+def _may_be_secret(model: type[BaseModel], path: KeyPath) -> bool:
     """Return whether the setting at *path* is, or by its name may be, a secret."""
     fields = [fields_under(model, path[:n]).get(str(step)) for n, step in enumerate(path)]
     return any(field is not None and is_secret(field) for field in fields) or any(

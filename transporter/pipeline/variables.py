@@ -81,7 +81,7 @@ def substitute(text: str, environ: Mapping[str, str], folder: Path = Path()) -> 
         end = token.end()
         file = token["file"]
         try:
-            part = secret_path(file, folder) if file else _value(token, environ, values)
+            part = secret_path(file, folder) if file else _token_value(token, environ, values)
             value = read_secret(part) if isinstance(part, Path) else part
         except ValueError as error:
             problems.append(error)
@@ -98,7 +98,7 @@ def substitute(text: str, environ: Mapping[str, str], folder: Path = Path()) -> 
     return Substituted("".join([*texts, rest]), replaced, known | values, known, kept)
 
 
-def _value(token: re.Match[str], environ: Mapping[str, str], values: set[str]) -> str:
+def _token_value(token: re.Match[str], environ: Mapping[str, str], values: set[str]) -> str:
     if token["escape"]:
         return "${"
     if token["malformed"]:

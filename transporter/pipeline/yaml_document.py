@@ -78,9 +78,9 @@ class UnknownValue(NamedTuple):
 class Document:
     """The values of one file, the line of every key path, and the values that came from variables.
 
-    ``told`` are those of ``secrets`` that came from files, or whose variables have names typical of
-    secrets. ``templates`` are the texts with secret files. ``gaps`` are the values that could not
-    be read, which are unknown.
+    ``known_secrets`` are those of ``secrets`` that came from files, or whose variables have names
+    typical of secrets. ``templates`` are the texts with secret files. ``gaps`` are the values that
+    could not be read, which are unknown.
     """
 
     file: str
@@ -88,7 +88,7 @@ class Document:
     lines: Mapping[KeyPath, int]
     substituted: frozenset[KeyPath] = frozenset()
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    told: frozenset[str] = field(default=frozenset(), repr=False)
+    known_secrets: frozenset[str] = field(default=frozenset(), repr=False)
     templates: Mapping[KeyPath, Template] = field(default_factory=dict)
     gaps: Mapping[KeyPath, UnknownValue] = field(default_factory=dict)
 
@@ -136,15 +136,15 @@ def read(
     Raise :class:`ConfigError` when it cannot be read or is not strict YAML, and
     :class:`InvalidPipeline` with one problem for each variable that is unset.
     """
-    return parse(_text(path), str(path), environ, only)
+    return parse(_read_text(path), str(path), environ, only)
 
 
 def read_with_gaps(path: Path, environ: Mapping[str, str]) -> Document:
     """Do as :func:`read` does, but make gaps of variables that cannot be replaced."""
-    return _parsed(_text(path), str(path), environ, None)
+    return _parse(_read_text(path), str(path), environ, None)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
@@ -165,13 +165,13 @@ def parse(
     text: str, file: str, environ: Mapping[str, str], only: Callable[[KeyPath], bool] | None = None
 ) -> Document:
     """Turn *text* into a document (see :func:`read`). *file* is only named in errors."""
-    document = _parsed(text, file, environ, only)
+    document = _parse(text, file, environ, only)
     if document.gaps:
         raise InvalidPipeline(*document.problems())
     return document
 
 
-def _parsed(
+def _parse(
     text: str, file: str, environ: Mapping[str, str], only: Callable[[KeyPath], bool] | None
 ) -> Document:
     for number, line in enumerate(text.split("\n"), start=1):
@@ -180,9 +180,9 @@ def _parsed(
     builder = _Builder(file, environ, only)
     root = builder.document(text)
     substituted, secrets = frozenset(builder.substituted), frozenset(builder.secrets)
-    told = frozenset(builder.told)
+    known = frozenset(builder.known_secrets)
     return Document(
-        file, root, builder.lines, substituted, secrets, told, builder.templates, builder.gaps
+        file, root, builder.lines, substituted, secrets, known, builder.templates, builder.gaps
     )
 
 
@@ -193,24 +193,27 @@ def from_values(values: Mapping[str, Any]) -> Document:
     paths. Raise :class:`ConfigError` for anything else, and for values nested too deep.
     """
     lines: dict[KeyPath, int] = {}
-    return Document("", _plain(values, (), lines), lines)
+    return Document("", _plain_value(values, (), lines), lines)
 
 
-def _plain(value: object, path: KeyPath, lines: dict[KeyPath, int]) -> object:
+def _plain_value(value: object, path: KeyPath, lines: dict[KeyPath, int]) -> object:
     lines[path] = 0
     if len(path) > MAX_DEPTH:
         raise ConfigError(f"the pipeline is nested more than {MAX_DEPTH} deep")
     match value:
         case Mapping():
-            return {str(key): _plain(each, (*path, str(key)), lines) for key, each in value.items()}
+            return {
+                str(key): _plain_value(each, (*path, str(key)), lines)
+                for key, each in value.items()
+            }
         case list() | tuple():
-            return [_plain(each, (*path, index), lines) for index, each in enumerate(value)]
+            return [_plain_value(each, (*path, index), lines) for index, each in enumerate(value)]
         case PurePath():
             return str(value)
         case str() | int() | float() | None:
             return value
     place = ".".join(map(str, path)) or "the pipeline"
-    raise ConfigError(f"{place} is a {type(value).__name__}, which no pipeline file could hold")
+    raise ConfigError(f"{place} is a {type(value).__name__}, which a pipeline file cannot hold")
 
 
 class _Builder:
@@ -223,7 +226,7 @@ class _Builder:
         self.lines: dict[KeyPath, int] = {}
         self.substituted: set[KeyPath] = set()
         self.secrets: set[str] = set()
-        self.told: set[str] = set()
+        self.known_secrets: set[str] = set()
         self.templates: dict[KeyPath, Template] = {}
         self.folder = Path(os.path.abspath(file)).parent  # noqa: PTH100 - links stay as they are
         self.gaps: dict[KeyPath, UnknownValue] = {}
@@ -239,12 +242,12 @@ class _Builder:
         except MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 0
-            raise self._error(f"is no YAML: {error.problem or error.context}", line) from error
+            raise self._error(f"is not YAML: {error.problem or error.context}", line) from error
         except YAMLError as error:
             # A character that no text may hold. The error has its position, not its line.
             line = text.count("\n", 0, getattr(error, "position", 0)) + 1
             reason = getattr(error, "reason", "it cannot be read")
-            raise self._error(f"is no YAML: {reason}", line) from error
+            raise self._error(f"is not YAML: {reason}", line) from error
 
     def _error(self, text: str, line: int) -> ConfigError:
         return ConfigError(one_line(text), self.file, line)
@@ -255,7 +258,7 @@ class _Builder:
         if _kind(start) == "StreamEnd":
             raise self._error("is empty; a pipeline needs readers and routes", 1)
         if start.version not in (None, (1, 2)):
-            raise self._error("asks for another version than YAML 1.2", start.start_mark.line + 1)
+            raise self._error("requests another version than YAML 1.2", start.start_mark.line + 1)
         root = self._value(next(self.events), ())
         next(self.events)  # the end of the document
         rest = next(self.events)
@@ -312,7 +315,7 @@ class _Builder:
 
     def _scalar(self, event: Any, path: KeyPath) -> object:  # noqa: ANN401 - ruamel's own events
         if self.only is not None and not self.only(path):
-            return typed(event.value) if event.style is None else event.value
+            return scalar_value(event.value) if event.style is None else event.value
         try:
             found = substitute(event.value, self.environ, self.folder)
         except Unreplaced as error:
@@ -322,16 +325,16 @@ class _Builder:
         self.secrets |= found.values
         # A file's place is unrelated to the variables beside it.
         names = FILE.sub("", event.value)
-        self.told |= found.values if SECRETIVE.search(names) else found.secrets
+        self.known_secrets |= found.values if SECRETIVE.search(names) else found.secrets
         if found.template is not None:
             self.templates[path] = found.template
         if found.replaced:
             self.substituted.add(path)
             return found.text
-        return typed(found.text) if event.style is None else found.text
+        return scalar_value(found.text) if event.style is None else found.text
 
 
-def typed(text: str) -> object:
+def scalar_value(text: str) -> object:
     """Return the value of a plain scalar by the YAML 1.2 core schema."""
     if text in _NULL:
         return None

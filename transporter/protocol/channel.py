@@ -26,7 +26,7 @@ from transporter.protocol import messages
 
 MOST: Final = 256 << 20
 """Bytes of the longest message: one with a pipeline's modules has up to 64 MiB."""
-_HEARD: Final = {kind.__name__.encode(): kind for kind in messages.HEARD}
+_RECEIVABLE: Final = {kind.__name__.encode(): kind for kind in messages.ENGINE_MESSAGES}
 _LENGTH: Final = struct.Struct(">Q")
 
 
@@ -98,7 +98,7 @@ class Channel:
         self._fill(memoryview(buffer).cast("B"))
         return buffer
 
-    def limit(self, seconds: float | None) -> None:
+    def set_timeout(self, seconds: float | None) -> None:
         """Have each further call fail after *seconds* without progress."""
         self._line.settimeout(seconds)
 
@@ -133,7 +133,7 @@ class EngineChannel(Channel):
 
     def recv(self) -> Any:  # noqa: ANN401 - any message
         """Receive a message. Raises ``ConnectionError`` if it is not one of the protocol."""
-        return decoded(self.recv_bytes())
+        return decode_message(self.recv_bytes())
 
 
 class WorkerChannel(Channel):
@@ -141,22 +141,22 @@ class WorkerChannel(Channel):
 
     def send(self, message: object) -> None:
         """Send *message*, one of those that an engine receives."""
-        self.send_bytes(encoded(message))
+        self.send_bytes(encode_message(message))
 
     def recv(self) -> Any:  # noqa: ANN401 - any message
         """Receive a message of the engine."""
         return pickle.loads(self.recv_bytes())  # noqa: S301 - it has proved itself
 
 
-def encoded(message: Any) -> bytes:  # noqa: ANN401 - a dataclass of the protocol
+def encode_message(message: Any) -> bytes:  # noqa: ANN401 - a dataclass of the protocol
     """Return *message* as its name and JSON."""
-    text = json.dumps(asdict(message), ensure_ascii=False, default=_plain)
+    text = json.dumps(asdict(message), ensure_ascii=False, default=_enum_value)
     # JSON cannot hold a lone surrogate, which an error's text may have.
     return f"{type(message).__name__} {text}".encode(errors="replace")
 
 
-def decoded(data: bytes) -> Any:  # noqa: ANN401 - as above
-    """Return the message that :func:`encoded` has made *data* of.
+def decode_message(data: bytes) -> Any:  # noqa: ANN401 - as above
+    """Return the message that :func:`encode_message` has made *data* of.
 
     Raises:
         ConnectionError: it is none.
@@ -164,16 +164,18 @@ def decoded(data: bytes) -> Any:  # noqa: ANN401 - as above
     """
     name, _, text = data.partition(b" ")
     try:
-        return _adapter(_HEARD[name]).validate_json(text, strict=True)
+        return _adapter(_RECEIVABLE[name]).validate_json(text, strict=True)
     except (KeyError, ValidationError) as error:
         # Without its text, which may hold anything.
-        raise ConnectionError(f"what was said is no message ({type(error).__name__})") from None
+        raise ConnectionError(
+            f"received data is not a message of the protocol ({type(error).__name__})"
+        ) from None
 
 
-def _plain(value: object) -> object:
+def _enum_value(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
-    raise TypeError(f"{type(value).__name__} is nothing that an engine hears")
+    raise TypeError(f"{type(value).__name__} is not a value that can be sent to an engine")
 
 
 @cache

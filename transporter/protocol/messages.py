@@ -89,7 +89,7 @@ class Failure:
             case _:
                 return Rejected(self.text, self.offset)
 
-    def without(self, secrets: Secrets) -> Self:
+    def redact(self, secrets: Secrets) -> Self:
         """Return the same failure with *secrets* blotted out of its text (Invariant 20)."""
         return replace(self, text=secrets.hide(self.text))
 
@@ -379,7 +379,7 @@ class StopHost:
     """Stop Spark and end."""
 
 
-HEARD: Final = (
+ENGINE_MESSAGES: Final = (
     HostHello,
     HostReady,
     WorkerEnded,

@@ -81,8 +81,8 @@ def _own_address(towards: str) -> str:
         except OSError:
             continue
     raise HostFailed(
-        f"no address of this host leads to {towards}: set spark.advertise to the address "
-        "by which workers reach it"
+        f"this host has no route to {towards}: set spark.advertise to the address "
+        "by which workers reach this host"
     )
 
 
@@ -101,12 +101,12 @@ def family_of(host: str) -> socket.AddressFamily:
         return socket.AF_INET
 
 
-def networked(address: Any) -> bool:  # noqa: ANN401 - as multiprocessing declares it
+def is_tcp(address: Any) -> bool:  # noqa: ANN401 - as multiprocessing declares it
     """Return whether *address* is one of TCP, so that its workers may be on any host."""
     return not isinstance(address, str)
 
 
-def call(ticket: Ticket) -> WorkerChannel:
+def connect_engine(ticket: Ticket) -> WorkerChannel:
     """Return a connection to the engine of *ticket*; each has proved itself to the other.
 
     Retries a few times if the engine closes the connection before that, as it does to some
@@ -121,21 +121,21 @@ def call(ticket: Ticket) -> WorkerChannel:
     """
     for pause in _PAUSES:
         try:
-            return _called(ticket)
+            return _connect_once(ticket)
         except ConnectionRefusedError:
             raise
         except (EOFError, ConnectionError, ssl.SSLError):
             time.sleep(random.uniform(0, pause))  # noqa: S311 - so that not all come again at once
-    return _called(ticket)
+    return _connect_once(ticket)
 
 
-def _called(ticket: Ticket) -> WorkerChannel:
+def _connect_once(ticket: Ticket) -> WorkerChannel:
     with ExitStack() as stack:
-        line = stack.enter_context(_reached(ticket))
+        line = stack.enter_context(_open_line(ticket))
         channel = stack.enter_context(WorkerChannel(line))
         channel.send_bytes(ticket.claim.encode())
         prove(channel, ticket.key, first=False)
-        channel.limit(None)
+        channel.set_timeout(None)
         stack.pop_all()
     return channel
 
@@ -153,23 +153,23 @@ def prove(channel: Channel, key: bytes, *, first: bool) -> None:
         step(cast("Any", channel), key)
 
 
-def _reached(ticket: Ticket) -> socket.socket:
+def _open_line(ticket: Ticket) -> socket.socket:
     """Return a line to the engine of *ticket*, encrypted where others could listen."""
-    if not networked(ticket.address):
-        return _at_the_door(ticket.address)
+    if not is_tcp(ticket.address):
+        return _open_unix_socket(ticket.address)
     line = socket.create_connection(tuple(ticket.address), CALL)
-    watch_over(line)
+    enable_keepalive(line)
     safe = client_context().wrap_socket(line)
     if digest(safe.getpeercert(binary_form=True) or b"") != ticket.certificate:
         safe.close()
         raise HostFailed(
-            "who answers at the engine's address has another certificate: what stands between "
-            "the engine and its workers must pass TLS through as it is"
+            "the certificate at the engine's address is not the engine's: a proxy between the "
+            "engine and its workers must pass TLS through unchanged"
         )
     return safe
 
 
-def _at_the_door(address: str) -> socket.socket:
+def _open_unix_socket(address: str) -> socket.socket:
     with ExitStack() as stack:
         line = stack.enter_context(socket.socket(socket.AF_UNIX))
         # With a time-out of Python's a call fails at once where others wait at the door.
@@ -181,10 +181,10 @@ def _at_the_door(address: str) -> socket.socket:
     return line
 
 
-def watch_over(reached: socket.socket) -> None:
+def enable_keepalive(line: socket.socket) -> None:
     """Send at once, and find out within half a minute that the other host is gone."""
-    reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    reached.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         ("TCP_KEEPIDLE", _SILENT),
         ("TCP_KEEPINTVL", _BETWEEN),
@@ -192,7 +192,7 @@ def watch_over(reached: socket.socket) -> None:
         ("TCP_USER_TIMEOUT", _UNANSWERED),
     ):
         if (known := getattr(socket, option, None)) is not None:
-            reached.setsockopt(socket.IPPROTO_TCP, known, value)
+            line.setsockopt(socket.IPPROTO_TCP, known, value)
 
 
 def place_of(directory: Path) -> str:
@@ -208,7 +208,7 @@ def place_of(directory: Path) -> str:
         return ""
 
 
-def sees(place: str, directory: Path) -> bool:
+def is_at_place(place: str, directory: Path) -> bool:
     """Return whether *directory*, on this host, is the one at *place*."""
     return bool(place) and place_of(directory) == place
 

@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import ConfigError
-from transporter.pipeline.adaptor_description import beside, installed
+from transporter.pipeline.adaptor_description import describe_adaptor, installed_adaptors
 from transporter.pipeline.adaptor_registry import READER, WRITER
 from transporter.pipeline.problems import suggestion
 
@@ -34,7 +34,7 @@ def first_pipeline(source: str, sink: str, folder: Path) -> str:
         ConfigError: If an adaptor does not exist or cannot be imported.
     """
     reader, writer = _find_adaptor(READER, source, folder), _find_adaptor(WRITER, sink, folder)
-    source, sink = reader.short, writer.short
+    source, sink = reader.short_name, writer.short_name
     lines = [
         f"# From {source} to {sink}. 'transporter check' reports missing settings;",
         "# 'transporter schema' lets an editor complete this file.",
@@ -76,11 +76,11 @@ def quote_name(name: str) -> str:
 
 def _find_adaptor(kind: str, name: str, folder: Path) -> AdaptorInfo:
     if ":" in name:
-        found = beside(name, folder)
+        found = describe_adaptor(name, folder)
         if found.kind != kind:
             raise ConfigError(f"{name!r} is a {found.kind}, not a {kind}")
         return found
-    known = {each.name: each for each in installed() if each.kind == kind}
+    known = {each.name: each for each in installed_adaptors() if each.kind == kind}
     if name not in known:
         raise ConfigError(f"there is no {kind} {name!r}{suggestion(name, known, f'{kind}s')}")
     if known[name].problem:
@@ -111,5 +111,5 @@ def _optional_line(setting: Setting) -> str:
 def variable_line(adaptor: AdaptorInfo, setting: Setting) -> str:
     """Return the line that takes a required setting from a variable."""
     # The adaptor's name is the prefix, so that a setting `path` does not become $PATH.
-    variable = f"{adaptor.short}_{setting.name}".upper().replace("-", "_")
+    variable = f"{adaptor.short_name}_{setting.name}".upper().replace("-", "_")
     return f"{setting.name}: ${{{variable}:?set it to the {setting.name}}}"

@@ -36,7 +36,7 @@ _PATH: Final = "spark.executorEnv.PYTHONPATH"
 _ARCHIVES: Final = "spark.archives"
 
 
-def on_a_cluster(
+def cluster_settings(
     network: Network, config: dict[str, str], scratch: Path, *, frames: bool = False
 ) -> dict[str, str]:
     """Return Spark's settings for a cluster that reaches us by *network*.
@@ -50,7 +50,7 @@ def on_a_cluster(
         HostFailed: the archive cannot be written.
 
     """
-    archive = f"{_archive(scratch).as_uri()}#{FOLDER}"
+    archive = f"{_write_archive(scratch).as_uri()}#{FOLDER}"
     return {
         "spark.driver.host": network.advertised,
         "spark.driver.bindAddress": network.host,
@@ -64,11 +64,11 @@ def on_a_cluster(
     }
 
 
-def _archive(scratch: Path) -> Path:
+def _write_archive(scratch: Path) -> Path:
     path = scratch / _ARCHIVE
     try:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
-            for file, name in _files():
+            for file, name in _package_files():
                 archive.write(file, name)
             for name, text in _metadata():
                 archive.writestr(name, text)
@@ -77,7 +77,7 @@ def _archive(scratch: Path) -> Path:
     return path
 
 
-def _files() -> Iterator[tuple[Path, str]]:
+def _package_files() -> Iterator[tuple[Path, str]]:
     """Yield the files of our packages, and their names in the archive."""
     for package in OUR_PACKAGES:
         found = find_spec(package)
@@ -93,7 +93,8 @@ def _metadata() -> Iterator[tuple[str, str]]:
         ours = distribution("transporter")
     except PackageNotFoundError as error:
         raise HostFailed(
-            "transporter is not installed here, so no adaptor has its name: pip install it"
+            "transporter is not installed on this host, so adaptors have no short names: "
+            "install it with pip"
         ) from error
     for name in _METADATA:
         if (text := ours.read_text(name)) is not None:

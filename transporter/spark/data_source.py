@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from transporter.errors import TransporterError
-from transporter.spark.data_source_filters import accepts
 from transporter.spark.data_source_filters import bounds_of as bounds_of_filters
+from transporter.spark.data_source_filters import can_evaluate
 from transporter.spark.data_source_rows import Filtered, schema_of, shape_of
 from transporter.spark.data_source_stream import RefusedStream, StreamReader
 from transporter.table.options import read_options, refuse_options
@@ -97,7 +97,7 @@ class PushingReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Accept the filters that can be evaluated exactly, and return the others."""
-        taken = tuple(each for each in filters if accepts(each, self._shape.converted_columns))
+        taken = tuple(each for each in filters if can_evaluate(each, self._shape.converted_columns))
         bounds = self._selection.bounds.intersect(bounds_of_filters(taken))
         self._selection = Filtered(self._selection.entry_filter, bounds, taken)
         mine = set(map(id, taken))

@@ -50,7 +50,7 @@ _ORDER: Final = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 _TEXT: Final = (StringStartsWith, StringEndsWith, StringContains)
 
 
-def accepts(wanted: Filter, changed: frozenset[str]) -> bool:
+def can_evaluate(wanted: Filter, changed: frozenset[str]) -> bool:
     """Return whether Arrow evaluates *wanted* exactly. Columns *changed* differ from the log's."""
     negated = isinstance(wanted, Not)
     inner = wanted.child if negated else wanted
@@ -59,19 +59,21 @@ def accepts(wanted: Filter, changed: frozenset[str]) -> bool:
         return False
     if isinstance(inner, _NULLS):
         return True
-    return name in _TYPES and _comparable(inner, _TYPES[name], negated=negated)
+    return name in _TYPES and _is_comparable(inner, _TYPES[name], negated=negated)
 
 
-def _comparable(wanted: Any, kind: type, *, negated: bool) -> bool:  # noqa: ANN401 - pyspark is untyped
+def _is_comparable(wanted: Any, kind: type, *, negated: bool) -> bool:  # noqa: ANN401 - pyspark is untyped
     if isinstance(wanted, In):
         # `x NOT IN (…, NULL)` is never true. Spark handles that case.
-        return all(_is(value, kind) or (value is None and not negated) for value in wanted.value)
+        return all(
+            _is_of_type(value, kind) or (value is None and not negated) for value in wanted.value
+        )
     ordered = isinstance(wanted, _ORDER) and kind in (int, datetime)
     textual = isinstance(wanted, _TEXT) and kind is str
-    return (isinstance(wanted, _EQUALS) or ordered or textual) and _is(wanted.value, kind)
+    return (isinstance(wanted, _EQUALS) or ordered or textual) and _is_of_type(wanted.value, kind)
 
 
-def _is(value: object, kind: type) -> bool:
+def _is_of_type(value: object, kind: type) -> bool:
     if isinstance(value, bytearray):
         return kind is bytes
     if isinstance(value, datetime):
@@ -81,19 +83,19 @@ def _is(value: object, kind: type) -> bool:
 
 def bounds_of(filters: Iterable[Filter]) -> OffsetBounds:
     """Return the part of the log that holds every row that passes *filters*."""
-    return reduce(OffsetBounds.intersect, map(_bounds, filters), OffsetBounds())
+    return reduce(OffsetBounds.intersect, map(_filter_bounds, filters), OffsetBounds())
 
 
-def _bounds(wanted: Any) -> OffsetBounds:  # noqa: ANN401 - pyspark is untyped
+def _filter_bounds(wanted: Any) -> OffsetBounds:  # noqa: ANN401 - pyspark is untyped
     if isinstance(wanted, (*_EQUALS, *_ORDER, In)):
         if wanted.attribute == ("offset",):
-            return _of_offsets(wanted)
+            return _offset_bounds(wanted)
         if wanted.attribute == ("logged_at",):
-            return _of_times(wanted)
+            return _time_bounds(wanted)
     return OffsetBounds()
 
 
-def _of_offsets(wanted: Any) -> OffsetBounds:  # noqa: ANN401 - pyspark is untyped
+def _offset_bounds(wanted: Any) -> OffsetBounds:  # noqa: ANN401 - pyspark is untyped
     if isinstance(wanted, In):
         offsets = tuple(sorted({value for value in wanted.value if value is not None}))
         first, last = (offsets[0], offsets[-1]) if offsets else (0, -1)
@@ -102,7 +104,7 @@ def _of_offsets(wanted: Any) -> OffsetBounds:  # noqa: ANN401 - pyspark is untyp
     return OffsetBounds(first=first, last=last)
 
 
-def _of_times(wanted: Any) -> OffsetBounds:  # noqa: ANN401 - pyspark is untyped
+def _time_bounds(wanted: Any) -> OffsetBounds:  # noqa: ANN401 - pyspark is untyped
     if isinstance(wanted, In):
         times = [microseconds(value) for value in wanted.value if value is not None]
         return (
@@ -122,7 +124,7 @@ def _range(wanted: Any, value: int) -> tuple[int, int]:  # noqa: ANN401 - pyspar
     return max(0, low), min(END, high)
 
 
-def passing(entries: pa.RecordBatch, filters: Iterable[Filter]) -> pa.RecordBatch:
+def apply_filters(entries: pa.RecordBatch, filters: Iterable[Filter]) -> pa.RecordBatch:
     """Return those of *entries* that pass all of *filters*, each of which was accepted."""
     import pyarrow.compute as pc  # noqa: PLC0415 - takes 60 ms, and planning does not need it
 

@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from transporter.errors import ConfigError
 from transporter.message import ENTRY_SCHEMA
-from transporter.spark.data_source_filters import passing
+from transporter.spark.data_source_filters import apply_filters
 from transporter.table.options import TEXT
 from transporter.table.rows import RowSelection, Shape, typed_schema
 
@@ -37,11 +37,11 @@ def shape_of(schema: StructType, options: Options) -> Shape:
 
     """
     for field in schema:
-        _check(field)
+        _check_column(field)
     return Shape(to_arrow_schema(schema, timezone="UTC"), options.lenient)
 
 
-def _check(field: StructField) -> None:
+def _check_column(field: StructField) -> None:
     if field.name not in ENTRY_SCHEMA.names:
         names = ", ".join(ENTRY_SCHEMA.names)
         raise ConfigError(f"the log has no column {field.name!r}; its columns are {names}")
@@ -63,4 +63,4 @@ class Filtered(RowSelection):
 
     def select(self, found: LocatedFrame, part: TablePart) -> pa.RecordBatch:
         """Return the wanted entries of a frame that lie in *part*."""
-        return passing(RowSelection.select(self, found, part), self.filters)
+        return apply_filters(RowSelection.select(self, found, part), self.filters)

@@ -57,20 +57,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def initialOffset(self) -> Progress:  # noqa: N802 - Spark's name
         """Return the start of a stream without a checkpoint."""
-        return self._at(_beginning(self._options, self._end()))
+        return self._progress_at(_start_offset(self._options, self._end_offset()))
 
     def latestOffset(self, start: Progress, limit: ReadLimit) -> Progress:  # noqa: N802 - Spark's name
         """Return the end of the micro-batch from *start*, within *limit*."""
-        self._check(start)
-        end = self._end() if self._target is None else self._target
+        self._check_log(start)
+        end = self._end_offset() if self._target is None else self._target
         if end <= start[_OFFSET]:
             return start
         first = first_present_offset(self._options, start[_OFFSET])
-        return self._at(max(first, _limited(self._options, first, end, limit)))
+        return self._progress_at(max(first, _limited_end(self._options, first, end, limit)))
 
     def reportLatestOffset(self) -> Progress:  # noqa: N802 - Spark's name
         """Return the end of the log for the progress of the query."""
-        return self._at(self._end())
+        return self._progress_at(self._end_offset())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit that the options set."""
@@ -82,11 +82,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Have the stream end at the current end of the log."""
-        self._target = self._end()
+        self._target = self._end_offset()
 
     def partitions(self, start: Progress, end: Progress) -> list[InputPartition]:
         """Return one partition for each range of frames between *start* and *end*."""
-        self._check(start)
+        self._check_log(start)
         first, last = start[_OFFSET], end[_OFFSET] - 1
         if last < first:
             return []
@@ -106,22 +106,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._follower is not None:
             self._follower.close()
 
-    def _end(self) -> int:
+    def _end_offset(self) -> int:
         """Return the offset behind the last one confirmed as durable (Invariant 12)."""
         if self._follower is None:
             confirmed = read_log_info(self._options.directory).confirmed
             self._follower = Follower(self._options.directory, 0, confirmed)
         return self._follower.confirmed_offset() + 1
 
-    def _at(self, offset: int) -> Progress:
+    def _progress_at(self, offset: int) -> Progress:
         return {_LOG: _log_id(self._options), _OFFSET: offset}
 
-    def _check(self, start: Progress) -> None:
+    def _check_log(self, start: Progress) -> None:
         found = _log_id(self._options)
         if start[_LOG] != found:
             raise ConfigError(
                 f"{self._options.directory}: this stream's checkpoint is of the log {start[_LOG]}, "
-                f"and here lies {found}; give the stream a new checkpointLocation"
+                f"and this is the log {found}; give the stream a new checkpointLocation"
             )
 
 
@@ -160,7 +160,7 @@ def _log_id(options: Options) -> str:
     return meta.log_id
 
 
-def _beginning(options: Options, end: int) -> int:
+def _start_offset(options: Options, end: int) -> int:
     if options.starting == LATEST:
         return end
     with LogReader(options.directory) as reader:
@@ -175,7 +175,7 @@ def _beginning(options: Options, end: int) -> int:
     return first_present_offset(options, int(options.starting))
 
 
-def _limited(options: Options, first: int, end: int, limit: ReadLimit) -> int:
+def _limited_end(options: Options, first: int, end: int, limit: ReadLimit) -> int:
     """Return the end of the part that *limit* allows of the range from *first* to *end*."""
     most, size = END, END
     if isinstance(limit, ReadMaxRows):

@@ -25,14 +25,14 @@ from transporter.errors import Rejected, SinkError, SinkTimeout
 from transporter.message import ENTRY_SCHEMA
 from transporter.pipeline.adaptor_registry import find_writer, takes_frames
 from transporter.protocol.messages import Failure, Opened, OpenFailed, Output
-from transporter.protocol.network import call
+from transporter.protocol.network import connect_engine
 from transporter.spark.job_failures import sink_error
 from transporter.spark.slice_dataframes import SliceDataFrames
-from transporter.spark.step_plan import planned
-from transporter.spark.writer_tasks import stored_offset, writing, written
+from transporter.spark.step_plan import plan_steps
+from transporter.spark.writer_tasks import plan_delivery, read_stored_offset, run_delivery
 from transporter.worker.entry_source import LocalEntries
-from transporter.worker.shard_lock import lock_path, locked
-from transporter.worker.worker import Worker, received
+from transporter.worker.shard_lock import hold_shard_lock, lock_path
+from transporter.worker.worker import Worker, receive_request
 from transporter.worker.writers import context_of, make_writer
 
 if TYPE_CHECKING:
@@ -69,16 +69,16 @@ def serve(
     """
     with (
         suppress(EOFError, ConnectionError, TimeoutError),
-        call(invitation.ticket) as connection,
+        connect_engine(invitation.ticket) as connection,
     ):
         connection.send(invitation.hello(os.getpid()))
         begin = connection.recv()
         spec = begin.spec
         try:
-            with locked(lock_path(spec, Path(spec.log_directory))):
+            with hold_shard_lock(lock_path(spec, Path(spec.log_directory))):
                 engine = _Engine(connection)
                 delivery = DataFrameDelivery(
-                    begin, session, scratch, lambda text: engine.tell(Output(text)), abandon
+                    begin, session, scratch, lambda text: engine.send(Output(text)), abandon
                 )
                 _open_and_serve(spec, engine, delivery)
         except BaseException as error:
@@ -92,10 +92,10 @@ def _open_and_serve(spec: WorkerSpec, engine: _Engine, delivery: DataFrameDelive
         try:
             stored = delivery.open(context_of(spec, spec.generation))
         except SinkError as error:
-            engine.tell(OpenFailed(Failure.of(error).without(spec.secrets)))
+            engine.send(OpenFailed(Failure.of(error).redact(spec.secrets)))
             return
-        engine.tell(Opened(stored))
-        with LocalEntries.opened(spec) as source:
+        engine.send(Opened(stored))
+        with LocalEntries.open(spec) as source:
             DataFrameWorker(spec, engine, delivery, source).serve()
     finally:
         delivery.close()
@@ -118,9 +118,9 @@ class _Engine:
 
     def next(self) -> Slice | Retry | None:
         """Return the next slice or retry to deliver."""
-        return received(self._connection)
+        return receive_request(self._connection)
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Send *message*."""
         self._connection.send(message)
 
@@ -135,11 +135,11 @@ class DataFrameWorker(Worker):
         super().__init__(replace(spec, steps=()), engine, delivery, source, Path(spec.folder))
         self._delivery = delivery
 
-    def answer(self, asked: Slice | Retry) -> Outcome:
-        """Return the outcome of *asked*."""
-        outcome = super().answer(asked)
-        gone = min(self._delivery.vanished, outcome.delivered)
-        self._delivery.vanished = 0
+    def perform(self, request: Slice | Retry) -> Outcome:
+        """Return the outcome of *request*."""
+        outcome = super().perform(request)
+        gone = min(self._delivery.dropped_count, outcome.delivered)
+        self._delivery.dropped_count = 0
         return replace(outcome, delivered=outcome.delivered - gone, skipped=outcome.skipped + gone)
 
     def _reporter(self) -> None:
@@ -158,7 +158,7 @@ class DeliveryStopped(Exception):
 class DataFrameDelivery:
     """An ``adaptor.Writer`` that delivers the slices of one route as DataFrames.
 
-    ``vanished`` counts the entries that the queries have dropped. Its reader sets it to 0.
+    ``dropped_count`` counts the entries that the queries have dropped. Its reader sets it to 0.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = AdaptorConfig
@@ -179,7 +179,7 @@ class DataFrameDelivery:
         self._slices = SliceDataFrames(session, scratch, self._spec.route)
         self._tag = f"transporter-{self._spec.route}"
         self._sink: DataFrameWriter | None = None
-        self.vanished = 0
+        self.dropped_count = 0
 
     def open(self, context: WriterContext) -> StoredOffset | None:
         """Plan the queries and open the sink."""
@@ -187,16 +187,16 @@ class DataFrameDelivery:
         _without_checksum_files(self._session)
         frames = takes_frames(find_writer(self._spec.writer, Path(self._spec.folder)))
         self._sink = make_writer(self._spec, Path(self._spec.folder)) if frames else None
-        with _understood():
+        with _translate_errors():
             # Planning reveals the mistakes in a query.
             nothing = ENTRY_SCHEMA.empty_table().to_batches()
             empty = nothing[0] if nothing else pa.RecordBatch.from_pylist([], ENTRY_SCHEMA)
-            self._frame(empty, DataFrameSlice(0, -1, context.generation))
+            self._make_frame(empty, DataFrameSlice(0, -1, context.generation))
             if self._sink is not None:
                 stored: StoredOffset | None = self._sink.open(context)
                 return stored
             one = self._session.range(0, 1, 1, 1).toDF("id")
-            return stored_offset(one, self._spec, self._ticket)
+            return read_stored_offset(one, self._spec, self._ticket)
 
     def write(self, batch: Entries, ack: Ack) -> None:
         """Deliver *batch*, and halve a part that fails without naming an entry."""
@@ -210,7 +210,7 @@ class DataFrameDelivery:
                 gone = sum(offset < stopped.offset for offset in offsets)
                 ack(offsets[:gone])
                 rest, error = part.slice(gone), stopped.error
-                if _is_told(error, offsets):
+                if _is_conclusive(error, offsets):
                     ack.fail(error, error.offset if isinstance(error, Rejected) else None)
                     return
                 if rest.num_rows == 1:
@@ -233,16 +233,16 @@ class DataFrameDelivery:
         bounds = DataFrameSlice(first, last, generation)
         late = threading.Event()
         try:
-            with self._watched(late), _understood():
+            with self._watch_job(late), _translate_errors():
                 self._save(part, bounds)
         except SinkError as error:
             text = f"the job took longer than slice_timeout ({self._spec.slice_timeout:g} s)"
             raise DeliveryStopped(first, SinkTimeout(text) if late.is_set() else error) from error
 
     def _save(self, part: pa.RecordBatch, bounds: DataFrameSlice) -> None:
-        frame = self._frame(part, bounds)
+        frame = self._make_frame(part, bounds)
         if self._sink is None:
-            found = written(frame)
+            found = run_delivery(frame)
             if found.printed:
                 self._show(found.printed)
             if found.failure is not None and found.stopped is not None:
@@ -251,21 +251,21 @@ class DataFrameDelivery:
         else:
             seen = Observation()
             observed = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
-            self._sink.save(observed, replace(bounds, rows=partial(_counted, seen)))
-            counted = _counted(seen)
+            self._sink.save(observed, replace(bounds, rows=partial(_row_count, seen)))
+            counted = _row_count(seen)
             rows = part.num_rows if counted is None else counted
-        self.vanished += max(0, part.num_rows - rows)
+        self.dropped_count += max(0, part.num_rows - rows)
 
-    def _frame(self, part: pa.RecordBatch, bounds: DataFrameSlice) -> DataFrame:
-        told = (bounds.first, bounds.last, bounds.generation)
-        return self._slices.frame(part, told, self._plan)
+    def _make_frame(self, part: pa.RecordBatch, bounds: DataFrameSlice) -> DataFrame:
+        limits = (bounds.first, bounds.last, bounds.generation)
+        return self._slices.frame(part, limits, self._plan_frame)
 
-    def _plan(self, source: Source) -> DataFrame:
-        frame = planned(self._spec, self._ticket, source)
-        return writing(frame, self._spec, self._ticket) if self._sink is None else frame
+    def _plan_frame(self, source: Source) -> DataFrame:
+        frame = plan_steps(self._spec, self._ticket, source)
+        return plan_delivery(frame, self._spec, self._ticket) if self._sink is None else frame
 
     @contextmanager
-    def _watched(self, late: threading.Event) -> Iterator[None]:
+    def _watch_job(self, late: threading.Event) -> Iterator[None]:
         """Cancel the job and set *late* when it takes too long.
 
         If the sink does not return even then, this process ends.
@@ -278,7 +278,10 @@ class DataFrameDelivery:
             context.cancelJobsWithTag(self._tag)
             if not returned.wait(_ABANDONED):
                 limit = self._spec.slice_timeout
-                text = f"its sink has not returned long after slice_timeout ({limit:g} s)"
+                text = (
+                    f"its sink has not returned {_ABANDONED:g} s after its jobs were cancelled "
+                    f"(slice_timeout {limit:g} s)"
+                )
                 self._abandon(f"route {self._spec.route}: {text}")
 
         timer = threading.Timer(self._spec.slice_timeout + _GRACE, cancel)
@@ -303,12 +306,12 @@ def _without_checksum_files(session: SparkSession) -> None:
     local.setWriteChecksum(False)
 
 
-def _is_told(error: SinkError, offsets: list[int]) -> bool:
+def _is_conclusive(error: SinkError, offsets: list[int]) -> bool:
     """Return whether halving is useless: the failed entry is known, or no entry is the cause."""
     return not isinstance(error, Rejected) or error.offset in offsets
 
 
-def _counted(seen: Observation) -> int | None:
+def _row_count(seen: Observation) -> int | None:
     """Return Spark's count of rows, or ``None`` when the sink took them without an action.
 
     ``Observation.get`` would wait forever for an action.
@@ -323,7 +326,7 @@ def _counted(seen: Observation) -> int | None:
 
 
 @contextmanager
-def _understood() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Turn Spark's exceptions into errors of the sink."""
     try:
         yield

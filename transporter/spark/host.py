@@ -32,7 +32,7 @@ from transporter.protocol.messages import (
     Ticket,
     WorkerEnded,
 )
-from transporter.protocol.network import call
+from transporter.protocol.network import connect_engine
 from transporter.spark.jvm import start_jvm
 from transporter.spark.launch import LOOPBACK
 from transporter.spark.log_file import last_error, rotate
@@ -123,7 +123,7 @@ class Host:
     ) -> None:
         """Start the JVM and Spark, with files in *scratch* and output to *log*."""
         self._connection, self._scratch, self._log = connection, scratch, log
-        self._sending = threading.Lock()
+        self._send_lock = threading.Lock()
         self._stopping = False
         self._problem, self._unanswered = "", 0
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
@@ -134,11 +134,11 @@ class Host:
         self._context = SparkContext(conf=conf, gateway=gateway)
         self._scala: Any = self._context._jsc.sc()  # noqa: SLF001 - Python's has no isStopped()
         self._session: SparkSession | None = None
-        self._opening = threading.Lock()
+        self._session_lock = threading.Lock()
 
     def serve(self) -> None:
         """Start workers on request, until the request to stop. EOFError: the engine is gone."""
-        self._say(HostReady(self._context.version, self._context.master))
+        self._send(HostReady(self._context.version, self._context.master))
         threading.Thread(target=self._watch_spark, name="watch", daemon=True).start()
         due = time.monotonic() + TICK
         while True:
@@ -150,7 +150,7 @@ class Host:
                     self._start(asked.invitation)
             if time.monotonic() >= due:
                 due = time.monotonic() + TICK
-                self._look()
+                self._check()
 
     def stop(self) -> None:
         """Stop Spark in order, or by force when it takes too long. Afterwards its JVM has ended."""
@@ -164,23 +164,27 @@ class Host:
             self._jvm.wait(_PARTING if not stopping.is_alive() else 0)
         self._jvm.kill()
 
-    def _start(self, asked: Invitation) -> None:
-        thread = threading.Thread(target=self._run, args=(asked,), name=asked.route, daemon=True)
+    def _start(self, invitation: Invitation) -> None:
+        thread = threading.Thread(
+            target=self._run, args=(invitation,), name=invitation.route, daemon=True
+        )
         try:
             thread.start()
         except RuntimeError as error:
-            self._say(WorkerEnded(asked.route, asked.shard, str(error), asked.attempt))
+            self._send(
+                WorkerEnded(invitation.route, invitation.shard, str(error), invitation.attempt)
+            )
 
-    def _run(self, asked: Invitation) -> None:
+    def _run(self, invitation: Invitation) -> None:
         problem, gone = "", True
         try:
-            if asked.on_frames:
+            if invitation.on_frames:
                 from transporter.spark.dataframe_route import serve  # noqa: PLC0415 - takes a second
 
-                serve(asked, self._new_session(), self._scratch, self.end)
+                serve(invitation, self._new_session(), self._scratch, self.end)
             else:
                 # Counted in the JVM, so no executor's result is unpickled here.
-                job = self._context.parallelize([0], 1).mapPartitions(partial(pump, asked))
+                job = self._context.parallelize([0], 1).mapPartitions(partial(pump, invitation))
                 job._jrdd.count()  # noqa: SLF001 - as above
         except Exception as error:  # noqa: BLE001 - every failure is reported to the engine
             problem, gone = _last_line(str(error)), has_ended(str(error))
@@ -189,23 +193,25 @@ class Host:
         if problem:
             self._problem = problem
             self._end_if_stopped()
-        self._say(WorkerEnded(asked.route, asked.shard, problem, asked.attempt, gone))
+        self._send(
+            WorkerEnded(invitation.route, invitation.shard, problem, invitation.attempt, gone)
+        )
 
     def _new_session(self) -> SparkSession:
         """Return a session for one route. The first one takes a second."""
         from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
-        with self._opening:
+        with self._session_lock:
             if self._session is None:
                 self._session = SparkSession(self._context)
             return self._session.newSession()
 
-    def _say(self, message: object) -> None:
+    def _send(self, message: object) -> None:
         # A connection that is gone ends serve(), and no receiver is left.
-        with self._sending, suppress(OSError):
+        with self._send_lock, suppress(OSError):
             self._connection.send(message)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Keep Spark's log short, and end when the JVM hangs."""
         rotate(self._log)
         # Counted and not timed, because the JVM cannot answer while the machine sleeps.
@@ -226,7 +232,7 @@ class Host:
         with suppress(Py4JError, OSError):
             if self._scala.isStopped():
                 # Jobs fail because Spark has stopped. Only its log has the certain reason.
-                cause = last_error(self._log) or self._problem or "spark.log may say why"
+                cause = last_error(self._log) or self._problem or "see spark.log for the reason"
                 self.end(f"Spark has stopped: {cause}")
 
     def _await_jvm(self) -> None:
@@ -237,7 +243,7 @@ class Host:
         """Report *problem*, and end this process and its JVM at once, unless it is stopping."""
         if self._stopping:
             return
-        self._say(HostEnding(problem))
+        self._send(HostEnding(problem))
         self._jvm.kill()
         os._exit(1)
 
@@ -253,7 +259,7 @@ def main() -> None:
     """Read the options from standard input, and serve."""
     options: dict[str, Any] = json.loads(sys.stdin.readline())
     key = bytes.fromhex(options["key"])
-    connection = call(Ticket(options["address"], HostHello.claim, key))
+    connection = connect_engine(Ticket(options["address"], HostHello.claim, key))
     connection.send(HostHello(os.getpid()))
     frames = options["frames"]
     with socket_folder(options["scratch"]) as sockets:

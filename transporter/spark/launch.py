@@ -14,11 +14,11 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from transporter.pipeline.secrets import Secrets, tells
-from transporter.spark.code_shipping import on_a_cluster
+from transporter.pipeline.secrets import Secrets, looks_secret
+from transporter.spark.code_shipping import cluster_settings
 from transporter.spark.java_runtime import find_java
 from transporter.spark.log_file import rotate
-from transporter.spark.parent_death import bound_to_parent
+from transporter.spark.parent_death import bind_to_parent
 from transporter.spark.spark_user import nameless_environment
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class SparkLauncher:
         scratch.mkdir(mode=0o700, parents=True)
         config = self._config
         if self._network is not None:
-            config = on_a_cluster(self._network, config, scratch, frames=self._frames)
+            config = cluster_settings(self._network, config, scratch, frames=self._frames)
         options = HostOptions(
             address=ticket.address,
             key=ticket.key.hex(),
@@ -113,7 +113,7 @@ class SparkLauncher:
         rotate(self.log)
         with _private_log(self.log) as log:
             process = subprocess.Popen(
-                bound_to_parent([sys.executable, "-m", "transporter.spark.host"]),
+                bind_to_parent([sys.executable, "-m", "transporter.spark.host"]),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -129,20 +129,22 @@ class SparkLauncher:
     def _environment(self) -> dict[str, str]:
         mine = {"JAVA_HOME": str(self._java), "PYSPARK_PYTHON": sys.executable, **SAFE_PATH}
         mine |= nameless_environment(os.environ, str(self._directory / SCRATCH))
-        given = {name: value for name, value in os.environ.items() if not self._tells(name, value)}
+        given = {
+            name: value for name, value in os.environ.items() if not self._holds_secret(name, value)
+        }
         if self._network is None:
             return {**given, **mine, "SPARK_LOCAL_HOSTNAME": "localhost"}
         # Executors have their own Python, and Spark reads this setting from spark-submit only.
         theirs = self._config.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
         return {**given, **mine, **({"PYSPARK_PYTHON": theirs} if theirs else {})}
 
-    def _tells(self, name: str, value: str) -> bool:
+    def _holds_secret(self, name: str, value: str) -> bool:
         """Return whether a variable is the source of a secret, which the worker gets from us."""
         known = self._secrets.values
         # A short secret may occur in a path by chance, or a short value in a secret.
         if value in known or (len(value) >= _LONG and any(value in each for each in known)):
             return True
-        return tells(name, value) and self._secrets.hide(value) != value
+        return looks_secret(name, value) and self._secrets.hide(value) != value
 
 
 def _private_log(path: Path) -> BinaryIO:

@@ -36,7 +36,7 @@ def rotate(path: Path, most: int = MOST) -> None:
         return
     # A full disk must not prevent the truncation.
     with suppress(OSError):
-        _keep(path, size - most, most)
+        _copy_tail(path, size - most, most)
     with suppress(OSError):
         os.truncate(path, 0)
 
@@ -60,7 +60,7 @@ def last_error(path: Path) -> str:
     return f"{text}{_LOOK_AT}" if _NOT_LET_IN in tail else text
 
 
-def _keep(path: Path, start: int, count: int) -> None:
+def _copy_tail(path: Path, start: int, count: int) -> None:
     with path.open("rb") as file:
         file.seek(start)
         end = file.read(count)

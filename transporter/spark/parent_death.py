@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SET_PDEATHSIG: Final = 1
 
 
-def bound_to_parent(command: Sequence[str]) -> list[str]:
+def bind_to_parent(command: Sequence[str]) -> list[str]:
     """Return *command* wrapped so that it ends with the thread that starts it.
 
     The setting survives ``exec``, and no Python code runs in the forked process before it.

@@ -31,13 +31,13 @@ def probe_spark(master: str, cache: Path, *, local: bool) -> Iterator[Finding]:
     if local:
         return
     if not master.startswith(_STANDALONE):
-        yield Finding(f"{master}: not looked at; Spark connects when the engine starts", "warning")
+        yield Finding(f"{master}: not checked; Spark connects when the engine starts", "warning")
         return
     for place in master.removeprefix(_STANDALONE).split(","):
-        yield _answers(place)
+        yield _probe_master(place)
 
 
-def _answers(place: str) -> Finding:
+def _probe_master(place: str) -> Finding:
     try:
         with socket.create_connection(split_address(place), _SECONDS):
             return Finding(f"the master at {place} takes connections")

@@ -62,18 +62,18 @@ def main() -> int:
     request = Request(**json.loads(os.environ.pop(REQUEST)))
     # We report a failed statement once. Spark's Python side would log it as well.
     logging.getLogger("SQLQueryContextLogger").disabled = True
-    session = _session(request)
+    session = _new_session(request)
     try:
         if request.kind == "execute":
-            return answer(session, request)
+            return run_statement(session, request)
         _greet(request)
-        (_sql if request.kind == "sql" else python)(session, request)
+        (_run_sql if request.kind == "sql" else run_python)(session, request)
     finally:
         session.stop()
     return 0
 
 
-def _session(request: Request) -> SparkSession:
+def _new_session(request: Request) -> SparkSession:
     count = str(os.cpu_count() or 1)
     settings = {
         "spark.app.name": "transporter shell",
@@ -95,29 +95,29 @@ def _session(request: Request) -> SparkSession:
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
-def _table(session: SparkSession, request: Request) -> DataFrame:
+def _load_table(session: SparkSession, request: Request) -> DataFrame:
     """Return a new table, because a table that was read shows only the entries of that time."""
     log = session.read.format("transporter").options(**request.options).load(request.directory)
     log.createOrReplaceTempView(TABLE)
     return log
 
 
-def answer(session: SparkSession, request: Request) -> int:
+def run_statement(session: SparkSession, request: Request) -> int:
     """Run the statement of *request*, write its result, and return the exit code."""
     try:
-        _table(session, request)
+        _load_table(session, request)
         found = session.sql(request.statement)
-        _say({"columns": found.columns})
+        _print_json({"columns": found.columns})
         for row in found.toLocalIterator():
-            _say({"row": [to_json_value(cell) for cell in row]})
+            _print_json({"row": [to_json_value(cell) for cell in row]})
     except (PySparkException, Py4JError) as error:
-        _say({"error": brief(error)})
+        _print_json({"error": brief_text(error)})
         return 1
-    _say({"end": True})
+    _print_json({"end": True})
     return 0
 
 
-def _say(answer: object) -> None:
+def _print_json(answer: object) -> None:
     sys.stdout.write(json.dumps(answer, default=str) + "\n")
     sys.stdout.flush()
 
@@ -132,7 +132,7 @@ def _(cell: VariantVal) -> Any:  # noqa: ANN401 - as above
     return json.loads(cell.toJson())
 
 
-def brief(error: Exception) -> str:
+def brief_text(error: Exception) -> str:
     """Return the text of *error*, without Spark's plan and without code."""
     text = _innermost(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     if ours := _OURS.findall(text):
@@ -150,21 +150,25 @@ def _innermost(error: Any) -> str:  # noqa: ANN401 - an exception of Java's
 def _greet(request: Request) -> None:
     example = f"{_EXAMPLE};" if request.kind == "sql" else f'spark.sql("{_EXAMPLE}").show()'
     names = "" if request.kind == "sql" else f"; in Python {TABLE}, spark and F"
-    for line in (request.about, f"the table {TABLE}{names}, read anew each time", example):
+    for line in (
+        request.about,
+        f"the table {TABLE}{names}, read again for each statement",
+        example,
+    ):
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def _sql(session: SparkSession, request: Request) -> None:
+def _run_sql(session: SparkSession, request: Request) -> None:
     with suppress(ImportError):
         import readline  # noqa: F401, PLC0415 - gives input() its editing
     with suppress(EOFError):
         for statement in _statements():
             try:
-                _table(session, request)
+                _load_table(session, request)
                 session.sql(statement).show(_SHOWN, truncate=False)
             except PySparkException as error:
-                sys.stderr.write(f"error: {brief(error)}\n")
+                sys.stderr.write(f"error: {brief_text(error)}\n")
     sys.stdout.write("\n")
 
 
@@ -189,31 +193,31 @@ class _Console(code.InteractiveConsole):
     """A Python console that refreshes the table before each input that uses it."""
 
     def __init__(self, session: SparkSession, request: Request) -> None:
-        super().__init__({"spark": session, "F": functions, TABLE: _table(session, request)})
-        self._session, self._request = session, request
+        super().__init__({"spark": session, "F": functions, TABLE: _load_table(session, request)})
+        self._new_session, self._request = session, request
 
     def runsource(self, source: str, *arguments: Any, **named: Any) -> bool:  # noqa: ANN401 - as it is
         if TABLE in source:
-            self.locals[TABLE] = _table(self._session, self._request)
+            self.locals[TABLE] = _load_table(self._new_session, self._request)
         return super().runsource(source, *arguments, **named)
 
 
-def python(session: SparkSession, request: Request) -> None:
+def run_python(session: SparkSession, request: Request) -> None:
     """Let the user type Python until the end of the input."""
     if importlib.util.find_spec("IPython") is not None:
-        _ipython(session, request)
+        _run_ipython(session, request)
         return
     with suppress(ImportError):
         import readline  # noqa: F401, PLC0415 - gives the console its editing
     _Console(session, request).interact(banner="", exitmsg="")
 
 
-def _ipython(session: SparkSession, request: Request) -> None:
+def _run_ipython(session: SparkSession, request: Request) -> None:
     embedding = importlib.import_module("IPython.terminal.embed")
-    names: dict[str, Any] = {"spark": session, "F": functions, TABLE: _table(session, request)}
+    names: dict[str, Any] = {"spark": session, "F": functions, TABLE: _load_table(session, request)}
     shell = embedding.InteractiveShellEmbed(banner1="")
     shell.events.register(
-        "pre_run_cell", lambda *_: shell.user_ns.update({TABLE: _table(session, request)})
+        "pre_run_cell", lambda *_: shell.user_ns.update({TABLE: _load_table(session, request)})
     )
     shell(local_ns=names)
 

@@ -78,7 +78,7 @@ class SliceDataFrames:
 
         Args:
             entries: the slice's entries, of ENTRY_SCHEMA.
-            bounds: its first and last offset and its generation. Tasks call :func:`bounds`.
+            bounds: its first and last offset and its generation. Tasks call :func:`slice_bounds`.
             plan: makes a DataFrame. Its argument is a function that returns the DataFrame of
                 the entries. That function takes a function of Arrow batches, through which the
                 entries are run, and the schema of its output.
@@ -87,34 +87,34 @@ class SliceDataFrames:
         self._context.setLocalProperty(_BOUNDS, json.dumps(bounds))
         tasks = max(1, min(self._context.defaultParallelism, entries.num_rows // _ROWS_A_TASK))
         if not self._local:
-            return plan(partial(self._made, tasks, self._sent(entries, tasks)))
-        self._context.setLocalProperty(_FILE, str(self._put(entries, tasks)))
+            return plan(partial(self._make_frame, tasks, self._broadcast_entries(entries, tasks)))
+        self._context.setLocalProperty(_FILE, str(self._write_file(entries, tasks)))
         known = self._plans.get(tasks)
-        made = plan(partial(self._made, tasks, None)) if known is None else known
-        if known is None and _is_always_the_same(made):
+        made = plan(partial(self._make_frame, tasks, None)) if known is None else known
+        if known is None and _is_reusable(made):
             self._plans[tasks] = made
         # Each slice gets its own DataFrame, because a second run would reuse the first's shuffle.
         return made.select("*")
 
     def close(self) -> None:
         """Remove the files and the broadcast of the last slice."""
-        self._remove()
-        self._forget()
+        self._remove_file()
+        self._drop_broadcast()
 
-    def _put(self, entries: pa.RecordBatch, tasks: int) -> Path:
+    def _write_file(self, entries: pa.RecordBatch, tasks: int) -> Path:
         """Write *entries* to a new file, because a cancelled task may still read the last one."""
-        self._remove()
+        self._remove_file()
         self._count += 1
         self._file = self._scratch / f"{self._name}-{self._count}.arrow"
         with self._file.open("wb") as file:
             _write(file, entries, tasks)
         return self._file
 
-    def _remove(self) -> None:
+    def _remove_file(self) -> None:
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
-    def _made(
+    def _make_frame(
         self,
         tasks: int,
         sent: Broadcast[bytes] | None,
@@ -122,30 +122,30 @@ class SliceDataFrames:
         schema: str,
     ) -> DataFrame:
         numbers = self._session.range(0, tasks, 1, tasks)
-        return map_in_arrow(numbers, partial(_entries, sent, through), schema)
+        return map_in_arrow(numbers, partial(_slice_entries, sent, through), schema)
 
-    def _sent(self, entries: pa.RecordBatch, tasks: int) -> Broadcast[bytes]:
-        self._forget()
+    def _broadcast_entries(self, entries: pa.RecordBatch, tasks: int) -> Broadcast[bytes]:
+        self._drop_broadcast()
         sink = pa.BufferOutputStream()
         _write(sink, entries, tasks)
         self._broadcast = self._context.broadcast(sink.getvalue().to_pybytes())
         return self._broadcast
 
-    def _forget(self) -> None:
+    def _drop_broadcast(self) -> None:
         if self._broadcast is not None:
             self._broadcast.destroy()
             self._broadcast = None
 
 
-def _is_always_the_same(frame: DataFrame) -> bool:
+def _is_reusable(frame: DataFrame) -> bool:
     """Return whether runs of *frame* differ only by the slice."""
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no other way
     return plan.deterministic() and not _OTHER_TABLES.search(plan.treeString())
 
 
-def bounds() -> tuple[int, int, int]:
+def slice_bounds() -> tuple[int, int, int]:
     """Return the first and last offset and the generation of the slice. Call it in a task only."""
-    first, last, generation = json.loads(_property(_BOUNDS))
+    first, last, generation = json.loads(_job_property(_BOUNDS))
     return first, last, generation
 
 
@@ -157,18 +157,18 @@ def _write(sink: Any, entries: pa.RecordBatch, parts: int) -> None:  # noqa: ANN
             writer.write_batch(entries.slice(number * size, size))
 
 
-def _entries(
+def _slice_entries(
     sent: Broadcast[bytes] | None, through: Callable[[Batches], Batches], numbers: Batches
 ) -> Batches:
     """Yield this task's part of the slice, run through *through*."""
     # The input is read to its end: a task that leaves input behind costs its Python process.
     mine = [number for batch in numbers for number in batch.column(0).to_pylist()]
-    source = pa.BufferReader(sent.value) if sent else pa.OSFile(_property(_FILE), "rb")
+    source = pa.BufferReader(sent.value) if sent else pa.OSFile(_job_property(_FILE), "rb")
     with source, pa.ipc.open_file(source) as file:
         yield from through(iter([file.get_batch(number) for number in mine]))
 
 
-def _property(name: str) -> str:
+def _job_property(name: str) -> str:
     context = TaskContext.get()
     found: str | None = context.getLocalProperty(name) if context else None
     if found is None:

@@ -35,7 +35,7 @@ def nameless_environment(environ: Mapping[str, str], home: str) -> dict[str, str
     """
     if not is_nameless():
         return {}
-    name = _name(environ)
+    name = _user_name(environ)
     home = environ.get("HOME") or home
     options = [f"-Duser.name={name}", f"-Duser.home={home}"]
     given = environ.get(_OPTIONS, "")
@@ -47,8 +47,8 @@ def name_login_user(jvm: Any) -> None:  # noqa: ANN401 - a view of py4j's
     if is_nameless():
         # Hadoop's own login takes the name from the system and fails, despite the environment.
         users = jvm.org.apache.hadoop.security.UserGroupInformation
-        users.setLoginUser(users.createRemoteUser(_name(os.environ)))
+        users.setLoginUser(users.createRemoteUser(_user_name(os.environ)))
 
 
-def _name(environ: Mapping[str, str]) -> str:
+def _user_name(environ: Mapping[str, str]) -> str:
     return environ.get(_HADOOP) or str(os.getuid())

@@ -29,7 +29,7 @@ def main() -> int:
     request = json.load(sys.stdin)
     gateway = start_jvm(_SETTINGS | request["config"])
     try:
-        json.dump(_answer(gateway.jvm, request["texts"]), sys.stdout)
+        json.dump(_check_texts(gateway.jvm, request["texts"]), sys.stdout)
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()
@@ -37,7 +37,7 @@ def main() -> int:
     return 0
 
 
-def _answer(jvm: Any, texts: list[dict[str, str]]) -> dict[str, Any]:  # noqa: ANN401 - a view of py4j's
+def _check_texts(jvm: Any, texts: list[dict[str, str]]) -> dict[str, Any]:  # noqa: ANN401 - a view of py4j's
     # As in a starting Spark, this includes the defaults of the user's installation.
     settings = {each._1(): each._2() for each in jvm.org.apache.spark.SparkConf().getAll()}  # noqa: SLF001 - Scala's names
     if settings.get(_EXTENSIONS):
@@ -51,10 +51,10 @@ def _answer(jvm: Any, texts: list[dict[str, str]]) -> dict[str, Any]:  # noqa: A
     parser = jvm.org.apache.spark.sql.execution.SparkSqlParser()
     schema = jvm.org.apache.spark.sql.types.StructType
     kinds = {"query": parser.parsePlan, "schema": schema.fromDDL}
-    return {"problems": [_problem(kinds[each["kind"]], each["text"]) for each in texts]}
+    return {"problems": [_find_problem(kinds[each["kind"]], each["text"]) for each in texts]}
 
 
-def _problem(parse: Any, text: str) -> dict[str, Any] | None:  # noqa: ANN401 - a method of Java's
+def _find_problem(parse: Any, text: str) -> dict[str, Any] | None:  # noqa: ANN401 - a method of Java's
     """Return the problem with *text* and its line, or ``None`` if *text* is valid."""
     try:
         parse(text)

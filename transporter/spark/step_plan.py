@@ -20,7 +20,7 @@ from transporter.process_limits import limit_process
 from transporter.spark.job_failures import EntryFailed
 from transporter.spark.slice_dataframes import ENTRIES, map_in_arrow
 from transporter.spark.task_spec import spec_of
-from transporter.worker.user_modules import at_hand
+from transporter.worker.user_modules import provide_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +44,7 @@ other bytes in its batch, and only if the query reaches that row.
 _MARKED: Final = f"{ENTRIES}, {_IS_TEXT} BOOLEAN"
 
 
-def planned(spec: WorkerSpec, ticket: Ticket, source: Source) -> DataFrame:
+def plan_steps(spec: WorkerSpec, ticket: Ticket, source: Source) -> DataFrame:
     """Return the frame of *source* after the steps of *spec*, which tasks request by *ticket*.
 
     Raises:
@@ -54,15 +54,15 @@ def planned(spec: WorkerSpec, ticket: Ticket, source: Source) -> DataFrame:
     numbers = groupby(range(len(spec.steps)), lambda number: _is_query(spec.steps[number]))
     runs = [(is_query, tuple(run)) for is_query, run in numbers]
     before = runs.pop(0)[1] if runs and not runs[0][0] else ()
-    first = partial(_marked, partial(_through, ticket, before))
+    first = partial(_mark_text, partial(_run_steps, ticket, before))
     frame = source(first, _MARKED)
     for is_query, run in runs:
         if is_query:
             for number in run:
-                frame = _queried(frame, spec.steps[number])
+                frame = _apply_query(frame, spec.steps[number])
         else:
             ordered = as_entries(frame).sortWithinPartitions("offset")
-            through = partial(_marked, partial(_through, ticket, run))
+            through = partial(_mark_text, partial(_run_steps, ticket, run))
             frame = map_in_arrow(ordered, through, _MARKED)
     return frame.drop(_IS_TEXT)
 
@@ -92,23 +92,23 @@ def _is_query(step: StepConfig) -> bool:
     return step.name == SQL
 
 
-def _queried(frame: DataFrame, step: StepConfig) -> DataFrame:
+def _apply_query(frame: DataFrame, step: StepConfig) -> DataFrame:
     settings = SqlSettings.model_validate(step.settings)
-    _shown(frame, settings).createOrReplaceTempView(VIEW)
+    _prepare_view(frame, settings).createOrReplaceTempView(VIEW)
     made = frame.sparkSession.sql(settings.query)
     if "offset" not in made.columns or not isinstance(made.schema["offset"].dataType, LongType):
         raise RouteFault(
-            "the query must keep the column offset: it tells which entries went on; "
+            "the query must keep the column offset: it identifies the delivered entries; "
             f"it returns {', '.join(made.columns)}"
         )
     return made
 
 
-def _shown(frame: DataFrame, settings: SqlSettings) -> DataFrame:
+def _prepare_view(frame: DataFrame, settings: SqlSettings) -> DataFrame:
     """Return *frame* prepared for the query of *settings*."""
     for name in _TEXT:
-        if name in frame.columns and not settings.bytes_ and _is(frame, name, BinaryType):
-            frame = frame.withColumn(name, _text(frame, name))
+        if name in frame.columns and not settings.bytes_ and _has_type(frame, name, BinaryType):
+            frame = frame.withColumn(name, _text_column(frame, name))
     if settings.schema_ is not None:
         # Data that does not fit fails, and its route's policy applies to it (Invariant 5).
         read = F.from_json(F.col("data"), settings.schema_, {"mode": "FAILFAST"})
@@ -116,7 +116,7 @@ def _shown(frame: DataFrame, settings: SqlSettings) -> DataFrame:
     return frame.drop(_IS_TEXT)
 
 
-def _text(frame: DataFrame, name: str) -> Column:
+def _text_column(frame: DataFrame, name: str) -> Column:
     """Return the bytes of *name* as text. A row that is not text fails when it is read."""
     text = F.col(name).cast("string")
     checked = F.validate_utf8(text)
@@ -129,7 +129,7 @@ def _message_column(frame: DataFrame, name: str) -> Column:
     wanted = StructType.fromDDL(ENTRIES)[name].dataType
     if frame.schema[name].dataType == wanted:
         return F.col(name)
-    if name in _TEXT and _is(frame, name, StringType):
+    if name in _TEXT and _has_type(frame, name, StringType):
         return F.col(name).cast("binary").alias(name)
     hint = "; write to_json(data) AS data" if name == "data" else ""
     raise RouteFault(
@@ -138,25 +138,25 @@ def _message_column(frame: DataFrame, name: str) -> Column:
     )
 
 
-def _is(frame: DataFrame, name: str, kind: type) -> bool:
+def _has_type(frame: DataFrame, name: str, kind: type) -> bool:
     return isinstance(frame.schema[name].dataType, kind)
 
 
-def _through(ticket: Ticket, numbers: tuple[int, ...], batches: Batches) -> Batches:
+def _run_steps(ticket: Ticket, numbers: tuple[int, ...], batches: Batches) -> Batches:
     """Run *batches* through the steps with these *numbers*.
 
     The first entry that fails is named and fails the job.
     """
     spec = spec_of(ticket)
     try:
-        yield from _stepped(spec, [spec.steps[number] for number in numbers], batches)
+        yield from _apply_steps(spec, [spec.steps[number] for number in numbers], batches)
     except BaseException as error:
         # Spark writes our exceptions into its own log (Invariant 20).
         spec.secrets.hide_in(error)
         raise
 
 
-def _marked(through: Callable[[Batches], Batches], batches: Batches) -> Batches:
+def _mark_text(through: Callable[[Batches], Batches], batches: Batches) -> Batches:
     """Run *batches* through *through*, and mark in each result whether it is text."""
     for batch in through(batches):
         marks = pa.repeat(is_text(batch), batch.num_rows)
@@ -175,11 +175,13 @@ def is_text(batch: pa.RecordBatch) -> bool:
     return True
 
 
-def _stepped(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) -> Batches:
+def _apply_steps(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) -> Batches:
     with (
         limit_process(spec.slice_timeout, spec.memory),
         # Without steps, no user code is imported and no folder is searched.
-        at_hand(Path(spec.folder), spec.modules) if steps else nullcontext(Path()) as folder,
+        provide_modules(Path(spec.folder), spec.modules)
+        if steps
+        else nullcontext(Path()) as folder,
     ):
         chain = compile_steps(steps, folder)
         last = bool(steps) and steps[-1] is spec.steps[-1]

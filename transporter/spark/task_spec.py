@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from transporter.protocol.messages import TaskHello
-from transporter.protocol.network import call
+from transporter.protocol.network import connect_engine
 
 if TYPE_CHECKING:
     from transporter.protocol.messages import Ticket, WorkerSpec
@@ -30,7 +30,7 @@ def spec_of(ticket: Ticket) -> WorkerSpec:
 
     """
     _, route, epoch, attempt = json.loads(ticket.claim)
-    with call(ticket) as engine:
+    with connect_engine(ticket) as engine:
         engine.send(TaskHello(route, epoch, attempt))
         spec: WorkerSpec = engine.recv().spec
         return spec

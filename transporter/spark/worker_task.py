@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from transporter.protocol.messages import Invitation
 
-_AGAIN: Final = "Spark runs this worker a second time"
+_AGAIN: Final = "Spark repeats this worker"
 _ENDED: Final = ("PythonException", "Python worker exited unexpectedly")
 """Texts in Spark's errors when the Python process of a task has failed, or is gone."""
 _LOST: Final = ("ExecutorLost", "ExecutorDead", _AGAIN)
@@ -35,7 +35,7 @@ def pump(invitation: Invitation, partition: Iterator[int]) -> Iterator[int]:
         pass
     task = TaskContext.get()
     if task is not None and task.attemptNumber() > 0:
-        raise HostFailed(f"{_AGAIN}; the engine asks for another one")
+        raise HostFailed(f"{_AGAIN}; the engine starts another one")
     run(invitation)
     return iter(())
 

@@ -20,13 +20,13 @@ from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps.documents import clear_false_json
 from transporter.process_limits import limit_process
 from transporter.protocol.messages import Failure, FailureKind
-from transporter.spark.slice_dataframes import bounds, map_in_arrow
+from transporter.spark.slice_dataframes import map_in_arrow, slice_bounds
 from transporter.spark.step_plan import as_entries, entries_of
 from transporter.spark.task_spec import spec_of
 from transporter.worker.delivery import write
-from transporter.worker.shard_lock import lock_path, locked
-from transporter.worker.user_modules import at_hand
-from transporter.worker.writers import context_of, make_writer, reached
+from transporter.worker.shard_lock import hold_shard_lock, lock_path
+from transporter.worker.user_modules import provide_modules
+from transporter.worker.writers import context_of, make_writer, proven_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     Batches = Iterator[pa.RecordBatch]
 
-_ANSWER: Final = "said STRING"
+_ANSWER: Final = "answer STRING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +53,18 @@ class Written:
     def to_json(self) -> str:
         """Return one line."""
         failure = self.failure
-        told = failure and [failure.kind.value, failure.text, failure.offset, failure.wait]
-        return json.dumps([self.delivered, self.stopped, told, self.printed])
+        details = failure and [failure.kind.value, failure.text, failure.offset, failure.wait]
+        return json.dumps([self.delivered, self.stopped, details, self.printed])
 
     @classmethod
     def from_json(cls, text: str) -> Written:
         """Return the outcome that :meth:`to_json` wrote."""
-        delivered, stopped, told, printed = json.loads(text)
-        failure = Failure(FailureKind(told[0]), *told[1:]) if told else None
+        delivered, stopped, details, printed = json.loads(text)
+        failure = Failure(FailureKind(details[0]), *details[1:]) if details else None
         return cls(delivered, stopped, failure, printed)
 
 
-def writing(frame: DataFrame, spec: WorkerSpec, ticket: Ticket) -> DataFrame:
+def plan_delivery(frame: DataFrame, spec: WorkerSpec, ticket: Ticket) -> DataFrame:
     """Return the DataFrame that delivers *frame* when collected, with one outcome per task.
 
     A key's entries go to one task, in the order of their offsets (Invariant 9).
@@ -74,10 +74,10 @@ def writing(frame: DataFrame, spec: WorkerSpec, ticket: Ticket) -> DataFrame:
     return map_in_arrow(rows.sortWithinPartitions("offset"), partial(_deliver, ticket), _ANSWER)
 
 
-def written(frame: DataFrame) -> Written:
-    """Run *frame*, made by :func:`writing`, and return the outcome of the whole slice."""
-    found = [Written.from_json(row.said) for row in frame.collect()]
-    stopped = min((each for each in found if each.failure), key=_place, default=Written())
+def run_delivery(frame: DataFrame) -> Written:
+    """Run *frame*, made by :func:`plan_delivery`, and return the outcome of the whole slice."""
+    found = [Written.from_json(row.answer) for row in frame.collect()]
+    stopped = min((each for each in found if each.failure), key=_stop_offset, default=Written())
     return Written(
         sum(each.delivered for each in found),
         stopped.stopped,
@@ -86,32 +86,34 @@ def written(frame: DataFrame) -> Written:
     )
 
 
-def stored_offset(numbers: DataFrame, spec: WorkerSpec, ticket: Ticket) -> StoredOffset | None:
+def read_stored_offset(numbers: DataFrame, spec: WorkerSpec, ticket: Ticket) -> StoredOffset | None:
     """Open the writer of *spec* in a task, and return the offset that its sink stores.
 
     Raises:
         SinkError: it cannot be opened.
 
     """
-    answer = json.loads(map_in_arrow(numbers, partial(_open, ticket), _ANSWER).collect()[0].said)
+    answer = json.loads(
+        map_in_arrow(numbers, partial(_open_writer, ticket), _ANSWER).collect()[0].answer
+    )
     if answer[0] == "failed":
         raise Failure(FailureKind(answer[1]), answer[2]).error()
     # One shard's offset proves nothing about the other shards.
     return StoredOffset(**answer[1]) if answer[1] and spec.shards == 1 else None
 
 
-def _place(part: Written) -> int:
+def _stop_offset(part: Written) -> int:
     return -1 if part.stopped is None else part.stopped
 
 
-def _open(ticket: Ticket, numbers: Batches) -> Batches:
+def _open_writer(ticket: Ticket, numbers: Batches) -> Batches:
     for _ in numbers:
         pass
     spec = spec_of(ticket)
     with (
         limit_process(spec.slice_timeout, spec.memory),
-        at_hand(Path(spec.folder), spec.modules) as folder,
-        _alone(spec),
+        provide_modules(Path(spec.folder), spec.modules) as folder,
+        _hold_task_lock(spec),
     ):
         writer = None
         try:
@@ -119,12 +121,12 @@ def _open(ticket: Ticket, numbers: Batches) -> Batches:
             stored = writer.open(context_of(spec, spec.generation))
             answer: list[object] = ["opened", asdict(stored) if stored else None]
         except Exception as error:  # noqa: BLE001 - it is the route's failure, not the task's
-            failure = Failure.of(error).without(spec.secrets)
+            failure = Failure.of(error).redact(spec.secrets)
             answer = ["failed", failure.kind.value, failure.text]
         finally:
             if writer is not None:
                 writer.close()
-    yield _said(json.dumps(answer))
+    yield _answer_batch(json.dumps(answer))
 
 
 def _deliver(ticket: Ticket, batches: Batches) -> Batches:
@@ -143,16 +145,18 @@ def _deliver(ticket: Ticket, batches: Batches) -> Batches:
     text = io.TextIOWrapper(printed, encoding="utf-8", newline="\n", write_through=True)
     with (
         limit_process(spec.slice_timeout, spec.memory),
-        at_hand(Path(spec.folder), spec.modules) as folder,
-        _alone(spec),
+        provide_modules(Path(spec.folder), spec.modules) as folder,
+        _hold_task_lock(spec),
         redirect_stdout(text),
     ):
-        done = _delivered(spec, whole, folder)
-    yield _said(replace(done, printed=printed.getvalue().decode(errors="replace")).to_json())
+        done = _deliver_entries(spec, whole, folder)
+    yield _answer_batch(
+        replace(done, printed=printed.getvalue().decode(errors="replace")).to_json()
+    )
 
 
-def _delivered(spec: WorkerSpec, whole: pa.RecordBatch, folder: Path) -> Written:
-    first, last, generation = bounds()
+def _deliver_entries(spec: WorkerSpec, whole: pa.RecordBatch, folder: Path) -> Written:
+    first, last, generation = slice_bounds()
     offsets = whole.column("offset").to_pylist()
     if offsets[0] < first or offsets[-1] > last:
         strange = offsets[0] if offsets[0] < first else offsets[-1]
@@ -172,7 +176,7 @@ def _delivered(spec: WorkerSpec, whole: pa.RecordBatch, folder: Path) -> Written
     delivered = len(set(offsets[:count]))
     if failure is None:
         return Written(delivered)
-    return Written(delivered, offsets[count], failure.without(spec.secrets))
+    return Written(delivered, offsets[count], failure.redact(spec.secrets))
 
 
 def _rows_done(
@@ -182,18 +186,18 @@ def _rows_done(
 
     With several shards it is unknown: a changed query may have given an entry another key.
     """
-    known = reached(spec, stored, generation, offsets[-1]) if spec.shards == 1 else -1
+    known = proven_offset(spec, stored, generation, offsets[-1]) if spec.shards == 1 else -1
     return bisect_right(offsets, known)
 
 
 @contextmanager
-def _alone(spec: WorkerSpec) -> Iterator[None]:
+def _hold_task_lock(spec: WorkerSpec) -> Iterator[None]:
     """Wait for a task of a JVM that is gone, or of a cancelled job, to end its slice."""
     path = lock_path(spec, Path(spec.log_directory)).with_suffix(".task.lock")
     # Tasks of a cluster may not see the log, and then there is no file to lock.
-    with locked(path) if path.parent.is_dir() else nullcontext():
+    with hold_shard_lock(path) if path.parent.is_dir() else nullcontext():
         yield
 
 
-def _said(text: str) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["said"])
+def _answer_batch(text: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["answer"])

@@ -61,7 +61,7 @@ class Reporter:
         self.send, self._clock = send, clock
         self._due = clock() + PART_SECONDS
 
-    def due(self, rows: int) -> bool:
+    def is_due(self, rows: int) -> bool:
         """Return whether *rows* more than at the last report are worth one, which is then sent."""
         if rows < 1 or (rows < PART_ROWS and self._clock() < self._due):
             return False
@@ -84,7 +84,7 @@ class Acks:
     ) -> None:
         """Expect *offsets*, ascending. *reporter* sends each *part*, which ends at a row count."""
         self._offsets = offsets
-        self._reporter, self._part = reporter, part
+        self._reporter, self._make_part = reporter, part
         self._in_order = self._prefix = self._reported = 0
         self._acked: Counter[int] = Counter()
         self._all = False
@@ -98,8 +98,8 @@ class Acks:
             self._in_order = end
         else:
             self._acked.update(acked)
-        if self._reporter is not None and self._part is not None and self._failure is None:
-            self._report(self._reporter, self._part)
+        if self._reporter is not None and self._make_part is not None and self._failure is None:
+            self._report(self._reporter, self._make_part)
 
     def all(self) -> None:
         """Take every entry as delivered."""
@@ -126,11 +126,11 @@ class Acks:
         if self._all and self._failure is None:
             return len(self._offsets), None
         count = len(self._offsets) if self._all else self._acked_rows()
-        failure = self._possible(self._failure)
+        failure = self._plausible(self._failure)
         if failure is not None and failure.offset is not None:
             count = min(count, self._row_of(failure.offset))
         if failure is not None and not self._all:
-            count = self._whole(count)
+            count = self._whole_entries(count)
         if count == len(self._offsets):
             return count, None
         return count, failure or Failure(
@@ -142,8 +142,8 @@ class Acks:
         """Report the whole entries acked so far, unless that is everything (Invariant 5)."""
         rows = self._acked_rows()
         if rows < len(self._offsets):
-            rows = self._whole(rows)
-            if reporter.due(rows - self._reported):
+            rows = self._whole_entries(rows)
+            if reporter.is_due(rows - self._reported):
                 self._reported = rows
                 reporter.send(part(rows))
 
@@ -156,7 +156,7 @@ class Acks:
         self._prefix = rows
         return rows
 
-    def _possible(self, failure: Failure | None) -> Failure | None:
+    def _plausible(self, failure: Failure | None) -> Failure | None:
         """Return *failure* without an offset that it cannot be about.
 
         That is one that the writer was not given, or that was acked and reported as settled.
@@ -167,7 +167,7 @@ class Acks:
         row = self._row_of(named)
         if row == len(self._offsets):
             span = f"{self._offsets[0]}..{self._offsets[-1]}"
-            problem = f"the writer names offset {named}, which is not of its batch {span}"
+            problem = f"the writer names offset {named}, which is not in its batch {span}"
             return replace(failure, text=f"{failure.text} ({problem})", offset=None)
         return replace(failure, offset=None) if row < self._reported else failure
 
@@ -177,7 +177,7 @@ class Acks:
         here = row < len(self._offsets) and self._offsets[row] == offset
         return row if here else len(self._offsets)
 
-    def _whole(self, count: int) -> int:
+    def _whole_entries(self, count: int) -> int:
         """Leave out the last of *count* rows' entry unless each output of it was acked.
 
         A writer that acks row by row may have failed between two of them. The entry is then
@@ -206,15 +206,15 @@ def deliver(
     writers become the outcome's failure. Only running out of memory is raised, because the
     process cannot be trusted afterwards.
     """
-    accepted = _accepted(entries, route)
-    good, failure = _before_poison(accepted)
-    made, broken = _stepped(good, route)
-    made, held = _one_per_key(made) if route.one_per_key else (made, None)
+    accepted = _accepted_entries(entries, route)
+    good, failure = _split_at_poison(accepted)
+    made, broken = _apply_steps(good, route)
+    made, held = _split_at_repeat(made) if route.one_per_key else (made, None)
     settled = _Settled(entries, made)
 
     def part(rows: int) -> Outcome:
         # Entries that were filtered out before the next row are settled, too.
-        return settled.delivered(made.column("offset")[rows].as_py() - 1, rows)
+        return settled.after_rows(made.column("offset")[rows].as_py() - 1, rows)
 
     count, refused = write(Entries(made, route.log_id, generation), writer, reporter, part)
     if refused is not None:
@@ -223,13 +223,13 @@ def deliver(
         through, failure = held - 1, None
     else:
         failure = broken or failure
-        through = last if failure is None else _before(failure)
-    return settled.delivered(through, count, failure)
+        through = last if failure is None else _offset_before(failure)
+    return settled.after_rows(through, count, failure)
 
 
 def deliver_singly(
     entries: pa.RecordBatch,
-    asked: tuple[int, int, int],
+    bounds: tuple[int, int, int],
     route: Delivery,
     writer: Writer,
     announce: Callable[[int], None],
@@ -237,27 +237,27 @@ def deliver_singly(
 ) -> Outcome:
     """Deliver *entries* one at a time, each announced before; the first failure ends it.
 
-    *asked* are the slice's first and last offset and its generation. A failing entry is
+    *bounds* are the slice's first and last offset and its generation. A failing entry is
     identified even if it kills the process.
     """
-    first, last, generation = asked
-    accepted = _accepted(entries, route)
+    first, last, generation = bounds
+    accepted = _accepted_entries(entries, route)
     settled = _Settled(entries, accepted)
     delivered = size = reported = 0
     for row, offset in enumerate(accepted.column("offset").to_pylist()):
-        if reporter is not None and reporter.due(row - reported):
-            reporter.send(settled.counted(offset - 1, delivered, size))
+        if reporter is not None and reporter.is_due(row - reported):
+            reporter.send(settled.after_counts(offset - 1, delivered, size))
             delivered, size, reported = 0, 0, row
         announce(offset)
         one = deliver(accepted.slice(row, 1), offset, generation, route, writer)
         delivered, size = delivered + one.delivered, size + one.size
         if one.failure is not None:
             named = replace(one.failure, offset=offset)
-            return settled.counted(max(first, offset) - 1, delivered, size, named)
-    return settled.counted(last, delivered, size)
+            return settled.after_counts(max(first, offset) - 1, delivered, size, named)
+    return settled.after_counts(last, delivered, size)
 
 
-def _accepted(entries: pa.RecordBatch, route: Delivery) -> pa.RecordBatch:
+def _accepted_entries(entries: pa.RecordBatch, route: Delivery) -> pa.RecordBatch:
     if route.namespace.matches_all:
         return entries
     return entries.filter(route.namespace.mask(entries.column("namespace")))
@@ -273,15 +273,15 @@ class _Settled:
         self._entries, self._made = entries, made
         self._rows = self._made_rows = 0
 
-    def delivered(self, through: int, rows: int, failure: Failure | None = None) -> Outcome:
+    def after_rows(self, through: int, rows: int, failure: Failure | None = None) -> Outcome:
         """Return the outcome of the part that ends at offset *through* and at this many *rows*."""
         part = self._made.slice(self._made_rows, rows - self._made_rows)
         self._made_rows = rows
         distinct = len(part.column("offset").unique())
         size = pc.sum(pc.binary_length(part.column("data"))).as_py() or 0
-        return self.counted(through, distinct, size, failure)
+        return self.after_counts(through, distinct, size, failure)
 
-    def counted(
+    def after_counts(
         self, through: int, delivered: int, size: int, failure: Failure | None = None
     ) -> Outcome:
         """Return the outcome of the part that ends at offset *through*, with these counts."""
@@ -289,15 +289,15 @@ class _Settled:
         self._rows = max(begin, _rows_through(self._entries, through))
         part = self._entries.slice(begin, self._rows - begin)
         skipped = max(0, part.num_rows - delivered)
-        return Outcome(through, delivered, skipped, size, _newest(part), failure)
+        return Outcome(through, delivered, skipped, size, _newest_offsets(part), failure)
 
 
-def _before(failure: Failure) -> int:
+def _offset_before(failure: Failure) -> int:
     assert failure.offset is not None  # noqa: S101 - steps and readers name the entry
     return failure.offset - 1
 
 
-def _stepped(entries: pa.RecordBatch, route: Delivery) -> tuple[pa.RecordBatch, Failure | None]:
+def _apply_steps(entries: pa.RecordBatch, route: Delivery) -> tuple[pa.RecordBatch, Failure | None]:
     """Return the steps' output for the entries before the first that fails, and its failure."""
     if route.steps is None:
         return entries, None
@@ -305,7 +305,7 @@ def _stepped(entries: pa.RecordBatch, route: Delivery) -> tuple[pa.RecordBatch, 
     return made, Failure.of(failed) if failed is not None else None
 
 
-def _one_per_key(entries: pa.RecordBatch) -> tuple[pa.RecordBatch, int | None]:
+def _split_at_repeat(entries: pa.RecordBatch) -> tuple[pa.RecordBatch, int | None]:
     """Return the entries before a key's second one, and that one's offset."""
     seen: dict[bytes, int] = {}
     rows = zip(entries.column("key").to_pylist(), entries.column("offset").to_pylist(), strict=True)
@@ -338,7 +338,7 @@ def write(
     return acks.result()
 
 
-def _before_poison(accepted: pa.RecordBatch) -> tuple[pa.RecordBatch, Failure | None]:
+def _split_at_poison(accepted: pa.RecordBatch) -> tuple[pa.RecordBatch, Failure | None]:
     """Split off the first record that its reader could not turn into a message."""
     headers = accepted.column("headers")
     marked = pc.equal(headers.flatten().field("name"), _ERROR)
@@ -360,7 +360,7 @@ def _rows_through(entries: pa.RecordBatch, through: int) -> int:
     return bisect_right(offsets, through, key=methodcaller("as_py"))
 
 
-def _newest(entries: pa.RecordBatch) -> dict[str, int]:
+def _newest_offsets(entries: pa.RecordBatch) -> dict[str, int]:
     """Return the newest offset of each namespace."""
     if not entries.num_rows:
         return {}

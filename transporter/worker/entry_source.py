@@ -27,10 +27,10 @@ Read = tuple[list[pa.RecordBatch], Failure | None]
 class EntrySource(Protocol):
     """Provides a worker's entries, verified at each read (Invariant 3)."""
 
-    def read(self, asked: Slice) -> Read:
+    def read(self, request: Slice) -> Read:
         """Return the entries of the slice."""
 
-    def parked(self, asked: Retry) -> pa.RecordBatch:
+    def read_parked(self, request: Retry) -> pa.RecordBatch:
         """Return the parked entry. Raises ``Corrupt`` if it is damaged."""
 
 
@@ -44,23 +44,23 @@ class LocalEntries:
 
     @classmethod
     @contextmanager
-    def opened(cls, spec: WorkerSpec) -> Iterator[EntrySource]:
+    def open(cls, spec: WorkerSpec) -> Iterator[EntrySource]:
         """Have the log open for the length of a ``with`` block."""
         with LogReader(Path(spec.log_directory), trusted_from=spec.runs.first_own_offset) as log:
             yield cls(spec, log)
 
-    def read(self, asked: Slice) -> Read:
+    def read(self, request: Slice) -> Read:
         """Return the entries of the slice."""
         batches: list[pa.RecordBatch] = []
         try:
-            batches.extend(self._log.read(asked.first, asked.last))
+            batches.extend(self._log.read(request.first, request.last))
         except (TransporterError, OSError) as error:
             return batches, Failure.of(error)
         return batches, None
 
-    def parked(self, asked: Retry) -> pa.RecordBatch:
+    def read_parked(self, request: Retry) -> pa.RecordBatch:
         """Return the parked entry."""
-        return ParkedStore.read_entry(self._folder, asked.offset).entries
+        return ParkedStore.read_entry(self._folder, request.offset).entries
 
 
 class BorrowedFrames(Protocol):
@@ -69,7 +69,7 @@ class BorrowedFrames(Protocol):
     def request(self, message: Need) -> None:
         """Request more."""
 
-    def answer(self) -> Frames:
+    def receive_answer(self) -> Frames:
         """Return the response to the last request."""
 
     def fetch(self, size: int) -> pa.Buffer:
@@ -83,38 +83,38 @@ class RemoteEntries:
         """Read from *engine*, whose run wrote the entries from the offset *own* on."""
         self._engine, self._own = engine, own
 
-    def read(self, asked: Slice) -> Read:
+    def read(self, request: Slice) -> Read:
         """Return the entries of the slice."""
         batches: list[pa.RecordBatch] = []
         try:
-            with closing(self._needed()) as needed:
+            with closing(self._request_frames()) as needed:
                 for frames, payloads in needed:
                     pairs = zip(frames.lent, payloads, strict=True)
-                    batches.extend(self._entries(*pair, asked) for pair in pairs)
+                    batches.extend(self._entries(*pair, request) for pair in pairs)
                     if frames.failure is not None:
                         return batches, frames.failure
         except TransporterError as error:
             return batches, Failure.of(error)
         return batches, None
 
-    def parked(self, asked: Retry) -> pa.RecordBatch:
+    def read_parked(self, request: Retry) -> pa.RecordBatch:
         """Return the parked entry."""
-        ((frames, payloads),) = self._needed()
+        ((frames, payloads),) = self._request_frames()
         if frames.failure is not None:
             raise EnvironmentFault(frames.failure.text)
         (lent,) = frames.lent
         found = ParkedEntry.decode(payloads[0].to_pybytes(), lent.file)
-        if found.offset != asked.offset:
-            raise Corrupt("another entry is parked here", lent.file, 0, asked.offset)
+        if found.offset != request.offset:
+            raise Corrupt("another entry is parked here", lent.file, 0, request.offset)
         return found.entries
 
-    def _needed(self) -> Generator[tuple[Frames, list[pa.Buffer]], None, None]:
+    def _request_frames(self) -> Generator[tuple[Frames, list[pa.Buffer]], None, None]:
         self._engine.request(Need())
         asked = True
         try:
             while asked:
                 asked = False
-                frames, payloads = self._received()
+                frames, payloads = self._receive_frames()
                 if not frames.done:
                     # The engine reads on while these are looked at.
                     self._engine.request(Need())
@@ -123,13 +123,13 @@ class RemoteEntries:
         finally:
             if asked:
                 # Bytes after damage would precede the next message.
-                self._received()
+                self._receive_frames()
 
-    def _received(self) -> tuple[Frames, list[pa.Buffer]]:
-        frames = self._engine.answer()
+    def _receive_frames(self) -> tuple[Frames, list[pa.Buffer]]:
+        frames = self._engine.receive_answer()
         return frames, [self._engine.fetch(lent.size) for lent in frames.lent]
 
-    def _entries(self, lent: Lent, payload: pa.Buffer, asked: Slice) -> pa.RecordBatch:
+    def _entries(self, lent: Lent, payload: pa.Buffer, request: Slice) -> pa.RecordBatch:
         """Return the frame's entries that belong to the slice, verified.
 
         Raises:
@@ -138,7 +138,7 @@ class RemoteEntries:
         """
         frame = layout.FrameHeader.decode(lent.head, None, lent.byte)
         if frame is None:
-            raise Corrupt("a frame's header was damaged on its way", lent.file, lent.byte)
+            raise Corrupt("a frame's header was damaged in transfer", lent.file, lent.byte)
         own = self._own is not None and frame.first >= self._own
         entries = layout.decode_entries(payload, frame, lent.file, trusted=own)
-        return clip_entries(entries, frame, asked.first, asked.last)
+        return clip_entries(entries, frame, request.first, request.last)

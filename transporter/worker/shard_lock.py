@@ -22,7 +22,7 @@ def lock_path(spec: WorkerSpec, directory: Path) -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def hold_shard_lock(path: Path) -> Iterator[None]:
     """Hold the shard: a worker of a dead engine may still be finishing its slice.
 
     No two workers, of this engine or another, ever deliver for one shard at the same time.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transporter.protocol.messages import Slice
 
 
-def of_shard(entries: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch:
+def entries_of_shard(entries: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch:
     """Return the *entries* that belong to *shard*, the same in every run (Invariant 9).
 
     The shard is CRC-32C of the key modulo the shards. Entries without a key go by offset.
@@ -38,20 +38,20 @@ class ShardProgress:
         """Begin at the sink's stored offset, or at -1."""
         self._generation, self._through = generation, through
 
-    def rest(self, entries: pa.RecordBatch, asked: Slice) -> pa.RecordBatch:
+    def undelivered(self, entries: pa.RecordBatch, request: Slice) -> pa.RecordBatch:
         """Return those of *entries* that this shard has not delivered yet."""
-        if asked.generation != self._generation or asked.first > self._through:
+        if request.generation != self._generation or request.first > self._through:
             return entries
         beyond = pc.greater(entries.column("offset"), pa.scalar(self._through, pa.int64()))
         return entries.filter(beyond)
 
-    def ahead(self, asked: Slice) -> int | None:
-        """Return the last offset of *asked* that this shard has delivered, or ``None``."""
-        behind = asked.generation != self._generation or asked.first > self._through
+    def delivered_through(self, request: Slice) -> int | None:
+        """Return the last offset of *request* that this shard has delivered, or ``None``."""
+        behind = request.generation != self._generation or request.first > self._through
         return None if behind else self._through
 
-    def reached(self, asked: Slice, through: int) -> None:
+    def advance(self, request: Slice, through: int) -> None:
         """Take note that everything of the slice up to *through* is delivered."""
-        if asked.generation != self._generation:
-            self._generation, self._through = asked.generation, -1
+        if request.generation != self._generation:
+            self._generation, self._through = request.generation, -1
         self._through = max(self._through, through)

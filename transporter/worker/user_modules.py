@@ -25,7 +25,7 @@ _SCRIPTED: Final = "starlark"
 _NEVER: Final = "__pycache__"
 
 
-def packed(folder: Path) -> bytes:
+def pack_modules(folder: Path) -> bytes:
     """Return the modules beside the pipeline file in *folder*, as a zip file.
 
     These are every ``*.py`` there, and every file of each package there (a folder with an
@@ -46,8 +46,8 @@ def packed(folder: Path) -> bytes:
                 raise HostFailed(problem) from error
             if data is None:
                 raise HostFailed(
-                    f"{folder}: the modules there take more than {MOST >> 20} MiB, which is what "
-                    "is sent to workers; move the pipeline file and its modules to a folder "
+                    f"{folder}: the modules there take more than {MOST >> 20} MiB, the limit for "
+                    "modules sent to workers; move the pipeline file and its modules to a folder "
                     "of their own"
                 )
             left -= len(data)
@@ -63,17 +63,17 @@ def _modules(folder: Path) -> Iterator[Path]:
             yield from (path for path in files if path.is_file() and _NEVER not in path.parts)
 
 
-def portable(steps: tuple[StepConfig, ...], folder: Path) -> tuple[StepConfig, ...]:
+def make_portable(steps: tuple[StepConfig, ...], folder: Path) -> tuple[StepConfig, ...]:
     """Return *steps* so that they need no file of the pipeline file's *folder* but modules.
 
     Raises:
         HostFailed: a script cannot be read any more.
 
     """
-    return tuple(_portable(step, folder) for step in steps)
+    return tuple(_make_portable(step, folder) for step in steps)
 
 
-def _portable(step: StepConfig, folder: Path) -> StepConfig:
+def _make_portable(step: StepConfig, folder: Path) -> StepConfig:
     settings = step.settings
     if step.name != _SCRIPTED or not isinstance(settings, dict) or not settings.get("file"):
         return step
@@ -87,8 +87,8 @@ def _portable(step: StepConfig, folder: Path) -> StepConfig:
 
 
 @contextmanager
-def unpacked(modules: bytes) -> Iterator[Path]:
-    """Give *modules*, as :func:`packed` has made them, a folder for the length of a block."""
+def unpack_modules(modules: bytes) -> Iterator[Path]:
+    """Give *modules*, as :func:`pack_modules` has made them, a folder for the length of a block."""
     with tempfile.TemporaryDirectory(prefix="transporter-") as name:
         folder = Path(name).resolve()
         with zipfile.ZipFile(io.BytesIO(modules)) as archive:
@@ -102,10 +102,10 @@ def unpacked(modules: bytes) -> Iterator[Path]:
 
 
 @contextmanager
-def at_hand(folder: Path, modules: bytes | None) -> Iterator[Path]:
+def provide_modules(folder: Path, modules: bytes | None) -> Iterator[Path]:
     """Give the folder of the user's modules for the length of a block: *folder*, or *modules*."""
     if modules is not None:
-        with unpacked(modules) as place:
+        with unpack_modules(modules) as place:
             yield place
         return
     # This process may have served before, with older contents of the user's files.

@@ -40,13 +40,13 @@ from transporter.protocol.messages import (
     Slice,
     WorkerSpec,
 )
-from transporter.protocol.network import call, networked, sees, this_host
+from transporter.protocol.network import connect_engine, is_at_place, is_tcp, this_host
 from transporter.worker.delivery import Delivery, Reporter, deliver, deliver_singly
 from transporter.worker.entry_source import EntrySource, LocalEntries, RemoteEntries
-from transporter.worker.shard_lock import lock_path, locked
-from transporter.worker.shards import ShardProgress, of_shard
-from transporter.worker.user_modules import unpacked
-from transporter.worker.writers import context_of, make_writer, reached
+from transporter.worker.shard_lock import hold_shard_lock, lock_path
+from transporter.worker.shards import ShardProgress, entries_of_shard
+from transporter.worker.user_modules import unpack_modules
+from transporter.worker.writers import context_of, make_writer, proven_offset
 
 if TYPE_CHECKING:
     from transporter.adaptor import StoredOffset, Writer
@@ -67,9 +67,9 @@ def run(invitation: Invitation) -> None:
     # An engine that closes the connection, even within a slice, is not an error here.
     with (
         suppress(EOFError, ConnectionError, TimeoutError),
-        call(invitation.ticket) as connection,
+        connect_engine(invitation.ticket) as connection,
     ):
-        remote = networked(invitation.ticket.address) and not sees(invitation.place, directory)
+        remote = is_tcp(invitation.ticket.address) and not is_at_place(invitation.place, directory)
         connection.send(invitation.hello(os.getpid(), remote=remote))
         # After the engine's answer no other worker of the shard can be delivering.
         begin = connection.recv()
@@ -86,9 +86,9 @@ def _begin(begin: Begin, connection: WorkerChannel, *, remote: bool) -> None:
     # This process may have served before, with older contents of the user's files.
     forget_modules(Path(spec.folder))
     with ExitStack() as stack:
-        folder = stack.enter_context(unpacked(begin.modules)) if remote else Path(spec.folder)
+        folder = stack.enter_context(unpack_modules(begin.modules)) if remote else Path(spec.folder)
         if not remote:
-            stack.enter_context(locked(lock_path(spec, Path(spec.log_directory))))
+            stack.enter_context(hold_shard_lock(lock_path(spec, Path(spec.log_directory))))
         stack.enter_context(redirect_stdout(_EngineOutput(connection)))
         _open_and_serve(spec, connection, folder, remote=remote)
 
@@ -110,16 +110,16 @@ def _open_and_serve(
             writer = make_writer(spec, folder)
             stored = writer.open(context_of(spec, spec.generation))
         except Exception as error:  # noqa: BLE001 - it is the route's failure, not the worker's
-            failure = Failure.of(error).without(spec.secrets)
+            failure = Failure.of(error).redact(spec.secrets)
             where = f"on {this_host()}: " if remote else ""
-            _tell(connection, OpenFailed(replace(failure, text=f"{where}{failure.text}")))
+            _send(connection, OpenFailed(replace(failure, text=f"{where}{failure.text}")))
             return
-        _tell(connection, Opened(stored))
+        _send(connection, Opened(stored))
         with ExitStack() as stack:
             source: EntrySource = (
                 RemoteEntries(engine, spec.runs.first_own_offset)
                 if remote
-                else stack.enter_context(LocalEntries.opened(spec))
+                else stack.enter_context(LocalEntries.open(spec))
             )
             Worker(spec, engine, writer, source, folder, stored).serve()
     finally:
@@ -154,7 +154,7 @@ class _Engine:
 
     def __init__(self, connection: WorkerChannel, watch: _Watch) -> None:
         self.connection, self.watch = connection, watch
-        self._asked = _clock()
+        self._asked_at = _clock()
 
     def ask(self, message: object) -> Any:  # noqa: ANN401 - the answer's type depends on the message
         """Return the engine's answer to *message*.
@@ -163,18 +163,18 @@ class _Engine:
         ``slice_timeout`` later. An engine that replaces this worker relies on that.
         """
         self.request(message)
-        return self.answer()
+        return self.receive_answer()
 
     def request(self, message: object) -> None:
-        """Send *message*, to which :meth:`answer` returns the engine's answer."""
+        """Send *message*, to which :meth:`receive_answer` returns the engine's answer."""
         self.watch.rearm()
-        self._asked = _clock()
+        self._asked_at = _clock()
         self.connection.send(message)
 
-    def answer(self) -> Any:  # noqa: ANN401 - as above
+    def receive_answer(self) -> Any:  # noqa: ANN401 - as above
         """Return the engine's answer to the last request."""
         answer = self.connection.recv()
-        if _clock() - self._asked > self.watch.seconds:
+        if _clock() - self._asked_at > self.watch.seconds:
             # The machine has slept, and with it the clock of the watch.
             os._exit(_TOO_LATE)
         return answer
@@ -190,9 +190,9 @@ class _Engine:
             # An idle worker keeps no room on the disk that the engine has made free.
             sweep_open_segments()
         self.watch.rearm()
-        return received(self.connection)
+        return receive_request(self.connection)
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Send *message*."""
         self.connection.send(message)
 
@@ -206,7 +206,7 @@ class EngineConnection(Protocol):
     def next(self) -> Slice | Retry | None:
         """Return the next request, or ``None`` after the engine has closed."""
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Send *message*."""
 
 
@@ -229,66 +229,72 @@ class Worker:
             steps=compile_steps(spec.steps, folder) if spec.steps else None,
             one_per_key=spec.one_per_key,
         )
-        self._progress = ShardProgress(spec.generation, reached(spec, stored, spec.generation))
+        self._progress = ShardProgress(
+            spec.generation, proven_offset(spec, stored, spec.generation)
+        )
 
     def serve(self) -> None:
         """Answer until the engine closes the connection."""
-        while (asked := self._engine.next()) is not None:
-            outcome = self.answer(asked)
+        while (request := self._engine.next()) is not None:
+            outcome = self.perform(request)
             if outcome.failure is not None:
-                failure = outcome.failure.without(self._spec.secrets)
+                failure = outcome.failure.redact(self._spec.secrets)
                 outcome = replace(outcome, failure=failure)
             sys.stdout.flush()
-            self._engine.tell(outcome)
+            self._engine.send(outcome)
 
-    def answer(self, asked: Slice | Retry) -> Outcome:
-        """Return the outcome of *asked*."""
+    def perform(self, request: Slice | Retry) -> Outcome:
+        """Return the outcome of *request*."""
         try:
-            if isinstance(asked, Retry):
-                return self._retry(asked)
-            return self._deliver(asked)
+            if isinstance(request, Retry):
+                return self._retry(request)
+            return self._deliver(request)
         except MemoryError:
             # This process cannot be trusted any more; the engine sees it end.
             os._exit(_OUT_OF_MEMORY)
 
-    def _deliver(self, asked: Slice) -> Outcome:
-        batches, damage = self._source.read(asked)
-        whole = _without(concat(batches), asked.without)
-        if asked.namespace:
-            whole = whole.filter(NamespaceFilter(asked.namespace).mask(whole.column("namespace")))
-        if self._sharded:
-            mine = of_shard(whole, self._spec.shard, self._spec.shards)
-            whole = self._progress.rest(mine, asked)
-        last = asked.last
+    def _deliver(self, request: Slice) -> Outcome:
+        batches, damage = self._source.read(request)
+        whole = _drop_offsets(concat(batches), request.without)
+        if request.namespace:
+            whole = whole.filter(NamespaceFilter(request.namespace).mask(whole.column("namespace")))
+        if self._is_sharded:
+            mine = entries_of_shard(whole, self._spec.shard, self._spec.shards)
+            whole = self._progress.undelivered(mine, request)
+        last = request.last
         if damage is not None:
             # Invariant 3: the route halts at the damaged entry, not at the start of its slice.
-            last = batches[-1].column("offset")[-1].as_py() if batches else asked.first - 1
-        ahead = self._progress.ahead(asked) if self._sharded and self._spec.one_per_key else None
+            last = batches[-1].column("offset")[-1].as_py() if batches else request.first - 1
+        ahead = (
+            self._progress.delivered_through(request)
+            if self._is_sharded and self._spec.one_per_key
+            else None
+        )
         if ahead is not None:
             # Invariant 9: a skipped entry is not settled yet, so nothing follows it.
             damage = None if ahead < last else damage
             whole, last = whole.slice(0, 0), min(last, ahead)
         reporter = self._reporter() if whole.num_rows > 1 else None
-        if asked.single:
-            bounds = (asked.first, last, asked.generation)
+        if request.single:
+            bounds = (request.first, last, request.generation)
             outcome = deliver_singly(
                 whole, bounds, self._route, self._writer, self._announce, reporter
             )
         else:
-            outcome = deliver(whole, last, asked.generation, self._route, self._writer, reporter)
-        self._progress.reached(asked, outcome.through)
+            outcome = deliver(whole, last, request.generation, self._route, self._writer, reporter)
+        self._progress.advance(request, outcome.through)
         if damage is None or outcome.failure or outcome.through < last:
             return outcome
         return replace(outcome, failure=damage)
 
     @property
-    def _sharded(self) -> bool:
+    def _is_sharded(self) -> bool:
         """Whether other workers deliver the other keys. Spark partitions DataFrames itself."""
         return self._spec.shards > 1 and not self._spec.on_frames
 
-    def _retry(self, asked: Retry) -> Outcome:
-        entries = self._source.parked(asked)
-        bounds = (asked.offset, asked.offset, asked.generation)
+    def _retry(self, request: Retry) -> Outcome:
+        entries = self._source.read_parked(request)
+        bounds = (request.offset, request.offset, request.generation)
         return deliver_singly(entries, bounds, self._route, self._writer, self._announce)
 
     def _reporter(self) -> Reporter | None:
@@ -299,29 +305,29 @@ class Worker:
         sys.stdout.flush()
         # Called while a writer writes: a closed engine is not a failure of the sink.
         with suppress(OSError):
-            self._engine.tell(PartialOutcome(part))
+            self._engine.send(PartialOutcome(part))
 
     def _announce(self, offset: int) -> None:
         sys.stdout.flush()
         self._engine.ask(Announcement(offset))
 
 
-def _tell(connection: WorkerChannel, message: object) -> None:
+def _send(connection: WorkerChannel, message: object) -> None:
     # A closed engine is not a fault of the task: the next receive detects it.
     with suppress(ConnectionError):
         connection.send(message)
 
 
-def received(connection: WorkerChannel) -> Slice | Retry | None:
+def receive_request(connection: WorkerChannel) -> Slice | Retry | None:
     """Return the next request, or ``None`` after the engine has closed."""
     try:
-        asked = connection.recv()
+        request = connection.recv()
     except (EOFError, ConnectionError):
         return None
-    return asked if isinstance(asked, Slice | Retry) else None
+    return request if isinstance(request, Slice | Retry) else None
 
 
-def _without(entries: pa.RecordBatch, offsets: tuple[int, ...]) -> pa.RecordBatch:
+def _drop_offsets(entries: pa.RecordBatch, offsets: tuple[int, ...]) -> pa.RecordBatch:
     if not offsets:
         return entries
     settled = pc.is_in(entries.column("offset"), pa.array(offsets, pa.int64()))
@@ -338,17 +344,17 @@ class _EngineOutput(io.TextIOWrapper):
 
     def __init__(self, connection: WorkerChannel) -> None:
         self._connection, self._thread = connection, threading.get_ident()
-        self._held = io.BytesIO()
-        super().__init__(self._held, encoding="utf-8", newline="\n")
+        self._buffer = io.BytesIO()
+        super().__init__(self._buffer, encoding="utf-8", newline="\n")
 
     def flush(self) -> None:
         super().flush()
         if threading.get_ident() != self._thread:
             # The connection belongs to one thread: it sends others' output with its next message.
             return
-        if data := self._held.getvalue():
-            self._held.seek(0)
-            self._held.truncate()
+        if data := self._buffer.getvalue():
+            self._buffer.seek(0)
+            self._buffer.truncate()
             text = data.decode(errors="replace")
             # If the engine is gone, the slice's own answer detects it.
             with suppress(OSError):

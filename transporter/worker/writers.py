@@ -40,7 +40,7 @@ def context_of(spec: WorkerSpec, generation: int) -> WriterContext:
     )
 
 
-def is_of_a_forgotten(stored: StoredOffset, runs: Runs, declared: int) -> bool:
+def is_from_forgotten(stored: StoredOffset, runs: Runs, declared: int) -> bool:
     """Return whether a forgotten route of this name *stored* that during a replay.
 
     Generations are reused from the epoch on in which the route was *declared*. Entries that
@@ -49,7 +49,7 @@ def is_of_a_forgotten(stored: StoredOffset, runs: Runs, declared: int) -> bool:
     return stored.generation > 0 and runs.is_run_before(stored.run, stored.epoch, declared)
 
 
-def reached(
+def proven_offset(
     spec: WorkerSpec, stored: StoredOffset | None, generation: int, handed: int = -1
 ) -> int:
     """Return the offset up to which this shard's sink reports to have everything, or -1.
@@ -61,7 +61,7 @@ def reached(
         stored.run, stored.epoch, stored.offset, max(handed, spec.handed)
     ):
         return -1
-    if is_of_a_forgotten(stored, spec.runs, spec.declared):
+    if is_from_forgotten(stored, spec.runs, spec.declared):
         return -1
     told = (stored.log_id, stored.route, stored.generation, stored.shard, stored.shards)
     mine = (spec.log_id, spec.route, generation, spec.shard, spec.shards)

@@ -15,7 +15,13 @@ from ruamel.yaml import YAML
 
 from transporter.cli import app
 from transporter.errors import ConfigError
-from transporter.pipeline.adaptor_registry import READER, WRITER, find_reader, find_writer, known
+from transporter.pipeline.adaptor_registry import (
+    READER,
+    WRITER,
+    adaptor_entry_points,
+    find_reader,
+    find_writer,
+)
 from transporter.pipeline.config import load
 from transporter.pipeline.json_schema import pipeline_schema
 from transporter.scaffold import adaptors
@@ -23,8 +29,8 @@ from transporter.scaffold.pipelines import first_pipeline
 from transporter.testing.contracts import joined, read_all
 
 PAIRS = [
-    *((reader, "file") for reader in sorted(known(READER).names)),
-    *(("demo", writer) for writer in sorted(known(WRITER).names)),
+    *((reader, "file") for reader in sorted(adaptor_entry_points(READER).names)),
+    *(("demo", writer) for writer in sorted(adaptor_entry_points(WRITER).names)),
 ]
 CHOICES = {
     (READER, "kafka"): ("# topics: []  # list of text", "topics: [orders]"),

@@ -74,10 +74,10 @@ PASSING = [
         "input": order('"bytes"', content_type="text/plain"),
         "output": {"base64": "/w==", "headers": {"n": "1", "none": None}},
     },
-    {"input": order('{"card": '), "error": "no JSON object"},
+    {"input": order('{"card": '), "error": "not a JSON object"},
     {
         "input": [order({"total": 1}), order('{"total": '), order({"total": 3})],
-        "error": "no JSON",
+        "error": "not JSON",
         "output": [{"data": {"amount": 1}}, {"data": {"amount": 3}}],
     },
 ]

@@ -340,7 +340,7 @@ def test_an_entry_named_wrongly_is_found_as_if_unnamed(tmp_path: Path, on_error:
     expected = [n for n in range(10) if n != 4] if on_error == "park" else [0, 1, 2, 3]
     assert numbers(tmp_path) == expected
     (divided,) = events.named("slice-divided")
-    assert "names offset 1000004, which is not of its batch" in divided["problem"]
+    assert "names offset 1000004, which is not in its batch" in divided["problem"]
     if on_error == "park":
         assert parked(tmp_path).load(4).reason.attempts == 2
     else:

@@ -26,7 +26,7 @@ from transporter.protocol.messages import (
     TaskHello,
     Ticket,
 )
-from transporter.protocol.network import Network, call
+from transporter.protocol.network import Network, connect_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -168,7 +168,7 @@ def test_a_ticket_is_good_for_one_call(tmp_path: Path) -> None:
         assert line is not None
         with line:
             assert line.recv() == Opened(None)
-            with call(stolen) as thief:
+            with connect_engine(stolen) as thief:
                 thief.send(hello(spec))
                 assert thief.poll(PATIENCE)
                 with pytest.raises(EOFError):
@@ -186,7 +186,7 @@ def test_a_worker_that_has_called_is_not_pushed_aside(tmp_path: Path) -> None:
         spec = worker_spec(tmp_path)
         carrier._wanted["out", 0] = spec
         ticket = create_invitation(spec, carrier._listener.ticket).ticket
-        with call(ticket) as worker, call(ticket) as thief:
+        with connect_engine(ticket) as worker, connect_engine(ticket) as thief:
             worker.send(hello(spec))
             until(lambda: carrier._callers)
             thief.send(hello(spec))
@@ -209,14 +209,14 @@ def test_tasks_are_told_what_their_worker_was_told(tmp_path: Path, attempt: int)
         carrier._on_frames["out"] = spec
         said = TaskHello("out", spec.epoch, attempt)
         ticket = carrier._listener.ticket(said.claim)
-        with call(ticket) as task:
+        with connect_engine(ticket) as task:
             task.send(said)
             assert task.poll(PATIENCE)
             if attempt == spec.attempt:
                 assert task.recv() == Begin(spec)
             with pytest.raises(EOFError):
                 task.recv()
-        with call(carrier._listener.ticket(hello(spec).claim)) as worker:
+        with connect_engine(carrier._listener.ticket(hello(spec).claim)) as worker:
             worker.send(said)
             assert worker.poll(PATIENCE)
             with pytest.raises((EOFError, ConnectionError)):

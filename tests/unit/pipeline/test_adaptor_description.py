@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
-from transporter.pipeline.adaptor_description import Setting, installed, settings_of
+from transporter.pipeline.adaptor_description import Setting, installed_adaptors, settings_of
 from transporter.units import Duration, LocalPath, Size
 
 
@@ -105,7 +105,7 @@ def test_installed_adaptors_are_listed_even_when_broken(
         "    def commit(self, position): ...\n    def close(self): ...\n"
     )
     monkeypatch.syspath_prepend(folder)
-    found = {each.name: each for each in installed()}
+    found = {each.name: each for each in installed_adaptors()}
     good, bad = found["zz-good"], found["zz-bad"]
     assert (good.kind, good.doc, good.problem) == ("reader", "Reads.\n\nMore.", None)
     assert [each.name for each in good.settings] == ["count"]

@@ -65,7 +65,7 @@ def test_an_installed_adaptor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     [
         (find_writer, "thng", r"there is no writer 'thng'; did you mean 'thing'\? \(writers: "),
         (find_reader, "thing", r"there is no reader 'thing'; 'thing' is a writer"),
-        (find_writer, "twice", r"'twice' is several writers: a:A, b:B"),
+        (find_writer, "twice", r"'twice' names several writers: a:A, b:B"),
         (find_writer, "lost", r"there is no module 'lost_module'"),
         (find_writer, "nothing", r"has no 'Nothing'"),
         (find_writer, "", r"there is no writer ''"),
@@ -109,12 +109,12 @@ def test_a_module_that_fails_is_named_with_its_line(
     [
         ("beside_snk:Sink", r"no module 'beside_snk' in .*; did you mean 'beside_sink'\?"),
         ("beside_sink:Snik", r"has no 'Snik'; did you mean 'Sink'\? \(names: Mute, Sink\)"),
-        ("beside_sink:Mute", r"is no writer: it lacks write\(\), close\(\)$"),
+        ("beside_sink:Mute", r"is not a writer: it lacks write\(\), close\(\)$"),
         ("beside_sink:AdaptorConfig", r"it lacks open\(\), write\(\), close\(\), Config \(a sub"),
-        ("beside_sink:", "names no class"),
-        (":Sink", "names no class"),
-        ("../x:Sink", "names no class"),
-        ("json:JSONDecoder", "is no writer: it lacks"),
+        ("beside_sink:", "does not name a class"),
+        (":Sink", "does not name a class"),
+        ("../x:Sink", "does not name a class"),
+        ("json:JSONDecoder", "is not a writer: it lacks"),
     ],
 )
 def test_local_adaptors_that_cannot_be_used(folder: Path, reference: str, problem: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transporter.pipeline.address import checked_host, split_address
+from transporter.pipeline.address import split_address, validate_host
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,6 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 def test_an_advertised_host_takes_no_port() -> None:
     """An advertised host takes no port, because workers call the port that is listened at."""
-    assert checked_host("engine.example") == "engine.example"
+    assert validate_host("engine.example") == "engine.example"
     with pytest.raises(ValueError, match="takes no port"):
-        checked_host("engine.example:7070")
+        validate_host("engine.example:7070")

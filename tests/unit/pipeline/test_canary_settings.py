@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from transporter.cli import app
 from transporter.errors import ConfigError
-from transporter.pipeline.adaptor_registry import READER, find
+from transporter.pipeline.adaptor_registry import READER, find_adaptor
 from transporter.pipeline.config import load
 from transporter.pipeline.validation_errors import is_secret
 
@@ -118,13 +118,13 @@ def cases(form: str) -> Iterator[tuple[str, str, dict[str, str]]]:
         yield "variable", "${CANARY_TOKEN}", {"CANARY_TOKEN": CANARIES[form]}
 
 
-ADAPTORS = cache(find)
+ADAPTORS = cache(find_adaptor)
 
 
 @pytest.fixture(autouse=True)
 def adaptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for each adaptor once, because the search takes longer than the validation."""
-    monkeypatch.setattr("transporter.pipeline.config.find", ADAPTORS)
+    monkeypatch.setattr("transporter.pipeline.config.find_adaptor", ADAPTORS)
 
 
 @pytest.mark.parametrize("form", CANARIES)

@@ -14,7 +14,7 @@ from transporter.adaptor import WriterContext
 from transporter.election.config import Election, KafkaElection, PostgresElection, make_elector
 from transporter.errors import TransporterError
 from transporter.message import Message
-from transporter.pipeline.adaptor_registry import READER, WRITER, find
+from transporter.pipeline.adaptor_registry import READER, WRITER, find_adaptor
 from transporter.pipeline.config import load
 from transporter.pipeline.secrets import Secrets, secrets_in
 from transporter.testing import RecordingAck, entries
@@ -117,7 +117,7 @@ def test_what_cannot_be_reached_is_told_without_a_secret(
     form = "plain"
     (tmp_path / "secret").write_text(CANARIES[form])
     (tmp_path / "secret").chmod(0o600)
-    config = find(kind, adaptor, tmp_path).Config
+    config = find_adaptor(kind, adaptor, tmp_path).Config
     base = required(config)
     made = filled(base | settings, "${file:secret}")
     found = load(written(tmp_path, kind, adaptor, made), {})

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from transporter.dry_run.cases import cases_schema
-from transporter.pipeline.adaptor_registry import READER, WRITER, known
+from transporter.pipeline.adaptor_registry import READER, WRITER, adaptor_entry_points
 from transporter.pipeline.config import load
 from transporter.pipeline.json_schema import pipeline_schema
 from transporter.pipeline.steps.registry import KINDS
@@ -91,7 +91,7 @@ def test_it_knows_what_is_installed() -> None:
     """Every adaptor and every step can be completed, with its settings."""
     definitions = pipeline_schema()["$defs"]
     for kind in (READER, WRITER):
-        for name in known(kind).names:
+        for name in adaptor_entry_points(kind).names:
             assert "adaptor" in definitions[f"{kind}.{name}"]["required"]
     assert set(definitions["StepConfig"]["properties"]) == set(KINDS)
     assert definitions["LogConfig"]["properties"]["segment_bytes"]["default"] == "1GiB"

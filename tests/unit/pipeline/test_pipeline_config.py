@@ -154,7 +154,7 @@ def test_compaction_is_off_until_a_file_asks_for_it(
 ) -> None:
     """``after`` or ``keep`` turns compaction on, and ``keep`` is enough for ``log compact``."""
     found = load(pipeline_file(f"{valid}log: {{compaction: {compaction}}}\n"), {}).log.compaction
-    assert (found.after, found.by_hand) == (after, by_hand)
+    assert (found.after, found.manual_after) == (after, by_hand)
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,16 @@ REPLACED = [
     ("name: in", "name: -in", "2: readers[0].name must be 1 to 63 letters"),
     ("doubles:Source", "doubles:Sorce", "3: 'doubles:Sorce': "),
     ("doubles:Source", "dubles:Source", "3: there is no module 'dubles' in "),
-    ("doubles:Source", "doubles:number", "3: adaptor 'doubles:number' is no class but int"),
+    ("doubles:Source", "doubles:number", "3: adaptor 'doubles:number' is not a class but int"),
     ("doubles:Source", "no-such-thing", "3: there is no reader 'no-such-thing'"),
-    ("doubles:Source", "doubles:Sink", "3: adaptor 'doubles:Sink' is no reader: it lacks poll()"),
-    ("doubles:Source", "a:b:c", "3: 'a:b:c' names no class; write module:Class"),
+    (
+        "doubles:Source",
+        "doubles:Sink",
+        "3: adaptor 'doubles:Sink' is not a reader: it lacks poll()",
+    ),
+    ("doubles:Source", "a:b:c", "3: 'a:b:c' does not name a class; use module:Class"),
     ("doubles:Source", "5", "3: readers[0].adaptor must be text"),
-    ("doubles:Sink", "doubles:NoConfig", "6: adaptor 'doubles:NoConfig' is no writer: it lacks"),
+    ("doubles:Sink", "doubles:NoConfig", "6: adaptor 'doubles:NoConfig' is not a writer: it lacks"),
     ("Source\n", "Source\n    count: many\n", "4: readers[0].count must be a valid integer"),
     (
         "Source\n",
@@ -319,7 +323,10 @@ APPENDED = [
     ),
     ("log: {on_full: stop-route}\n", "7: log.on_full needs max_bytes beside it"),
     ("spark: {config: {a.b: c}}\n", "7: spark.config.a.b does not begin with 'spark.'"),
-    ("spark: {config: {spark.master: c}}\n", "7: spark.config.spark.master belongs beside config"),
+    (
+        "spark: {config: {spark.master: c}}\n",
+        "7: spark.config.spark.master is not allowed here; set master",
+    ),
     ("spark: {config: {spark.a: [1]}}\n", "7: spark.config.spark.a must be text"),
     ("spark: {master: ''}\n", "7: spark.master String should have at least 1 character"),
     ("commit_interval: 0s\n", "7: commit_interval must be greater than 0"),
@@ -372,7 +379,7 @@ def test_names_that_differ_in_case_only_are_the_same(pipeline_file: Write, valid
     """Names become folders, so two that some file system takes for one are refused."""
     twice = valid + '  - name: OUT\n    writer: {adaptor: "doubles:Sink", path: out}\n'
     (found,) = problems(pipeline_file, twice)
-    assert found.startswith("7: routes[1].name is that of routes[0]")
+    assert found.startswith("7: routes[1].name repeats that of routes[0]")
 
 
 def test_a_file_name_that_is_no_name_needs_one(pipeline_file: Write, valid: str) -> None:

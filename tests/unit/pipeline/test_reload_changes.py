@@ -12,7 +12,7 @@ from engine_tools import make_pipeline
 from transporter.pipeline.adaptor_registry import find_function, forget_modules
 from transporter.pipeline.log_location import route_lines
 from transporter.pipeline.problems import InvalidPipeline
-from transporter.pipeline.reload_changes import changed_routes, changes, reread
+from transporter.pipeline.reload_changes import changed_routes, describe_changes, reread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ def test_what_may_change_is_taken_up(
             '"readers"',
             "the adaptor of reader 'in'",
         ),
-        (lambda d: d["routes"][1].pop("after"), '"two"', "route 'two' comes after"),
+        (lambda d: d["routes"][1].pop("after"), '"two"', "'after' of route 'two'"),
     ],
 )
 def test_what_may_not_change_is_refused_with_its_line(
@@ -154,7 +154,7 @@ def test_readers_and_routes_change_come_and_go(
 ) -> None:
     """The changes of a reload are reported by kind and name, to the audit file and the operator."""
     edit(pipeline, change)
-    assert changes(pipeline, reread(pipeline, {}))[part] == told
+    assert describe_changes(pipeline, reread(pipeline, {}))[part] == told
 
 
 def test_readers_of_an_adaptor_that_comes_with_us_stay_open(tmp_path: Path) -> None:
@@ -168,16 +168,16 @@ def test_readers_of_an_adaptor_that_comes_with_us_stay_open(tmp_path: Path) -> N
     edit(pipeline, a_file)
     both = reread(pipeline, {})
     edit(both, lambda document: document.update(commit_interval="3s"))
-    assert changes(both, reread(both, {}))["readers"] == ["in"]
+    assert describe_changes(both, reread(both, {}))["readers"] == ["in"]
     edit(both, lambda document: document["readers"][1].update(path="other.jsonl"))
-    assert changes(both, reread(both, {}))["readers"] == ["in", "file"]
+    assert describe_changes(both, reread(both, {}))["readers"] == ["in", "file"]
 
 
 def test_a_first_reader_that_takes_turns_gives_every_route_a_new_worker(tmp_path: Path) -> None:
     """All routes get new workers, because writers receive that name only when they open."""
     pipeline = make_pipeline(tmp_path, [], one={"writer": {"adaptor": "lmdb", "path": "store"}})
-    assert changes(pipeline, reread(pipeline, {}))["routes"] == []
+    assert describe_changes(pipeline, reread(pipeline, {}))["routes"] == []
     (tmp_path / "table.txt").write_text("")
     shared = {"name": "table", "adaptor": "table_tools:TableReader", "path": "table.txt"}
     edit(pipeline, lambda document: document["readers"].append(shared))
-    assert changes(pipeline, reread(pipeline, {}))["routes"] == ["one"]
+    assert describe_changes(pipeline, reread(pipeline, {}))["routes"] == ["one"]

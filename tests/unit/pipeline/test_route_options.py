@@ -135,15 +135,15 @@ MISTAKES = [
     ("start: true", "start must be earliest, latest, an offset or a time"),
     ("start:", "start must be earliest, latest, an offset or a time"),
     ("start: first", "start must be earliest, latest, an offset or a time such as 2030-"),
-    ("start: 2030-01-31", "start lacks its zone; write for example 2030-01-31T08:00:00Z"),
+    ("start: 2030-01-31", "start lacks a time zone; use for example 2030-01-31T08:00:00Z"),
     ("start: 2030-01-31T25:00:00Z", "start must be earliest, latest, an offset or a time such"),
-    ("start: 9223372036854775808", "start is beyond every offset"),
-    (f"start: {'9' * 5000}", "start is beyond every offset"),
+    ("start: 9223372036854775808", "start is above the largest offset"),
+    (f"start: {'9' * 5000}", "start is above the largest offset"),
     ("after: 5", "after must be text"),
     ("after: [out]", "after must be text"),
     ("after: in", "after: there is no route 'in' (routes: out)"),
     ("after: ou", "after: there is no route 'ou'; did you mean 'out'? (routes: out)"),
-    ("after: out", "after: out waits for out; none of them could ever go"),
+    ("after: out", "after: out waits for out; none of them could ever start"),
 ]
 
 

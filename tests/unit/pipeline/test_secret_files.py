@@ -163,26 +163,28 @@ def test_commands_that_need_no_secret_read_none(tmp_path: Path) -> None:
 def test_it_is_read_again(tmp_path: Path, secret: Path) -> None:
     """A changed file gives new settings, and both values are secrets. Else nothing changes."""
     reader = load(pipeline(tmp_path, "${file:secret}"), {}).readers[0]
-    assert reader.renewed() is reader
-    assert not reader.outdated()
+    assert reader.renew_secrets() is reader
+    assert not reader.is_outdated()
     secret.write_text("Another-one\n")
-    assert reader.outdated()
-    renewed = reader.renewed()
+    assert reader.is_outdated()
+    renewed = reader.renew_secrets()
     assert renewed.config.dsn.get_secret_value() == "host=db password='Another-one'"
     assert renewed.secrets.hide(f"{CANARY} Another-one") == "*** ***"
-    assert renewed.renewed() is renewed
+    assert renewed.renew_secrets() is renewed
 
 
 def test_one_that_is_gone_is_an_error_without_what_it_held(tmp_path: Path, secret: Path) -> None:
     """A missing file is an error, and the old value is not used silently."""
     reader = load(pipeline(tmp_path, "${file:secret}"), {}).readers[0]
     secret.unlink()
-    assert not reader.outdated()
+    assert not reader.is_outdated()
     with pytest.raises(EnvironmentFault, match=r"secret file .*secret cannot be read"):
-        reader.renewed()
+        reader.renew_secrets()
     secret.write_text("it's no\\")
-    with pytest.raises(EnvironmentFault, match="refuses what the secret file holds") as raised:
-        reader.renewed()
+    with pytest.raises(
+        EnvironmentFault, match="refuses the current contents of the secret file"
+    ) as raised:
+        reader.renew_secrets()
     assert "it's" not in str(raised.value)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from transporter.errors import ConfigError
 from transporter.pipeline.problems import InvalidPipeline
-from transporter.pipeline.yaml_document import MAX_BYTES, parse, read, typed
+from transporter.pipeline.yaml_document import MAX_BYTES, parse, read, scalar_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 )
 def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     """Only the nulls, booleans and numbers of YAML 1.2 are such."""
-    assert typed(text) == value
-    assert type(typed(text)) is type(value)
+    assert scalar_value(text) == value
+    assert type(scalar_value(text)) is type(value)
 
 
 def test_quoted_scalars_are_text() -> None:
@@ -77,10 +77,10 @@ def test_every_key_path_knows_its_line() -> None:
         ("? [1, 2]\n: 3\n", 1, "a key must be text"),
         ("a: 1\n---\nb: 2\n", 2, "second document"),
         ("%YAML 1.1\n---\na: yes\n", 2, "another version"),
-        ("a: [1\nb: 2\n", 2, "is no YAML"),
-        ("a:\n\t- 1\n", 2, "is no YAML"),
-        ("a: 1\nb: \x07\n", 2, "is no YAML"),
-        ("a: 'open\n", 2, "is no YAML"),
+        ("a: [1\nb: 2\n", 2, "is not YAML"),
+        ("a:\n\t- 1\n", 2, "is not YAML"),
+        ("a: 1\nb: \x07\n", 2, "is not YAML"),
+        ("a: 'open\n", 2, "is not YAML"),
         ("a: " + "[" * 40 + "]" * 40, 1, "nested more than"),
     ],
 )

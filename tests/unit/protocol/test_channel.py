@@ -16,9 +16,14 @@ from engine_tools import PATIENCE
 from transporter.adaptor import StoredOffset
 from transporter.protocol import channel as module
 from transporter.protocol.certificate import client_context, server_context
-from transporter.protocol.channel import EngineChannel, WorkerChannel, decoded, encoded
+from transporter.protocol.channel import (
+    EngineChannel,
+    WorkerChannel,
+    decode_message,
+    encode_message,
+)
 from transporter.protocol.messages import (
-    HEARD,
+    ENGINE_MESSAGES,
     Announcement,
     Failure,
     FailureKind,
@@ -99,7 +104,7 @@ TLS = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @TLS
 def test_all_that_is_said_arrives_as_it_was(tls: bool) -> None:
     """Every kind of message to the engine arrives unchanged, and so do messages from it."""
-    assert {type(each) for each in MESSAGES} == set(HEARD)
+    assert {type(each) for each in MESSAGES} == set(ENGINE_MESSAGES)
     with pair(tls=tls) as (engine, worker):
         for each in MESSAGES:
             worker.send(each)
@@ -110,7 +115,7 @@ def test_all_that_is_said_arrives_as_it_was(tls: bool) -> None:
 
 def test_text_that_is_no_unicode_arrives_without_what_is_none() -> None:
     """A text with bytes that are not Unicode arrives, with those bytes replaced."""
-    assert decoded(encoded(Output("a\udcffb"))) == Output("a?b")
+    assert decode_message(encode_message(Output("a\udcffb"))) == Output("a?b")
 
 
 class Trap:
@@ -209,7 +214,7 @@ def test_a_length_is_checked_before_it_is_believed(monkeypatch: pytest.MonkeyPat
 def test_polling_finds_what_has_been_received_already(tls: bool) -> None:
     """Each of several messages in one packet is an answer to a poll, and then none is left."""
     with pair(tls=tls) as (engine, worker):
-        first, second = (encoded(each) for each in (Announcement(1), Announcement(2)))
+        first, second = (encode_message(each) for each in (Announcement(1), Announcement(2)))
         lengths = [struct.pack(">Q", len(each)) for each in (first, second)]
         worker.send_raw(lengths[0] + first + lengths[1] + second)
         assert engine.poll(PATIENCE)

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from transporter.pipeline.config import SparkConfig
-from transporter.protocol.network import Network, network_of, networked, place_of, sees
+from transporter.protocol.network import Network, is_at_place, is_tcp, network_of, place_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,27 +72,27 @@ def test_only_the_directory_itself_is_seen(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.mkdir()
     place = place_of(log)
-    assert sees(place, log)
+    assert is_at_place(place, log)
     log.rename(tmp_path / "old")
-    assert not sees(place, log)
+    assert not is_at_place(place, log)
     shutil.copytree(tmp_path / "old", log)
-    assert not sees(place, log)
-    assert not sees("", tmp_path / "nowhere")
+    assert not is_at_place(place, log)
+    assert not is_at_place("", tmp_path / "nowhere")
 
 
 def test_a_path_is_no_network_address() -> None:
     """A TCP address is recognised as a tuple and as a list from JSON, and a path is not."""
-    assert not networked("/run/x/engine.sock")
-    assert networked(("127.0.0.1", 7))
-    assert networked(["127.0.0.1", 7])
+    assert not is_tcp("/run/x/engine.sock")
+    assert is_tcp(("127.0.0.1", 7))
+    assert is_tcp(["127.0.0.1", 7])
 
 
 def test_a_socket_of_ours_notices_that_the_other_host_is_gone() -> None:
     """Small messages are sent at once, and a silent peer is probed."""
-    from transporter.protocol.network import watch_over  # noqa: PLC0415
+    from transporter.protocol.network import enable_keepalive  # noqa: PLC0415
 
     with socket.socket() as one:
-        watch_over(one)
+        enable_keepalive(one)
         assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000

@@ -13,7 +13,7 @@ import pytest
 
 from transporter.pipeline.spark_protection import PROTECTED
 from transporter.protocol.network import Network
-from transporter.spark.code_shipping import FOLDER, on_a_cluster
+from transporter.spark.code_shipping import FOLDER, cluster_settings
 from transporter.spark.host import configuration
 from transporter.spark.launch import SparkLauncher
 from transporter.spark.worker_task import has_ended
@@ -24,7 +24,7 @@ MASTER = "spark://10.0.0.1:7077"
 
 def test_the_archive_holds_all_that_a_worker_imports(tmp_path: Path) -> None:
     """A Python without our checkout imports a worker from it, and finds adaptors by name."""
-    on_a_cluster(NETWORK, {}, tmp_path)
+    cluster_settings(NETWORK, {}, tmp_path)
     code = tmp_path / "code"
     with zipfile.ZipFile(tmp_path / f"{FOLDER}.zip") as archive:
         archive.extractall(code)
@@ -54,7 +54,7 @@ def test_the_archive_holds_all_that_a_worker_imports(tmp_path: Path) -> None:
 def test_executors_find_the_code_before_anything_of_the_user_s(tmp_path: Path) -> None:
     """Lists hold our values before the user's, so that the workers start."""
     theirs = {"spark.archives": "hdfs:///x.zip#x", "spark.executorEnv.PYTHONPATH": "/opt/lib"}
-    found = on_a_cluster(NETWORK, theirs, tmp_path)
+    found = cluster_settings(NETWORK, theirs, tmp_path)
     ours, their = found["spark.archives"].split(",")
     assert ours == f"{(tmp_path / f'{FOLDER}.zip').as_uri()}#{FOLDER}"
     assert their == "hdfs:///x.zip#x"
@@ -65,7 +65,7 @@ def test_a_setting_of_the_user_s_wins(tmp_path: Path) -> None:
     """Settings in the pipeline file override ours."""
     config = {"spark.driver.memory": "2g", "spark.task.maxFailures": "3", "spark.x": "y"}
     found = configuration(
-        MASTER, on_a_cluster(NETWORK, config, tmp_path), str(tmp_path), str(tmp_path)
+        MASTER, cluster_settings(NETWORK, config, tmp_path), str(tmp_path), str(tmp_path)
     )
     assert config.items() <= found.items()
     assert found["spark.master"] == MASTER
@@ -75,8 +75,8 @@ def test_a_setting_of_the_user_s_wins(tmp_path: Path) -> None:
 
 def test_spark_s_own_connections_are_protected_unless_they_need_not_be(tmp_path: Path) -> None:
     """Authentication and encryption are set by default on a cluster, unless it is insecure."""
-    assert PROTECTED.items() <= on_a_cluster(NETWORK, {}, tmp_path).items()
-    insecure = on_a_cluster(replace(NETWORK, insecure=True), {}, tmp_path)
+    assert PROTECTED.items() <= cluster_settings(NETWORK, {}, tmp_path).items()
+    insecure = cluster_settings(replace(NETWORK, insecure=True), {}, tmp_path)
     assert not PROTECTED.keys() & insecure.keys()
 
 
@@ -110,7 +110,7 @@ def test_executors_have_the_python_that_the_user_names(
         ("Job aborted … SparkException: Python worker exited unexpectedly (crashed)", True),
         ("Job aborted … ExecutorLostFailure (executor 0 exited …): Command exited with 137", False),
         ("ExecutorLostFailure … Python worker exited unexpectedly", False),
-        ("PythonException … HostFailed: Spark runs this worker a second time; the engine", False),
+        ("PythonException … HostFailed: Spark repeats this worker; the engine", False),
         ("Job 3 cancelled because SparkContext was shut down", False),
     ],
 )

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 
 from transporter.log.search import END
 from transporter.message import Message, messages_to_batch, with_offsets
-from transporter.spark.data_source_filters import accepts, bounds_of, passing
+from transporter.spark.data_source_filters import apply_filters, bounds_of, can_evaluate
 from transporter.table.plan import OffsetBounds
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ ROWS: list[tuple[Filter, list[int]]] = [
 @pytest.mark.parametrize(("wanted", "expected"), ROWS)
 def test_the_rows_that_a_filter_leaves(wanted: Filter, expected: list[int]) -> None:
     """An accepted filter leaves the same rows as SQL."""
-    assert accepts(wanted, frozenset())
-    found = passing(entries(), [wanted])
+    assert can_evaluate(wanted, frozenset())
+    found = apply_filters(entries(), [wanted])
     assert found.column("offset").to_pylist() == expected
 
 
 def test_filters_are_joined() -> None:
     """A row must pass all filters."""
-    found = passing(entries(), [GreaterThan(OFFSET, 10), EqualTo(KEY, b"k1")])
+    found = apply_filters(entries(), [GreaterThan(OFFSET, 10), EqualTo(KEY, b"k1")])
     assert found.column("offset").to_pylist() == [13]
 
 
@@ -113,13 +113,13 @@ def test_filters_are_joined() -> None:
 )
 def test_filters_that_are_left_to_spark(wanted: Filter) -> None:
     """A filter on which Arrow may differ from Spark is not accepted."""
-    assert not accepts(wanted, frozenset())
+    assert not can_evaluate(wanted, frozenset())
 
 
 def test_a_column_that_is_converted_is_left_to_spark() -> None:
     """A filter on a converted column is refused, because its text may be null for some bytes."""
-    assert not accepts(IsNotNull(DATA), frozenset({"data"}))
-    assert not accepts(EqualTo(KEY, "k1"), frozenset({"key"}))
+    assert not can_evaluate(IsNotNull(DATA), frozenset({"data"}))
+    assert not can_evaluate(EqualTo(KEY, "k1"), frozenset({"key"}))
 
 
 BOUNDS: list[tuple[list[Any], OffsetBounds]] = [

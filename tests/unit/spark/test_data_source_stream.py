@@ -141,7 +141,7 @@ def test_a_checkpoint_of_another_log(log: Path) -> None:
     """A checkpoint names its log, and is refused for any other log."""
     with closing_stream(stream(log)) as reader:
         start = reader.initialOffset() | {"log": "another"}
-        with pytest.raises(ConfigError, match="checkpoint is of the log another, and here lies"):
+        with pytest.raises(ConfigError, match="checkpoint is of the log another, and this is"):
             reader.latestOffset(start, ALL)
         with pytest.raises(ConfigError, match="give the stream a new checkpointLocation"):
             reader.partitions(start, start)

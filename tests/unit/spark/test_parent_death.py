@@ -11,13 +11,13 @@ import psutil
 import pytest
 from acceptance_tools import await_true, gone
 
-from transporter.spark.parent_death import bound_to_parent
+from transporter.spark.parent_death import bind_to_parent
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of parents")
 CHILD = """
 import subprocess, sys, time
-from transporter.spark.parent_death import bound_to_parent
-child = subprocess.Popen(bound_to_parent(["sleep", "60"]))
+from transporter.spark.parent_death import bind_to_parent
+child = subprocess.Popen(bind_to_parent(["sleep", "60"]))
 print(child.pid, flush=True)
 time.sleep(60)
 """
@@ -38,7 +38,7 @@ def test_a_process_ends_with_its_parent(hangs: bool) -> None:
 
 def test_a_process_whose_parent_has_ended_before_it_asked_does_not_begin() -> None:
     """A process whose parent has ended already does not run its command."""
-    command = bound_to_parent(["echo", "begun"])
+    command = bind_to_parent(["echo", "begun"])
     command[4] = "1"
     done = subprocess.run(command, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
@@ -46,7 +46,7 @@ def test_a_process_whose_parent_has_ended_before_it_asked_does_not_begin() -> No
 
 def test_the_command_is_run_as_it_is() -> None:
     """Arguments, output and exit code belong to the command."""
-    command = bound_to_parent([sys.executable, "-c", "import sys; sys.exit(sys.argv[1])", "a  b"])
+    command = bind_to_parent([sys.executable, "-c", "import sys; sys.exit(sys.argv[1])", "a  b"])
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "a  b\n")
 
@@ -56,7 +56,7 @@ def test_a_process_ends_with_the_thread_that_started_it() -> None:
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
-        started.append(subprocess.Popen(bound_to_parent(["sleep", "60"]), stdout=subprocess.PIPE))
+        started.append(subprocess.Popen(bind_to_parent(["sleep", "60"]), stdout=subprocess.PIPE))
         process = psutil.Process(started[0].pid)
         await_true(lambda: process.name() == "sleep", 10, "the command", pause=0.01)
 

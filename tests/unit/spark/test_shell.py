@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import Row, VariantVal
 
-from transporter.spark.shell import brief
+from transporter.spark.shell import brief_text
 from transporter.table.cells import to_json_value
 
 
@@ -48,4 +48,4 @@ def test_a_cell_as_json(cell: object, expected: object) -> None:
 )
 def test_an_error_in_brief(text: str, expected: str) -> None:
     """Our own errors are shown unchanged, and Spark's without its plan."""
-    assert brief(PySparkException(text)) == expected
+    assert brief_text(PySparkException(text)) == expected

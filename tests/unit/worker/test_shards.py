@@ -25,7 +25,7 @@ from transporter.protocol.messages import (
     Retry,
     Slice,
 )
-from transporter.worker.shards import ShardProgress, of_shard
+from transporter.worker.shards import ShardProgress, entries_of_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def test_each_entry_belongs_to_one_shard(shards: int) -> None:
     """Every entry is in exactly one shard, and all entries of a key are in the same one."""
     keys = [None if n % 5 == 0 else b"k%d" % (n % 11) for n in range(200)]
     batch = _batch(keys, 1000)
-    parts = [of_shard(batch, shard, shards) for shard in range(shards)]
+    parts = [entries_of_shard(batch, shard, shards) for shard in range(shards)]
     found = sorted(offset for part in parts for offset in part.column("offset").to_pylist())
     assert found == list(range(1000, 1200))
     for part in parts:
@@ -63,19 +63,25 @@ def test_each_entry_belongs_to_one_shard(shards: int) -> None:
 
 def test_no_entry_at_all() -> None:
     """A slice without accepted entries has nothing for any shard."""
-    assert of_shard(_batch([]), 1, 2).num_rows == 0
+    assert entries_of_shard(_batch([]), 1, 2).num_rows == 0
 
 
 def test_what_a_shard_has_delivered_is_passed_over() -> None:
     """Entries redelivered in the same generation are skipped, but those of a replay are not."""
     progress = ShardProgress(0, 4)
     batch = _batch([None] * 10)
-    assert progress.rest(batch, Slice(0, 9, 0)).column("offset").to_pylist() == [5, 6, 7, 8, 9]
-    progress.reached(Slice(0, 9, 0), 7)
-    assert progress.rest(batch, Slice(5, 9, 0)).column("offset").to_pylist() == [8, 9]
-    assert progress.rest(batch, Slice(0, 9, 1)).num_rows == 10
-    progress.reached(Slice(0, 9, 1), 2)
-    assert progress.rest(batch, Slice(0, 9, 1)).num_rows == 7
+    assert progress.undelivered(batch, Slice(0, 9, 0)).column("offset").to_pylist() == [
+        5,
+        6,
+        7,
+        8,
+        9,
+    ]
+    progress.advance(Slice(0, 9, 0), 7)
+    assert progress.undelivered(batch, Slice(5, 9, 0)).column("offset").to_pylist() == [8, 9]
+    assert progress.undelivered(batch, Slice(0, 9, 1)).num_rows == 10
+    progress.advance(Slice(0, 9, 1), 2)
+    assert progress.undelivered(batch, Slice(0, 9, 1)).num_rows == 7
 
 
 def test_a_route_with_several_workers_delivers_everything_once(tmp_path: Path) -> None:

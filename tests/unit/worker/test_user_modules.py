@@ -12,7 +12,7 @@ import pytest
 from transporter.errors import HostFailed
 from transporter.pipeline.steps.step import StepConfig
 from transporter.worker import user_modules
-from transporter.worker.user_modules import packed, portable, unpacked
+from transporter.worker.user_modules import make_portable, pack_modules, unpack_modules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,12 +35,12 @@ def test_modules_and_packages_are_packed_and_nothing_else(tmp_path: Path) -> Non
     (tmp_path / "transporter_adaptors").mkdir()
     (tmp_path / "transporter_adaptors" / "__init__.py").write_text("")
     expected = {"one.py", "pack/__init__.py", "pack/deep/two.py", "pack/data.json"}
-    assert names(packed(tmp_path)) == expected
+    assert names(pack_modules(tmp_path)) == expected
 
 
 def test_an_empty_folder_makes_an_empty_kit(tmp_path: Path) -> None:
     """A pipeline without its own modules gets an empty folder."""
-    with unpacked(packed(tmp_path)) as folder:
+    with unpack_modules(pack_modules(tmp_path)) as folder:
         assert list(folder.iterdir()) == []
 
 
@@ -51,7 +51,7 @@ def test_unpacked_modules_can_be_imported_and_are_forgotten(
     monkeypatch.setattr(sys, "path", [*sys.path])
     for version in ("1", "2"):
         (tmp_path / "versioned_module.py").write_text(f"VERSION = {version}")
-        with unpacked(packed(tmp_path)) as folder:
+        with unpack_modules(pack_modules(tmp_path)) as folder:
             sys.path.append(str(folder))
             import versioned_module  # type: ignore[import-not-found]  # noqa: PLC0415
 
@@ -67,10 +67,10 @@ def test_a_folder_that_is_too_large_is_refused(
     """A folder above the size limit is refused, so no home directory is sent by accident."""
     monkeypatch.setattr(user_modules, "MOST", 10)
     (tmp_path / "one.py").write_text("x = 123456")
-    packed(tmp_path)
+    pack_modules(tmp_path)
     (tmp_path / "two.py").write_text("x")
     with pytest.raises(HostFailed, match="a folder of their own"):
-        packed(tmp_path)
+        pack_modules(tmp_path)
 
 
 def test_a_script_travels_as_text(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_script_travels_as_text(tmp_path: Path) -> None:
     (tmp_path / "a.star").write_text("def transform(m): return m\n")
     scripted = StepConfig(name="starlark", settings={"file": "a.star", "namespace": "^a"})
     other = StepConfig(name="omit", settings={"fields": ["file"]})
-    found = portable((scripted, other), tmp_path)
+    found = make_portable((scripted, other), tmp_path)
     code = "def transform(m): return m\n"
     assert found[0].settings == {"namespace": "^a", "code": code}
     assert found[1] is other
@@ -87,4 +87,4 @@ def test_a_script_travels_as_text(tmp_path: Path) -> None:
 def test_a_script_that_is_gone_is_named(tmp_path: Path) -> None:
     """The failure names the file that cannot be sent."""
     with pytest.raises(HostFailed, match=r"gone\.star: cannot be read for workers"):
-        portable((StepConfig(name="starlark", settings={"file": "gone.star"}),), tmp_path)
+        make_portable((StepConfig(name="starlark", settings={"file": "gone.star"}),), tmp_path)

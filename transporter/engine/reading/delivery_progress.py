@@ -233,7 +233,7 @@ def refuse_missing_routes(pipeline: Pipeline, declared: Sequence[str]) -> None:
     *declared* are the routes that have begun. Raises ``EnvironmentFault`` if the pipeline lacks
     one of them and a source waits for delivery: it may come back.
     """
-    missing = pipeline.left_out(declared)
+    missing = pipeline.missing_routes(declared)
     if missing and pipeline.waits_for_delivery:
         name = missing[0]
         raise EnvironmentFault(

@@ -478,7 +478,7 @@ class Feed:
     def _renew_secrets(self) -> bool:
         """Read secret files again before a connection is made; wait if that fails."""
         try:
-            config = self._config.renewed()
+            config = self._config.renew_secrets()
         except EnvironmentFault as error:
             if self._is_starting:
                 raise
@@ -525,7 +525,7 @@ class Feed:
         if not self._shared or self._term is not None or now < self._next_secrets_check:
             return
         self._next_secrets_check = now + _SECRETS_CHECK
-        if self._config.outdated():
+        if self._config.is_outdated():
             raise _Reopen
 
     def _load_undelivered(self) -> None:

@@ -142,7 +142,7 @@ class Route:
     def revive(self) -> None:
         """Continue if the route waits for an operator. Only to be called through :meth:`submit`."""
         if self.halted:
-            self._outdated = self._outdated or self._config.writer.outdated()
+            self._outdated = self._outdated or self._config.writer.is_outdated()
             self._state, self._problem = State.STARTING, ""
             self._policy.clear_suspects()
         self._backoff.reset()
@@ -352,7 +352,7 @@ class Route:
     def _renew_secrets(self) -> None:
         """Read the writer's secret files again, for the connections of new workers."""
         try:
-            writer = self._config.writer.renewed()
+            writer = self._config.writer.renew_secrets()
         except EnvironmentFault as error:
             raise HostFailed(str(error)) from error
         if writer is not self._config.writer:
@@ -537,7 +537,7 @@ class Route:
             case Action.GO:
                 self._state, self._problem = State.RUNNING, ""
                 self._backoff.reset()
-            case _ if self._config.writer.outdated():
+            case _ if self._config.writer.is_outdated():
                 # The sink may have refused a secret that was replaced since: a new worker.
                 self._confirmed_by, self._outdated = None, True
                 self._retry_later(decision.problem)

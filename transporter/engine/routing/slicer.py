@@ -110,8 +110,8 @@ class Slicer:
         """Continue after *gap* in a replay, which had passed it; else halt (Invariant 4)."""
         if state.replay is None:
             raise EntriesLost(
-                f"the entries {max(gap.first, state.next_unsettled())}..{gap.last} were lost: a repair "
-                "of the log could not save them; acknowledge them to let the route continue"
+                f"the entries {max(gap.first, state.next_unsettled())}..{gap.last} were lost: a "
+                "repair of the log could not save them; acknowledge them to let the route continue"
             )
         self._offsets.advance_replay(min(gap.last, state.replay.last), state.generation)
         return self.cut(plan, max_rows)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from transporter.offsets.state import Range
 from transporter.protocol.messages import Failure, FailureKind
-from transporter.worker.writers import is_of_a_forgotten
+from transporter.worker.writers import is_from_forgotten
 
 if TYPE_CHECKING:
     from transporter.adaptor import StoredOffset
@@ -50,7 +50,7 @@ class OffsetAdoption:
         own = (self._log.log_id, self._offsets.route, state.generation, shards)
         if origin != own or stored.offset < state.next_offset():
             return False
-        return not is_of_a_forgotten(stored, self._log.runs, state.declared)
+        return not is_from_forgotten(stored, self._log.runs, state.declared)
 
     def _is_proved(self, stored: StoredOffset) -> bool:
         return self._log.runs.has_offset(

@@ -12,7 +12,7 @@ from transporter.engine.workers.frame_server import FrameServer
 from transporter.engine.workers.shard_lease import ShardLease
 from transporter.engine.workers.worker_connection import WorkerConnection
 from transporter.worker.shard_lock import lock_path
-from transporter.worker.user_modules import packed
+from transporter.worker.user_modules import pack_modules
 
 if TYPE_CHECKING:
     import threading
@@ -70,7 +70,7 @@ class Admission:
                 connection = WorkerConnection(
                     caller, FrameServer(Path(spec.log_directory), spec.route)
                 )
-                begin = replace(begin, modules=packed(Path(spec.folder)))
+                begin = replace(begin, modules=pack_modules(Path(spec.folder)))
                 lease.grant(connection, spec.attempt, spec.slice_timeout)
             connection.send(begin)
             stack.pop_all()

@@ -18,7 +18,7 @@ from transporter.errors import HostFailed
 from transporter.protocol.certificate import server_context
 from transporter.protocol.channel import EngineChannel
 from transporter.protocol.messages import Hello, HostHello, TaskHello, Ticket
-from transporter.protocol.network import family_of, prove, watch_over
+from transporter.protocol.network import enable_keepalive, family_of, prove
 
 if TYPE_CHECKING:
     import ssl
@@ -198,7 +198,7 @@ class Listener:
         with ExitStack() as stack:
             line = stack.enter_context(caller)
             if self._tls is not None and caller.family != socket.AF_UNIX:
-                watch_over(caller)
+                enable_keepalive(caller)
                 line = stack.enter_context(self._tls.wrap_socket(caller, server_side=True))
             channel = EngineChannel(line)
             claim = channel.recv_bytes(_LONGEST_CLAIM).decode()

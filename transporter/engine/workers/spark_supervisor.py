@@ -31,7 +31,7 @@ from transporter.protocol.messages import (
     WorkerSpec,
 )
 from transporter.protocol.network import place_of
-from transporter.worker.user_modules import packed, portable
+from transporter.worker.user_modules import make_portable, pack_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,8 +130,8 @@ class SparkSupervisor:
         key = (spec.route, spec.shard)
         if self._network is not None:
             folder = Path(spec.folder)
-            modules = packed(folder) if spec.on_frames else None
-            spec = replace(spec, steps=portable(spec.steps, folder), modules=modules)
+            modules = pack_modules(folder) if spec.on_frames else None
+            spec = replace(spec, steps=make_portable(spec.steps, folder), modules=modules)
         elif not self._admission.wait_for_vacancy(spec, stopping):
             return None
         with self._changed:
@@ -309,7 +309,7 @@ class SparkSupervisor:
             spec = self._on_frames.get(hello.route)
         with caller, suppress(OSError):
             if spec is not None and _task_of(spec) == hello:
-                caller.limit(_GRACE)
+                caller.set_timeout(_GRACE)
                 caller.send(Begin(spec))
 
     def _run(self) -> None:

@@ -57,12 +57,12 @@ class Steps:
         done last, because a later step may have to detect such data, and fail.
         """
         made, failed = self.run_through(entries)
-        for namespace in self._unread:
+        for namespace in self._unread_namespaces:
             made = clear_false_json(made, namespace, entries)
         return made, failed
 
     @property
-    def _unread(self) -> set[NamespaceFilter]:
+    def _unread_namespaces(self) -> set[NamespaceFilter]:
         """The namespaces whose data may have passed without having been read."""
         steps = [step for step in self.steps if isinstance(step, _OF_DOCUMENTS)]
         found = {step.namespace for step in steps if not step.thorough}
@@ -74,7 +74,7 @@ class Steps:
         """Run all steps, and leave every content type as it is, because other steps follow."""
         failed: StepFailed | None = None
         for step in self.steps:
-            entries, error = _applied(step, entries)
+            entries, error = _apply_step(step, entries)
             # A later step may fail at an earlier entry, so the ones before this go on.
             failed = error or failed
         return entries, failed
@@ -83,7 +83,7 @@ class Steps:
 Steps.empty = Steps()
 
 
-def _applied(step: Step, entries: pa.RecordBatch) -> tuple[pa.RecordBatch, StepFailed | None]:
+def _apply_step(step: Step, entries: pa.RecordBatch) -> tuple[pa.RecordBatch, StepFailed | None]:
     """Return the result of *step* for the entries before the first that fails, and that failure.
 
     A user's function may fail at another entry when it is called again.
@@ -93,10 +93,10 @@ def _applied(step: Step, entries: pa.RecordBatch) -> tuple[pa.RecordBatch, StepF
         try:
             return step.apply(entries), failed
         except StepFailed as error:
-            failed, entries = error, _before(entries, error.offset)
+            failed, entries = error, _entries_before(entries, error.offset)
 
 
-def _before(entries: pa.RecordBatch, offset: int) -> pa.RecordBatch:
+def _entries_before(entries: pa.RecordBatch, offset: int) -> pa.RecordBatch:
     offsets = entries.column("offset").to_pylist()
     return entries.slice(0, sum(each < offset for each in offsets))
 
@@ -107,10 +107,10 @@ def compile_steps(configs: Sequence[StepConfig], folder: Path) -> Steps:
     Takes some ten milliseconds a step. Raise :class:`ConfigError` when settings that were valid at
     load no longer are, as when a module has been changed since.
     """
-    return Steps(tuple(_step(config, folder) for config in configs))
+    return Steps(tuple(_make_step(config, folder) for config in configs))
 
 
-def _step(config: StepConfig, folder: Path) -> Step:
+def _make_step(config: StepConfig, folder: Path) -> Step:
     kind = KINDS[config.name]
     try:
         settings = kind.settings.model_validate(config.settings, context={FOLDER: folder})

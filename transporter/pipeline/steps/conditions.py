@@ -75,20 +75,20 @@ class Condition:
         return [sum(next(results) for _ in values) > 0 for values in found]
 
 
-def condition(spelling: str, value: Plain) -> Condition:
+def make_condition(spelling: str, value: Plain) -> Condition:
     """Return the condition that *spelling* of an operator and *value* stand for.
 
     Raise :class:`ValueError` when the operator cannot compare with *value*.
     """
     name = OPERATORS[spelling]
     if name == "==":
-        return Condition(_comparable, partial(_equal, _wanted(value)))
+        return Condition(_read_comparable, partial(_test_equality, _equal_values(value)))
     if name == "=~":
-        return Condition(_text, partial(_matching, _pattern(value)))
-    return Condition(_number, partial(_ordered, _ORDERS[name], _limit(value)))
+        return Condition(_read_text, partial(_test_match, _parse_pattern(value)))
+    return Condition(_read_number, partial(_test_order, _ORDERS[name], _parse_limit(value)))
 
 
-def _wanted(value: Plain) -> list[tuple[str, object]]:
+def _equal_values(value: Plain) -> list[tuple[str, object]]:
     """Return the values equal to *value*, each with its type. Text may stand for a number too."""
     if isinstance(value, bool):
         return [("a boolean", value)]
@@ -99,13 +99,13 @@ def _wanted(value: Plain) -> list[tuple[str, object]]:
     return [("text", value), *numbers] if isinstance(value, str) else numbers
 
 
-def _pattern(value: Plain) -> NamespaceFilter:
+def _parse_pattern(value: Plain) -> NamespaceFilter:
     if not isinstance(value, str):
         raise ValueError("must be a regular expression for the operator =~")  # noqa: TRY004 - pydantic reports ValueError
     return NamespaceFilter(value)
 
 
-def _limit(value: Plain) -> Decimal:
+def _parse_limit(value: Plain) -> Decimal:
     number = None if value is None or isinstance(value, bool) else _setting_number(value)
     if number is None:
         raise ValueError("must be a number for this operator")
@@ -115,33 +115,33 @@ def _limit(value: Plain) -> Decimal:
 def _setting_number(value: str | float) -> Decimal | None:
     """Return the exact number of a setting, or ``None`` for text that is not a number."""
     if isinstance(value, str):
-        return _exact(value) if _NUMBER(value) else None
+        return _exact_number(value) if _NUMBER(value) else None
     if isinstance(value, float) and not isfinite(value):
-        raise ValueError("is no number that a document can hold")
+        raise ValueError("is not a number that a document can hold")
     number = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
     if isinstance(value, float) and len(number.as_tuple().digits) > _DIGITS:
         raise ValueError("has more digits than YAML keeps; quote it")
     return number
 
 
-def _exact(text: str) -> Decimal:
+def _exact_number(text: str) -> Decimal:
     try:
         return Decimal(text)
     except InvalidOperation:
         raise WrongType("holds an exponent that is too large to compare") from None
 
 
-def _equal(wanted: list[tuple[str, object]], values: Sequence[object]) -> list[bool]:
+def _test_equality(wanted: list[tuple[str, object]], values: Sequence[object]) -> list[bool]:
     return [value in wanted for value in values]
 
 
-def _matching(pattern: NamespaceFilter, values: Sequence[str | None]) -> list[bool]:
+def _test_match(pattern: NamespaceFilter, values: Sequence[str | None]) -> list[bool]:
     texts = pa.array(values, pa.string())
     matches = iter(pattern.mask(texts.drop_null()).to_pylist())
     return [value is not None and next(matches) for value in values]
 
 
-def _ordered(
+def _test_order(
     order: Callable[[Decimal, Decimal], bool], limit: Decimal, values: Sequence[Decimal | None]
 ) -> list[bool]:
     return [value is not None and order(value, limit) for value in values]
@@ -151,41 +151,41 @@ def _kind(value: bytes) -> str:
     return "null" if value == b"null" else _KINDS.get(value[:1], "a number")
 
 
-def _string(value: bytes) -> str:
+def _string_text(value: bytes) -> str:
     """Return the text that a JSON string stands for."""
     # Few have escapes, and json.loads takes ten times as long.
     return json.loads(value) if b"\\" in value else value[1:-1].decode()
 
 
-def _comparable(value: bytes) -> tuple[str, object]:
+def _read_comparable(value: bytes) -> tuple[str, object]:
     """Return the type and the content of *value*. Objects and arrays are equal to nothing."""
     if value.startswith(b'"'):
-        return "text", _string(value)
+        return "text", _string_text(value)
     kind = _kind(value)
     if kind == "a number":
-        return kind, _exact(value.decode())
+        return kind, _exact_number(value.decode())
     return kind, _FLAT.get(value)
 
 
-def _text(value: bytes) -> str | None:
+def _read_text(value: bytes) -> str | None:
     """Return text, or ``None`` for null."""
     if value == b"null":
         return None
     if not value.startswith(b'"'):
-        raise WrongType(f"is {_kind(value)}, and =~ looks at text")
-    text = _string(value)
+        raise WrongType(f"is {_kind(value)}; =~ compares text")
+    text = _string_text(value)
     if b"\\" in value and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise WrongType("holds half a character, which =~ cannot read")
+        raise WrongType("holds an unpaired surrogate, which =~ cannot read")
     return text
 
 
-def _number(value: bytes) -> Decimal | None:
+def _read_number(value: bytes) -> Decimal | None:
     """Return a number, also one that is written as text, or ``None`` for null."""
     if value == b"null":
         return None
     is_text = value.startswith(b'"')
-    text = _string(value) if is_text else value.decode()
+    text = _string_text(value) if is_text else value.decode()
     if _NUMBER(text):
-        return _exact(text)
-    kind = "text that is no number" if is_text else _kind(value)
-    raise WrongType(f"is {kind}, and this operator compares numbers")
+        return _exact_number(text)
+    kind = "text that is not a number" if is_text else _kind(value)
+    raise WrongType(f"is {kind}; this operator compares numbers")

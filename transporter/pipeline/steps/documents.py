@@ -30,7 +30,7 @@ def is_json(content_type: str | None) -> bool:
     return content_type == JSON or bool(content_type and _JSON_TYPE.match(content_type))
 
 
-def holding(entries: pa.RecordBatch, namespace: NamespaceFilter) -> pa.BooleanArray | None:
+def document_mask(entries: pa.RecordBatch, namespace: NamespaceFilter) -> pa.BooleanArray | None:
     """Return a mask of the entries of *namespace* that hold documents, or ``None`` for all entries.
 
     Entries without data, and those whose content type is not JSON, hold none.
@@ -60,7 +60,7 @@ def clear_false_json(
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - see holding
 
-    chosen = holding(entries, namespace)
+    chosen = document_mask(entries, namespace)
     if given is not None and given is not entries:
         before, offsets = given.column(_DATA), given.column("offset")
         if not offsets.equals(entries.column("offset")):
@@ -75,12 +75,12 @@ def clear_false_json(
         return entries
     mask = pa.array(wrong, pa.bool_())
     if chosen is not None:
-        mask = put(mask, pa.repeat(pa.scalar(value=False), entries.num_rows), chosen)
+        mask = replace_chosen(mask, pa.repeat(pa.scalar(value=False), entries.num_rows), chosen)
     types = pc.if_else(mask, pa.scalar(None, pa.string()), entries.column(_TYPE))
     return entries.set_column(_TYPE, ENTRY_SCHEMA.field(_TYPE), types)
 
 
-def put(made: pa.Array, column: pa.Array, chosen: pa.BooleanArray) -> pa.Array:
+def replace_chosen(made: pa.Array, column: pa.Array, chosen: pa.BooleanArray) -> pa.Array:
     """Return *column* with *made* in the *chosen* places."""
     import pyarrow.compute as pc  # noqa: PLC0415 - see holding
 
@@ -104,19 +104,19 @@ class DocumentStep:
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return *entries* with their documents rewritten."""
         documents, offsets = entries.column(_DATA), entries.column("offset")
-        chosen = holding(entries, self.namespace)
+        chosen = document_mask(entries, self.namespace)
         if chosen is not None:
             documents, offsets = documents.filter(chosen), offsets.filter(chosen)
         old = documents.to_pylist()
-        new = self._rewritten(old, offsets)
+        new = self._rewrite(old, offsets)
         if not any(map(is_not, new, old)):
             return entries
         made = pa.array(new, pa.binary())
         if chosen is not None:
-            made = put(made, entries.column(_DATA), chosen)
+            made = replace_chosen(made, entries.column(_DATA), chosen)
         return entries.set_column(_DATA, ENTRY_SCHEMA.field(_DATA), made)
 
-    def _rewritten(self, old: list[bytes], offsets: pa.Array) -> list[bytes]:
+    def _rewrite(self, old: list[bytes], offsets: pa.Array) -> list[bytes]:
         new: list[bytes] = []
         rewrite, add = self.rewriter, new.append
         try:

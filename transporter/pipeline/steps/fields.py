@@ -14,7 +14,7 @@ from transporter.pipeline.steps.json_grammar import (
     flat_value,
     member,
     member_end,
-    repeated,
+    possessive,
 )
 from transporter.pipeline.steps.paths import EVERY
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OBJECT, _ARRAY = b"{["
 
 
-def token(name: str) -> bytes:
+def encode_name(name: str) -> bytes:
     """Return *name* as written in a document that escapes only where it must."""
     return json.dumps(name, ensure_ascii=False).encode()
 
@@ -114,9 +114,11 @@ Target = str | FieldChange | None
 """A field's new name, or the change of its value, or ``None`` to remove it."""
 
 
-def fields(targets: Mapping[Path, Target], *, only: bool = False) -> Fields:
+def make_fields(targets: Mapping[Path, Target], *, only: bool = False) -> Fields:
     """Return the changes of an object by those of each path. With *only*, the rest is removed."""
-    changes = {str(name): _change(rest, only=only) for name, rest in _by_first(targets).items()}
+    changes = {
+        str(name): _make_change(rest, only=only) for name, rest in _by_first(targets).items()
+    }
     own = {
         str(path[0]): new
         for path, new in targets.items()
@@ -134,8 +136,8 @@ def _by_first(targets: Mapping[Path, Target]) -> dict[Part, dict[Path, Target]]:
     return below
 
 
-def _change(targets: Mapping[Path, Target], *, only: bool) -> FieldChange:
-    own = _own(targets[()]) if () in targets else FieldChange(only=only)
+def _make_change(targets: Mapping[Path, Target], *, only: bool) -> FieldChange:
+    own = _own_change(targets[()]) if () in targets else FieldChange(only=only)
     rest = {path: target for path, target in targets.items() if path}
     if not rest or own is _GONE or own is KEPT:
         return own
@@ -143,37 +145,37 @@ def _change(targets: Mapping[Path, Target], *, only: bool) -> FieldChange:
     items = {path: target for path, target in rest.items() if path not in names}
     return replace(
         own,
-        below=fields(names, only=only) if names else None,
-        items=_items(items, only=only) if items else None,
+        below=make_fields(names, only=only) if names else None,
+        items=_make_items(items, only=only) if items else None,
     )
 
 
-def _own(target: Target) -> FieldChange:
+def _own_change(target: Target) -> FieldChange:
     if target is None:
         return _GONE
-    return FieldChange(key=token(target)) if isinstance(target, str) else target
+    return FieldChange(key=encode_name(target)) if isinstance(target, str) else target
 
 
-def _items(targets: Mapping[Path, Target], *, only: bool) -> Items:
-    changes = {part: _change(rest, only=only) for part, rest in _by_first(targets).items()}
+def _make_items(targets: Mapping[Path, Target], *, only: bool) -> Items:
+    changes = {part: _make_change(rest, only=only) for part, rest in _by_first(targets).items()}
     at = {part: change for part, change in changes.items() if isinstance(part, int)}
     return Items(at, changes.get(EVERY), only)
 
 
 def _next_member(names: Iterable[str]) -> Callable[[bytes, int], re.Match[bytes]]:
-    pattern = _others(names) + rb"(?:" + member() + rb"|(\})|)"
+    pattern = _other_members(names) + rb"(?:" + member() + rb"|(\})|)"
     return cast("Callable[[bytes, int], re.Match[bytes]]", re.compile(pattern).match)
 
 
-def _others(names: Iterable[str]) -> bytes:
+def _other_members(names: Iterable[str]) -> bytes:
     """Return the pattern that passes over all members but those of *names*."""
-    tokens = b"|".join(re.escape(token(name)) for name in names)
+    tokens = b"|".join(re.escape(encode_name(name)) for name in names)
     # A name that is written with escapes may be one of ours: it is not passed over.
     other = rb"(?!" + tokens + rb")" + PLAIN_STRING + COLON + flat_value() + member_end()
-    return repeated(other)
+    return possessive(other)
 
 
-def only_member(
+def match_only_member(
     path: tuple[str, ...], new: str | None
 ) -> Callable[[bytes], re.Match[bytes] | None]:
     """Match a document in which there is one field at *path*, and none beside it named *new*.
@@ -182,25 +184,25 @@ def only_member(
     match proves nothing. Groups are 1: its name, 2: its value, 3: the space or comma behind.
     """
     *above, name = path
-    others = _others([name] if new is None else [name, new])
-    own = rb"(" + re.escape(token(name)) + rb")" + COLON
+    others = _other_members([name] if new is None else [name, new])
+    own = rb"(" + re.escape(encode_name(name)) + rb")" + COLON
     own += rb"(" + flat_value() + rb")(" + member_end() + rb")"
     body = others + own + others
     for parent in reversed(above):
-        others = _others([parent])
-        key = re.escape(token(parent)) + COLON
+        others = _other_members([parent])
+        key = re.escape(encode_name(parent)) + COLON
         body = others + key + rb"\{" + SPACE + body + rb"\}" + member_end() + others
     return re.compile(SPACE + rb"\{" + SPACE + body + rb"\}" + SPACE + rb"\Z").match
 
 
-def few_members(names: tuple[str, ...]) -> Callable[[bytes], re.Match[bytes] | None]:
+def match_few_members(names: tuple[str, ...]) -> Callable[[bytes], re.Match[bytes] | None]:
     """Match a document in which at most as many members as *names* have one of these names.
 
-    Proves no more than :func:`only_member` does. Group 1 is all up to the first member. Then comes
-    one group for each member found, with the comma behind it. The last is all from the end on.
+    Proves no more than :func:`match_only_member` does. Group 1 is all up to the first member.
+    Then comes one group for each member found, with the comma behind it. The last is the rest.
     """
-    others = _others(names)
-    tokens = b"|".join(re.escape(token(name)) for name in names)
+    others = _other_members(names)
+    tokens = b"|".join(re.escape(encode_name(name)) for name in names)
     own = rb"((?:" + tokens + rb")" + COLON + flat_value() + member_end() + rb")"
     body = others + (rb"(?:" + own + others) * len(names) + rb"|)" * len(names)
     return re.compile(

@@ -57,7 +57,7 @@ def edits_of(data: bytes, fields: Fields) -> list[Edit]:
     """
     position = _first_member(data)
     edits: list[Edit] = []
-    _check_end(data, _object(data, position, fields, edits))
+    _check_end(data, _edit_object(data, position, fields, edits))
     return edits
 
 
@@ -97,7 +97,7 @@ def _check_end(data: bytes, end: int) -> None:
         raise NotJson("nothing more", end)
 
 
-def apply(data: bytes, edits: list[Edit]) -> bytes:
+def apply_edits(data: bytes, edits: list[Edit]) -> bytes:
     """Return *data* with *edits* applied, which ascend."""
     parts, position = [], 0
     for start, end, text in edits:
@@ -107,7 +107,7 @@ def apply(data: bytes, edits: list[Edit]) -> bytes:
     return b"".join(parts)
 
 
-def cut(data: bytes, start: int, value_end: int, end: int) -> Edit:
+def removal_edit(data: bytes, start: int, value_end: int, end: int) -> Edit:
     """Return the edit that removes a member or item, or a run of them, and one comma with it.
 
     It begins at *start*, its last value ends at *value_end*, the next begins at *end*.
@@ -129,18 +129,18 @@ def check_text(data: bytes) -> None:
         raise NotJson("UTF-8", error.start) from None
 
 
-def _object(data: bytes, position: int, fields: Fields, edits: list[Edit]) -> int:
+def _edit_object(data: bytes, position: int, fields: Fields, edits: list[Edit]) -> int:
     """Add the edits of the object whose first member is at *position*, and return its end."""
     seen: set[str] = set()
     while True:
         found = fields.next_member(data, position)
         if fields.only:
-            _cut_run(data, position, _passed(found), edits)
+            _cut_run(data, position, _passed_end(found), edits)
         if found.lastindex == 3:  # noqa: PLR2004 - the third group of `next_member`
             _refuse_taken(seen, fields)
             return found.end()
         member = _flat_member(found) if found.lastindex else _deep_member(data, found.end())
-        seen.add(_change(data, member, fields, edits))
+        seen.add(_edit_member(data, member, fields, edits))
         position = member[-1]
 
 
@@ -160,14 +160,14 @@ def _deep_member(data: bytes, position: int) -> Member:
     return *name.span(1), name.end(), end, behind.end()
 
 
-def _passed(found: re.Match[bytes]) -> int:
+def _passed_end(found: re.Match[bytes]) -> int:
     """Return the end of the members that `next_member` has passed over."""
     if found.lastindex is None:
         return found.end()
     return found.start(3 if found.lastindex == 3 else 1)  # noqa: PLR2004 - see `_object`
 
 
-def _change(data: bytes, member: Member, fields: Fields, edits: list[Edit]) -> str:
+def _edit_member(data: bytes, member: Member, fields: Fields, edits: list[Edit]) -> str:
     """Add the edits of *member*, and return its name."""
     start, name_end, value, value_end, end = member
     name, change = fields.change(data[start:name_end])
@@ -176,22 +176,24 @@ def _change(data: bytes, member: Member, fields: Fields, edits: list[Edit]) -> s
     elif change is not None:
         if change.key is not None:
             edits.append((start, name_end, change.key))
-        _within(data, (value, value_end), change, edits)
+        _edit_value(data, (value, value_end), change, edits)
     return name
 
 
-def _within(data: bytes, place: tuple[int, int], change: FieldChange, edits: list[Edit]) -> None:
+def _edit_value(
+    data: bytes, place: tuple[int, int], change: FieldChange, edits: list[Edit]
+) -> None:
     """Add the edits of the value that begins and ends at *place*, which stays."""
     start, end = place
     if change.taken:
         edits.append((start, end, data[start:end]))
     if change.below is not None and data[start] == _OBJECT:
-        _object(data, _START(data, start + 1).end(), change.below, edits)
+        _edit_object(data, _START(data, start + 1).end(), change.below, edits)
     if change.items is not None and data[start] == _ARRAY:
-        _array(data, place, change.items, edits)
+        _edit_array(data, place, change.items, edits)
 
 
-def _array(data: bytes, place: tuple[int, int], items: Items, edits: list[Edit]) -> None:
+def _edit_array(data: bytes, place: tuple[int, int], items: Items, edits: list[Edit]) -> None:
     """Add the edits of the array that begins and ends at *place*, and is known to be whole."""
     position, closing = _OPEN_ITEMS(data, place[0]).end(), place[1] - 1
     index, count = 0, items.count
@@ -202,7 +204,7 @@ def _array(data: bytes, place: tuple[int, int], items: Items, edits: list[Edit])
         if items.only if change is None else change.removes(data[position]):
             _add_cut(data, (position, end, following), edits)
         elif change is not None:
-            _within(data, (position, end), change, edits)
+            _edit_value(data, (position, end), change, edits)
         position, index = following, index + 1
     if items.only:
         _cut_run(data, position, closing, edits)
@@ -223,10 +225,10 @@ def _add_cut(data: bytes, place: tuple[int, int, int], edits: list[Edit]) -> Non
     start, value_end, end = place
     if edits and edits[-1][1] == start and not edits[-1][2]:
         start = edits.pop()[0]
-    edits.append(cut(data, start, value_end, end))
+    edits.append(removal_edit(data, start, value_end, end))
 
 
 def _refuse_taken(seen: set[str], fields: Fields) -> None:
     for old, new in fields.renamed:
         if old in seen and new in seen:
-            raise FieldTaken(f"{old!r} cannot become {new!r}: there is such a field beside it")
+            raise FieldTaken(f"{old!r} cannot become {new!r}: the object already has that field")

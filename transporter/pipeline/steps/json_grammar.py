@@ -3,7 +3,7 @@
 A value nested up to :data:`FLAT_DEPTH` levels is one match of a regular expression, at the speed of
 the expression engine. A deeper one is walked with a stack of our own, so that no document can
 exhaust Python's. Quantifiers are possessive throughout: nothing is tried twice, time is linear, and
-passed bytes take no memory. Those on groups are made by :func:`repeated` and used with ``match``,
+passed bytes take no memory. Those on groups are made by :func:`possessive` and used with ``match``,
 because not every Python has them right. Positions count bytes. The caller checks that strings are
 UTF-8.
 """
@@ -24,7 +24,7 @@ MAX_DEPTH: Final = 512
 """The deepest nesting. Deeper values are refused, and real documents do not need them."""
 
 
-def repeated(body: bytes) -> bytes:
+def possessive(body: bytes) -> bytes:
     """Return a possessive pattern of *body*, as often as it comes, for every Python.
 
     Python before 3.11.5 goes on behind the part of *body* that did match where the whole did not.
@@ -37,7 +37,7 @@ def repeated(body: bytes) -> bytes:
 SPACE: Final = rb"[ \t\n\r]*+"
 _PLAIN: Final = rb'[^"\\\x00-\x1f]*+'
 PLAIN_STRING: Final = rb'"' + _PLAIN + rb'"'
-_ESCAPED: Final = repeated(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})' + _PLAIN)
+_ESCAPED: Final = possessive(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})' + _PLAIN)
 STRING: Final = rb'"' + _PLAIN + _ESCAPED + rb'"'
 NUMBER: Final = rb"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++|)(?:[eE][-+]?+[0-9]++|)"
 COLON: Final = SPACE + rb":" + SPACE
@@ -53,7 +53,7 @@ class NotJson(UnsupportedJson):
 
     def __init__(self, expected: str, position: int) -> None:
         """Make a text from the *expected* syntax and the byte. The data is never repeated."""
-        super().__init__(f"data is no JSON object: expected {expected} at byte {position}")
+        super().__init__(f"data is not a JSON object: expected {expected} at byte {position}")
 
 
 def member_end() -> bytes:
@@ -69,8 +69,8 @@ def flat_value() -> bytes:
     for _ in range(FLAT_DEPTH):
         pair = STRING + COLON + value + member_end()
         item = value + SPACE + rb"(?:," + SPACE + rb"(?!\])|(?=\]))"
-        pairs = rb"\{" + SPACE + repeated(pair) + rb"\}"
-        items = rb"\[" + SPACE + repeated(item) + rb"\]"
+        pairs = rb"\{" + SPACE + possessive(pair) + rb"\}"
+        items = rb"\[" + SPACE + possessive(item) + rb"\]"
         value = rb"(?:" + plain + rb"|" + pairs + rb"|" + items + rb")"
     return value
 
@@ -81,18 +81,18 @@ def member() -> bytes:
 
 
 @cache
-def _flat() -> Match:
+def _flat_matcher() -> Match:
     return re.compile(flat_value()).match
 
 
 @cache
-def _opening() -> Match:
+def _opening_matcher() -> Match:
     """Match a bracket and all up to the first value in it (1: of an object, 2: of an array)."""
     return re.compile(rb"(\{)" + SPACE + STRING + COLON + rb"|(\[)" + SPACE).match
 
 
 @cache
-def _behind(closer: int) -> Match:
+def _behind_matcher(closer: int) -> Match:
     """Match all up to the next value in a bracket (1: there is none, it is closed)."""
     key = STRING + COLON if closer == _OBJECT_END else b""
     end = re.escape(bytes([closer]))
@@ -103,7 +103,7 @@ def value_end(data: bytes, position: int) -> int:
     """Return the end of the value that begins at *position*, or raise :class:`NotJson`."""
     closers: list[int] = []
     while True:
-        flat = _flat()(data, position)
+        flat = _flat_matcher()(data, position)
         if flat is None:
             position = _enter(data, position, closers)
             continue
@@ -114,7 +114,7 @@ def value_end(data: bytes, position: int) -> int:
 
 def _enter(data: bytes, position: int, closers: list[int]) -> int:
     """Step into the bracket at *position*, and return the start of its first value."""
-    opened = _opening()(data, position)
+    opened = _opening_matcher()(data, position)
     if opened is None:
         raise NotJson("a value", position)
     if len(closers) == MAX_DEPTH - FLAT_DEPTH:
@@ -126,7 +126,7 @@ def _enter(data: bytes, position: int, closers: list[int]) -> int:
 def _leave(data: bytes, position: int, closers: list[int]) -> int:
     """Close the brackets that end here. Return the start of the next value, or the end of all."""
     while closers:
-        behind = _behind(closers[-1])(data, position)
+        behind = _behind_matcher(closers[-1])(data, position)
         if behind is None:
             raise NotJson("a comma or the end", position)
         position = behind.end()

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Final, Self
 from transporter.pipeline.steps.fields import (
     KEPT,
     TAKEN,
-    few_members,
-    fields,
+    encode_name,
+    make_fields,
+    match_few_members,
+    match_only_member,
     may_hold,
-    only_member,
-    token,
 )
-from transporter.pipeline.steps.json_edits import apply, check_object, check_text, cut, edits_of
+from transporter.pipeline.steps.json_edits import (
+    apply_edits,
+    check_object,
+    check_text,
+    edits_of,
+    removal_edit,
+)
 
 if TYPE_CHECKING:
     import re
@@ -38,13 +44,13 @@ class Rewriter:
         Paths are those of the document before any change. This takes some ten milliseconds, to be
         spent once for many documents.
         """
-        self._fields = fields(targets)
-        self._tokens = tuple(map(token, self._fields.changes))
+        self._fields = make_fields(targets)
+        self._tokens = tuple(map(encode_name, self._fields.changes))
         self._single = self._new = None
         if len(targets) == 1:
             ((path, new),) = targets.items()
-            self._single = _Single.at(path, new)
-            self._new = None if new is None else token(new)
+            self._single = _Single.for_path(path, new)
+            self._new = None if new is None else encode_name(new)
 
     def __call__(self, data: bytes) -> bytes:
         """Return *data* itself, or a copy with the changes. Errors are those of :func:`edits_of`.
@@ -53,18 +59,18 @@ class Rewriter:
         """
         found = self._single(data) if self._single else None
         if found is not None:
-            return self._changed(data, found)
+            return self._change_field(data, found)
         if not may_hold(data, self._tokens):
             return data
         edits = edits_of(data, self._fields)
-        return apply(data, edits) if edits else data
+        return apply_edits(data, edits) if edits else data
 
-    def _changed(self, data: bytes, found: re.Match[bytes]) -> bytes:
+    def _change_field(self, data: bytes, found: re.Match[bytes]) -> bytes:
         """Return *data* with the change to the one field *found*."""
         if self._new is not None:
             start, end = found.span(1)
             return data[:start] + self._new + data[end:]
-        start, end, _ = cut(data, found.start(1), found.end(2), found.end(3))
+        start, end, _ = removal_edit(data, found.start(1), found.end(2), found.end(3))
         return data[:start] + data[end:]
 
 
@@ -76,13 +82,13 @@ class _Single:
     match: Callable[[bytes], re.Match[bytes] | None]
 
     @classmethod
-    def at(cls, path: Path, new: str | None = None) -> Self | None:
+    def for_path(cls, path: Path, new: str | None = None) -> Self | None:
         """Return a finder of *path* with no *new* beside it, or ``None`` if the path has items."""
         names = tuple(part for part in path if isinstance(part, str))
-        return cls(token(names[0]), only_member(names, new)) if names == path else None
+        return cls(encode_name(names[0]), match_only_member(names, new)) if names == path else None
 
     def __call__(self, data: bytes) -> re.Match[bytes] | None:
-        """Return the match of :func:`only_member`, if that proves the field and *data* is UTF-8."""
+        """Return the match of ``match_only_member``, if it proves the field and *data* is UTF-8."""
         found = self.match(data) if self.name in data else None
         if found is not None and not data.isascii():
             check_text(data)
@@ -95,22 +101,22 @@ class Picker:
     def __init__(self, paths: Iterable[Path]) -> None:
         """Keep the values at *paths*, which are those of the document before any change."""
         targets = dict.fromkeys(paths, KEPT)
-        self._fields = fields(targets, only=True)
+        self._fields = make_fields(targets, only=True)
         names = tuple(str(path[0]) for path in targets)
         flat = len(names) <= _FEW and all(len(path) == 1 for path in targets)
-        self._few = few_members(names) if flat else None
+        self._few = match_few_members(names) if flat else None
 
     def __call__(self, data: bytes) -> bytes:
         """Return *data* itself, or a copy of the kept fields. For errors see :func:`edits_of`."""
         found = self._few(data) if self._few else None
         if found is not None:
-            return _kept(data, found)
+            return _keep_fields(data, found)
         edits = edits_of(data, self._fields)
-        return apply(data, edits) if edits else data
+        return apply_edits(data, edits) if edits else data
 
 
-def _kept(data: bytes, found: re.Match[bytes]) -> bytes:
-    """Return the kept fields of a document that :func:`few_members` has matched."""
+def _keep_fields(data: bytes, found: re.Match[bytes]) -> bytes:
+    """Return the kept fields of a document that :func:`match_few_members` has matched."""
     if not data.isascii():
         check_text(data)
     count = found.re.groups
@@ -131,9 +137,9 @@ class Finder:
 
     def __init__(self, path: Path, *, check: bool) -> None:
         """Look at *path*. With *check*, refuse a document that is not an object in any case."""
-        self._fields = fields({path: TAKEN})
-        self._tokens = tuple(map(token, self._fields.changes))
-        self._single = _Single.at(path)
+        self._fields = make_fields({path: TAKEN})
+        self._tokens = tuple(map(encode_name, self._fields.changes))
+        self._single = _Single.for_path(path)
         self._check = check
 
     def __call__(self, data: bytes) -> list[bytes]:

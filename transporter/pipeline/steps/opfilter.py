@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def _known(op: str) -> str:
+def _check_op(op: str) -> str:
     if op not in OPS:
-        raise ValueError(f"is no op{suggestion(op, OPS, 'ops')}")
+        raise ValueError(f"is not an op{suggestion(op, OPS, 'ops')}")
     return op
 
 
 Ops = Annotated[
-    tuple[Annotated[str, AfterValidator(_known), WithJsonSchema({"enum": list(OPS)})], ...],
+    tuple[Annotated[str, AfterValidator(_check_op), WithJsonSchema({"enum": list(OPS)})], ...],
     NotEmpty,
 ]
 
@@ -37,7 +37,7 @@ class OpfilterSettings(StepSettings):
     deny: Ops | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> OpfilterSettings:
+    def _check_ops(self) -> OpfilterSettings:
         if not self.allow and not self.deny:
             raise ValueError("needs allow or deny; write for example allow: [insert, update]")
         both = [op for op in self.allow or () if op in (self.deny or ())]

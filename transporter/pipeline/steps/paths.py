@@ -43,17 +43,17 @@ def parse_path(text: str) -> Path:
     :class:`ValueError` for text that is not a path, and for too long a one.
     """
     if not _PATH.fullmatch(text):
-        reason = r"is no path of field names; write a.b.c or a[0].b or a[*].b"
+        reason = r"is not a path of field names; use a.b.c or a[0].b or a[*].b"
         raise ValueError(reason + r", and \. or \[ for a dot or a bracket in a name")
-    parts = [_part(part) for part in _PART.findall(text)]
+    parts = [_parse_part(part) for part in _PART.findall(text)]
     if len(parts) > MAX_PARTS:
         raise ValueError(f"has more than {MAX_PARTS} parts")
     if not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("holds half a character")
+        raise ValueError("holds an unpaired surrogate")
     return tuple(parts)
 
 
-def _part(text: str) -> Part:
+def _parse_part(text: str) -> Part:
     if not text.startswith("["):
         return re.sub(r"(?s)\\(.)", r"\1", text)
     return EVERY if text == "[*]" else int(text[1:-1])
@@ -67,7 +67,7 @@ def parse_name(text: str) -> str:
     return str(parts[0])
 
 
-def written(path: Path) -> str:
+def path_text(path: Path) -> str:
     """Return the text that :func:`parse_path` reads as *path*."""
     texts = [
         "." + re.sub(r"([.\\\[\]])", r"\\\1", part)
@@ -78,7 +78,7 @@ def written(path: Path) -> str:
     return "".join(texts).removeprefix(".")
 
 
-def _parsed(parse: Callable[[str], Any]) -> PlainValidator:
+def _text_validator(parse: Callable[[str], Any]) -> PlainValidator:
     def parsed(value: object) -> object:
         if not isinstance(value, str):
             raise ValueError("must be text; quote it if it looks like a number")  # noqa: TRY004 - pydantic reports ValueError
@@ -87,7 +87,7 @@ def _parsed(parse: Callable[[str], Any]) -> PlainValidator:
     return PlainValidator(parsed)
 
 
-def _one_way(paths: _Paths) -> _Paths:
+def _refuse_two_ways(paths: _Paths) -> _Paths:
     """Refuse paths that name an item of an array, and every item of the same one.
 
     A value that both reach would be changed twice. So a value is never reached in two ways.
@@ -98,16 +98,16 @@ def _one_way(paths: _Paths) -> _Paths:
             if isinstance(part, str):
                 continue
             if every.setdefault(path[:place], part is EVERY) != (part is EVERY):
-                array = written(path[:place])
+                array = path_text(path[:place])
                 raise ValueError(f"names items of {array!r} by number and by [*]; use two steps")
     return paths
 
 
-FieldPath = Annotated[Path, _parsed(parse_path), _TEXT]
-FieldName = Annotated[str, _parsed(parse_name), _TEXT]
+FieldPath = Annotated[Path, _text_validator(parse_path), _TEXT]
+FieldName = Annotated[str, _text_validator(parse_name), _TEXT]
 """A path, and a name, as settings."""
 
-OneWay: Final = AfterValidator(_one_way)
+OneWay: Final = AfterValidator(_refuse_two_ways)
 """The check that no value is reached in two ways."""
 
 FieldPaths = Annotated[tuple[FieldPath, ...], NotEmpty, OneWay]

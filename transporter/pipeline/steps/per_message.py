@@ -6,7 +6,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from transporter.message import Entries
-from transporter.pipeline.steps.reencode import Made, rebuilt
+from transporter.pipeline.steps.reencode import Made, rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from transporter.pipeline.namespace_filter import NamespaceFilter
 
 
-def turned(
+def replace_messages(
     entries: pa.RecordBatch,
     namespace: NamespaceFilter,
-    turn: Callable[[Iterable[Entry]], Iterator[tuple[Message, ...]]],
+    transform: Callable[[Iterable[Entry]], Iterator[tuple[Message, ...]]],
 ) -> pa.RecordBatch:
-    """Return *entries* with the messages of *namespace* replaced by the results of *turn*.
+    """Return *entries* with the messages of *namespace* replaced by the results of *transform*.
 
     It yields for each entry the messages that take its place. A message that it returns as given is
     not encoded again. If all are, the batch itself is returned.
@@ -32,7 +32,7 @@ def turned(
         mask = namespace.mask(entries.column("namespace"))
         mine, called = entries.filter(mask), mask.to_pylist()
     given = [*Entries(mine)]
-    pairs = zip(given, turn(given), strict=True)
+    pairs = zip(given, transform(given), strict=True)
     made: list[Made] = []
     for row, is_mine in enumerate(called):
         if not is_mine:
@@ -40,4 +40,4 @@ def turned(
             continue
         (_, _, message), returned = next(pairs)
         made += [(row, None if new is message else (message, new)) for new in returned]
-    return rebuilt(entries, made)
+    return rebuild(entries, made)

@@ -26,7 +26,7 @@ _TOKENS: Final = re.compile(STRING + rb':?+|\[\]|\{\}|[\[\]{},]|[^"\[\]{},]++').
 _FIRST, _LAST = (b"{", b"["), (b"}", b"]")
 
 
-def _no_boolean(value: object) -> object:
+def _refuse_boolean(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("must be a whole number")  # noqa: TRY004 - pydantic reports ValueError
     return value
@@ -35,15 +35,17 @@ def _no_boolean(value: object) -> object:
 class PrettySettings(StepSettings):
     """The indentation of each level. With 0 all is on one line."""
 
-    indent: Annotated[int, Field(ge=0, le=MAX_INDENT), BeforeValidator(_no_boolean)] = 2
+    indent: Annotated[int, Field(ge=0, le=MAX_INDENT), BeforeValidator(_refuse_boolean)] = 2
 
 
 def pretty(settings: PrettySettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step
     """Return the step that writes documents with the indentation of *settings*."""
-    return DocumentStep("pretty", NamespaceFilter(settings.namespace), laid_out(settings.indent))
+    return DocumentStep(
+        "pretty", NamespaceFilter(settings.namespace), make_formatter(settings.indent)
+    )
 
 
-def laid_out(indent: int) -> Callable[[bytes], bytes]:
+def make_formatter(indent: int) -> Callable[[bytes], bytes]:
     """Return a function that lays out a document, and keeps strings, numbers and names as written.
 
     It raises :class:`UnsupportedJson` for data that is not a JSON object, and for an object that
@@ -54,13 +56,13 @@ def laid_out(indent: int) -> Callable[[bytes], bytes]:
         check_object(data)
         made = b"".join(_NO_SPACE(data))
         if indent:
-            made = _indented(made, b" " * indent)
+            made = _indent(made, b" " * indent)
         return data if made == data else made
 
     return lay_out
 
 
-def _indented(data: bytes, indent: bytes) -> bytes:
+def _indent(data: bytes, indent: bytes) -> bytes:
     """Return *data*, which is JSON without space, over several lines."""
     parts: list[bytes] = []
     line, space = b"\n", 0

@@ -16,9 +16,9 @@ from transporter.pipeline.adaptor_registry import find_function, is_under
 from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.problems import one_line
 from transporter.pipeline.steps import python_batches
-from transporter.pipeline.steps.per_message import turned
+from transporter.pipeline.steps.per_message import replace_messages
 from transporter.pipeline.steps.python_batches import BatchStep
-from transporter.pipeline.steps.reencode import wrong
+from transporter.pipeline.steps.reencode import find_fault
 from transporter.pipeline.steps.step import StepSettings
 from transporter.units import FOLDER
 
@@ -34,7 +34,7 @@ _LONGEST: Final = 500
 """Letters of an exception's text that an error repeats. The text may hold a whole document."""
 
 
-def _importable(reference: str, info: ValidationInfo) -> str:
+def _check_importable(reference: str, info: ValidationInfo) -> str:
     try:
         find_function(reference, Path((info.context or {}).get(FOLDER, ".")))
     except ConfigError as error:
@@ -45,7 +45,7 @@ def _importable(reference: str, info: ValidationInfo) -> str:
 class PythonSettings(StepSettings):
     """The function to call, with one message or with a whole batch of entries."""
 
-    function: Annotated[str, AfterValidator(_importable)]
+    function: Annotated[str, AfterValidator(_check_importable)]
     batch: bool = False
 
 
@@ -56,7 +56,9 @@ def python(settings: PythonSettings, folder: Path) -> PythonStep | BatchStep:
         NamespaceFilter(settings.namespace),
     )
     if settings.batch:
-        return BatchStep(settings.function, function, namespace, partial(_told, folder=folder))
+        return BatchStep(
+            settings.function, function, namespace, partial(_error_text, folder=folder)
+        )
     return PythonStep(settings.function, function, namespace, folder)
 
 
@@ -75,32 +77,32 @@ class PythonStep:
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return *entries* with messages replaced by the function's results."""
-        return turned(entries, self.namespace, self._turn)
+        return replace_messages(entries, self.namespace, self._transform)
 
-    def _turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
-        return (self._called(message, offset) for offset, _, message in entries)
+    def _transform(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
+        return (self._call(message, offset) for offset, _, message in entries)
 
-    def _called(self, message: Message, offset: int) -> tuple[Message, ...]:
+    def _call(self, message: Message, offset: int) -> tuple[Message, ...]:
         """Return the messages that take the place of *message*."""
         try:
-            returned = _listed(self.function(message))
+            returned = _as_tuple(self.function(message))
         except MemoryError:
             raise  # the worker's limit, which anything in the process may have reached
         except (Exception, SystemExit) as error:
-            text = _told(error, self.folder)
+            text = _error_text(error, self.folder)
             raise StepFailed(f"python {self.reference}: {text}", offset) from error
-        problem = wrong(message, returned)
+        problem = find_fault(message, returned)
         if problem:
             raise StepFailed(f"python: {self.reference} returned {problem}", offset)
         return cast("tuple[Message, ...]", returned)
 
 
-def _told(error: BaseException, folder: Path) -> str:
+def _error_text(error: BaseException, folder: Path) -> str:
     """Return *error* on one line, with its place."""
-    return one_line(f"{_place(error, folder)}{type(error).__name__}: {error}")[:_LONGEST]
+    return one_line(f"{_error_place(error, folder)}{type(error).__name__}: {error}")[:_LONGEST]
 
 
-def _place(error: BaseException, folder: Path) -> str:
+def _error_place(error: BaseException, folder: Path) -> str:
     """Return the deepest line in the pipeline file's *folder*, else that of the function."""
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     called = [place for place in frames if place[0] not in _OURS]
@@ -108,7 +110,7 @@ def _place(error: BaseException, folder: Path) -> str:
     return "".join(f"{file}:{line}: " for file, line in own[-1:] or called[:1])
 
 
-def _listed(result: object) -> tuple[object, ...]:
+def _as_tuple(result: object) -> tuple[object, ...]:
     if result is None:
         return ()
     if isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | Mapping):

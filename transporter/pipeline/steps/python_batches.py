@@ -39,17 +39,17 @@ class BatchStep:
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return *entries*, those of the namespaces replaced by the function's result."""
         if self.namespace.matches_all:
-            return self._made(entries)
+            return self._apply_function(entries)
         mask = self.namespace.mask(entries.column("namespace"))
         mine = entries.filter(mask)
-        made = self._made(mine)
-        return entries if made is mine else _merged(entries, mask, made)
+        made = self._apply_function(mine)
+        return entries if made is mine else _merge(entries, mask, made)
 
-    def _made(self, given: pa.RecordBatch) -> pa.RecordBatch:
+    def _apply_function(self, given: pa.RecordBatch) -> pa.RecordBatch:
         if not given.num_rows:
             return given
         try:
-            return self._called(given)
+            return self._call(given)
         except StepFailed as error:
             failed = error
         # Invariant: it works on the entries before the one at `good`, and not with that at `bad`.
@@ -58,17 +58,17 @@ class BatchStep:
         while good < bad:
             middle = (good + bad) // 2
             try:
-                self._called(_through(given, offsets[middle]))
+                self._call(_entries_through(given, offsets[middle]))
                 good = middle + 1
             except StepFailed as error:
                 failed, bad = error, middle
         raise StepFailed(failed.problem, offsets[bad]) from failed.__cause__
 
-    def _called(self, given: pa.RecordBatch) -> pa.RecordBatch:
+    def _call(self, given: pa.RecordBatch) -> pa.RecordBatch:
         """Return the function's result for *given*, which has rows."""
         try:
             returned = self.function(given)
-            return given if returned is given else _checked(returned, given)
+            return given if returned is given else _check_batch(returned, given)
         except MemoryError:
             raise  # the worker's limit, which anything in the process may have reached
         except WrongBatch as error:
@@ -78,13 +78,13 @@ class BatchStep:
             raise StepFailed(f"python {self.reference}: {self.reason(error)}", 0) from error
 
 
-def _through(entries: pa.RecordBatch, offset: int) -> pa.RecordBatch:
+def _entries_through(entries: pa.RecordBatch, offset: int) -> pa.RecordBatch:
     """Return the entries through the one at *offset*."""
     offsets = entries.column("offset").to_pylist()
     return entries.slice(0, sum(each <= offset for each in offsets))
 
 
-def _checked(returned: object, given: pa.RecordBatch) -> pa.RecordBatch:
+def _check_batch(returned: object, given: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch that a function *returned* for *given* as entries.
 
     Raise :class:`WrongBatch` where it is not as docs/steps.md requires.
@@ -95,7 +95,7 @@ def _checked(returned: object, given: pa.RecordBatch) -> pa.RecordBatch:
         returned = batches[0] if batches else empty
     if not isinstance(returned, pa.RecordBatch):
         raise WrongBatch(f"{type(returned).__name__}; it may return a RecordBatch or a Table")
-    columns = {name: _column(returned, name) for name in ("offset", *MESSAGE_SCHEMA.names)}
+    columns = {name: _take_column(returned, name) for name in ("offset", *MESSAGE_SCHEMA.names)}
     columns["logged_at"] = _log_times(columns["offset"], given)
     made = pa.RecordBatch.from_arrays(
         [columns[name] for name in ENTRY_SCHEMA.names], schema=ENTRY_SCHEMA
@@ -108,7 +108,7 @@ def _checked(returned: object, given: pa.RecordBatch) -> pa.RecordBatch:
     return made
 
 
-def _column(returned: pa.RecordBatch, name: str) -> pa.Array:
+def _take_column(returned: pa.RecordBatch, name: str) -> pa.Array:
     field = ENTRY_SCHEMA.field(name)
     places = returned.schema.get_all_field_indices(name)
     if len(places) != 1:
@@ -124,7 +124,7 @@ def _column(returned: pa.RecordBatch, name: str) -> pa.Array:
 def _cast(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
     """Return *column* as *kind* where it is only another layout of the same values."""
     found = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not _same_values(found, kind):
+    if not _has_same_values(found, kind):
         raise WrongBatch(f"a batch whose column {name!r} is {column.type}, not {kind}")
     try:
         return column.cast(kind)
@@ -132,7 +132,7 @@ def _cast(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
         raise WrongBatch(f"a batch whose column {name!r} cannot be {kind}") from error
 
 
-def _same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _has_same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
     types = pa.types
     kinds = [types.is_null]
     if wanted == pa.string():
@@ -164,7 +164,7 @@ def _check_values(made: pa.RecordBatch) -> None:
             raise WrongBatch(f"a value in column {name!r} that is not one of {', '.join(known)}")
 
 
-def _merged(entries: pa.RecordBatch, mask: pa.BooleanArray, made: pa.RecordBatch) -> pa.RecordBatch:
+def _merge(entries: pa.RecordBatch, mask: pa.BooleanArray, made: pa.RecordBatch) -> pa.RecordBatch:
     """Return *made* and the *entries* that were not given, by offset."""
     import pyarrow.compute as pc  # noqa: PLC0415 - see _log_times
 

@@ -22,7 +22,7 @@ Made = tuple[int, Changed | None]
 _values: Final = attrgetter(*MESSAGE_SCHEMA.names)
 
 
-def rebuilt(entries: pa.RecordBatch, made: Sequence[Made]) -> pa.RecordBatch:
+def rebuild(entries: pa.RecordBatch, made: Sequence[Made]) -> pa.RecordBatch:
     """Return the batch of the rows in *made*, taken from *entries* with their changes."""
     rows = [row for row, _ in made]
     changed = [(place, change) for place, (_, change) in enumerate(made) if change]
@@ -36,11 +36,11 @@ def rebuilt(entries: pa.RecordBatch, made: Sequence[Made]) -> pa.RecordBatch:
     after = zip(*[_values(new) for _, (_, new) in changed], strict=True)
     columns = {name: base.column(name) for name in ENTRY_SCHEMA.names}
     for name, old, new in zip(MESSAGE_SCHEMA.names, before, after, strict=bool(changed)):
-        columns[name] = _column(columns[name], name, places, old, new)
+        columns[name] = _rebuild_column(columns[name], name, places, old, new)
     return pa.RecordBatch.from_arrays([*columns.values()], schema=ENTRY_SCHEMA)
 
 
-def _column(
+def _rebuild_column(
     column: pa.Array, name: str, places: list[int], old: tuple[Any, ...], new: tuple[Any, ...]
 ) -> pa.Array:
     """Return *column* with the cells of *new* in their *places* that are not those of *old*."""
@@ -108,7 +108,7 @@ _RULES: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
 _checked: Final = attrgetter(*[name for name, _, _ in _RULES])
 
 
-def wrong(original: Message, returned: Sequence[object]) -> str | None:
+def find_fault(original: Message, returned: Sequence[object]) -> str | None:
     """Return the fault in messages that a function *returned* for *original*, or ``None``.
 
     Values shared with *original* are not checked again. No value is repeated.

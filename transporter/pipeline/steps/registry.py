@@ -56,7 +56,7 @@ KINDS: Final[Mapping[str, StepKind]] = MappingProxyType(
 )
 
 
-def step_config(
+def parse_step(
     item: object, document: Document, path: KeyPath, folder: Path
 ) -> tuple[StepConfig | None, list[ConfigError]]:
     """Return the step of *item*, at *path* of the file, or the problems of it.

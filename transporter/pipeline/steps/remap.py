@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _NAMESPACE: Final = ENTRY_SCHEMA.get_field_index("namespace")
 
 
-def _whole(text: str) -> str:
+def _check_text(text: str) -> str:
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("holds half a character")
+        raise ValueError("holds an unpaired surrogate")
     return text
 
 
-Text = Annotated[str, AfterValidator(_whole)]
+Text = Annotated[str, AfterValidator(_check_text)]
 
 
 class RemapSettings(StepSettings):
@@ -41,14 +41,14 @@ class RemapSettings(StepSettings):
 
     @field_validator("to")
     @classmethod
-    def _fits(cls, to: str | None, info: ValidationInfo) -> str | None:
+    def _check_template(cls, to: str | None, info: ValidationInfo) -> str | None:
         # A pattern that is wrong itself is not in `data`, and reported itself.
         if to is not None and "namespace" in info.data:
-            _replaced(pa.array([""]), info.data["namespace"], to)
+            _replace(pa.array([""]), info.data["namespace"], to)
         return to
 
     @model_validator(mode="after")
-    def _one_way(self) -> RemapSettings:
+    def _check_either(self) -> RemapSettings:
         if (self.namespaces is None) == (self.to is None):
             raise ValueError("needs either namespaces, or namespace and to")
         return self
@@ -74,22 +74,22 @@ class RemapStep:
         """Return *entries* with their new namespaces."""
         encoded = entries.column(_NAMESPACE).dictionary_encode()
         old = encoded.dictionary
-        new = self._renamed(old) if self.to is None else self._matched(old, self.to)
+        new = self._rename(old) if self.to is None else self._replace_match(old, self.to)
         if new.equals(old):
             return entries
         column = new.take(encoded.indices)
         return entries.set_column(_NAMESPACE, ENTRY_SCHEMA.field(_NAMESPACE), column)
 
-    def _renamed(self, old: pa.Array) -> pa.Array:
+    def _rename(self, old: pa.Array) -> pa.Array:
         taken = zip(old.to_pylist(), self.namespace.mask(old).to_pylist(), strict=True)
         names = [self.names.get(name, name) if mine else name for name, mine in taken]
         return pa.array(names, pa.string())
 
-    def _matched(self, old: pa.Array, to: str) -> pa.Array:
-        return _replaced(old, self.namespace.pattern, to)
+    def _replace_match(self, old: pa.Array, to: str) -> pa.Array:
+        return _replace(old, self.namespace.pattern, to)
 
 
-def _replaced(names: pa.Array, pattern: str, to: str) -> pa.Array:
+def _replace(names: pa.Array, pattern: str, to: str) -> pa.Array:
     """Return *names* with *to* in the place of the first match of *pattern* in each.
 
     Raise :class:`ValueError` when *to* refers to groups that do not exist.
@@ -100,5 +100,5 @@ def _replaced(names: pa.Array, pattern: str, to: str) -> pa.Array:
     try:
         return pc.replace_substring_regex(names, whole, to, max_replacements=1)
     except pa.ArrowInvalid as error:
-        text = r"is no template for this namespace; write \1 for its first group, \\ for a \ "
+        text = r"is not a template for this namespace; use \1 for its first group, \\ for a \ "
         raise ValueError(text.rstrip()) from error

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 SQL: Final = "sql"
 ON_SPARK_ONLY: Final = (
-    "a sql step runs on Spark only, which is not started for this; "
-    "'transporter dry-run' shows what the route makes of some entries"
+    "a sql step runs on Spark only, which this command does not start; "
+    "use 'transporter dry-run' to see the result of the route"
 )
 
 
-def _query(text: str) -> str:
+def _check_query(text: str) -> str:
     if "entries" not in text.lower():
         raise ValueError("does not read the table entries: write SELECT … FROM entries")
     return text
@@ -37,7 +37,7 @@ class SqlSettings(Model):
     ``data`` are text, or with ``bytes`` stay bytes.
     """
 
-    query: Annotated[str, Field(min_length=1), AfterValidator(_query)]
+    query: Annotated[str, Field(min_length=1), AfterValidator(_check_query)]
     schema_: Annotated[str, Field(min_length=1)] | None = Field(default=None, alias="schema")
     bytes_: bool = Field(default=False, alias="bytes")
 
@@ -54,11 +54,11 @@ class SqlSettings(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _text_is_the_query(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the file has
+    def _accept_text(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the file has
         return {"query": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _one_shape(self) -> SqlSettings:
+    def _check_shape(self) -> SqlSettings:
         if self.schema_ is not None and self.bytes_:
             raise ValueError("takes schema or bytes, not both: a schema reads data as JSON text")
         return self

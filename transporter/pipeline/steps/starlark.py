@@ -13,14 +13,14 @@ from transporter.message import Message
 from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.steps.documents import is_json
 from transporter.pipeline.steps.json_grammar import UnsupportedJson
-from transporter.pipeline.steps.per_message import turned
-from transporter.pipeline.steps.reencode import wrong
+from transporter.pipeline.steps.per_message import replace_messages
+from transporter.pipeline.steps.reencode import find_fault
 from transporter.pipeline.steps.starlark_literals import (
     Given,
     document_text,
     given_of,
-    spelt_again,
-    value_of,
+    parse_value,
+    restore_spelling,
 )
 from transporter.pipeline.steps.starlark_script import Script, ScriptFailed, load_script
 from transporter.pipeline.steps.step import StepSettings
@@ -42,7 +42,7 @@ _EXPECTED: Final = "a message (a dict), a list of them, or None"
 _ABSENT: Final = object()
 
 
-def _from_file(file: Path) -> Script:
+def _load_file(file: Path) -> Script:
     try:
         with file.open("rb") as stream:
             content = stream.read(_MAX_BYTES + 1)
@@ -57,11 +57,11 @@ def _from_file(file: Path) -> Script:
     return load_script(code, str(file))
 
 
-def _from_code(code: str) -> Script:
+def _load_code(code: str) -> Script:
     return load_script(code, _CODE)
 
 
-def _loads(load: Callable[[Any], Script]) -> AfterValidator:
+def _script_validator(load: Callable[[Any], Script]) -> AfterValidator:
     """Return a validator that turns a setting into the script that it names."""
 
     def loaded(value: object) -> Script:
@@ -76,8 +76,8 @@ def _loads(load: Callable[[Any], Script]) -> AfterValidator:
 class StarlarkSettings(StepSettings):
     """The script to call, in a file or in the pipeline file itself."""
 
-    file: Annotated[LocalPath, _loads(_from_file)] | None = None
-    code: Annotated[str, _loads(_from_code)] | None = None
+    file: Annotated[LocalPath, _script_validator(_load_file)] | None = None
+    code: Annotated[str, _script_validator(_load_code)] | None = None
 
     @property
     def script(self) -> Script:
@@ -85,7 +85,7 @@ class StarlarkSettings(StepSettings):
         return cast("Script", self.file or self.code)
 
     @model_validator(mode="after")
-    def _has_one_script(self) -> StarlarkSettings:
+    def _check_one_script(self) -> StarlarkSettings:
         if (self.file is None) == (self.code is None):
             raise ValueError("needs either file or code, and not both")
         return self
@@ -109,9 +109,9 @@ class StarlarkStep:
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return *entries* with messages replaced by the script's results."""
-        return turned(entries, self.namespace, self._turn)
+        return replace_messages(entries, self.namespace, self._transform)
 
-    def _turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
+    def _transform(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
         queue = [*entries]
         givens, failed = _givens(queue)
         sources = [each.source for each in givens]
@@ -123,7 +123,7 @@ class StarlarkStep:
             made = self.script.results(sources[: error.index])
         for entry, given, text in zip(queue, givens, made, strict=False):
             try:
-                yield tuple(_messages(entry.message, given, text))
+                yield tuple(_parse_messages(entry.message, given, text))
             except UnsupportedJson as error:
                 problem = f"{self.script.name}: transform returned {error}"
                 raise _failure(problem, entry) from error
@@ -146,26 +146,26 @@ def _givens(entries: list[Entry]) -> tuple[list[Given], StepFailed | None]:
     return givens, None
 
 
-def _messages(original: Message, given: Given, text: str) -> Iterator[Message]:
+def _parse_messages(original: Message, given: Given, text: str) -> Iterator[Message]:
     """Yield the messages that a script returned as *text*, or raise :class:`UnsupportedJson`."""
-    returned = value_of(text)
+    returned = parse_value(text)
     if returned is None:
         return
     for each in returned if isinstance(returned, list) else [returned]:
         if not isinstance(each, dict):
             raise UnsupportedJson(f"{type(each).__name__}; it may return {_EXPECTED}")
-        yield _message(original, given, each)
+        yield _make_message(original, given, each)
 
 
-def _message(original: Message, given: Given, fields: dict[str, Any]) -> Message:
+def _make_message(original: Message, given: Given, fields: dict[str, Any]) -> Message:
     if not fields.keys() <= _FIELDS:
-        raise UnsupportedJson(f"a message with a field that is none of {', '.join(_NAMES)}")
+        raise UnsupportedJson(f"a message with a field that is not one of {', '.join(_NAMES)}")
     data = fields.pop("data", _ABSENT)
-    made = _changed(original, fields)
-    problem = wrong(original, [made])
+    made = _apply_changes(original, fields)
+    problem = find_fault(original, [made])
     if problem:
         raise UnsupportedJson(problem)
-    content = original.data if data is _ABSENT else _data(original, made, given, data)
+    content = original.data if data is _ABSENT else _encode_data(original, made, given, data)
     if content is not original.data:
         return replace(made, data=content)
     if is_json(made.content_type) and not is_json(original.content_type):
@@ -173,17 +173,17 @@ def _message(original: Message, given: Given, fields: dict[str, Any]) -> Message
     return made
 
 
-def _changed(original: Message, fields: dict[str, Any]) -> Message:
+def _apply_changes(original: Message, fields: dict[str, Any]) -> Message:
     """Return *original* with those of *fields* that differ, or itself where none does."""
     if "key" in fields:
         fields["key"] = _as_bytes(fields["key"])
     if "headers" in fields:
-        fields["headers"] = _headers(fields["headers"])
+        fields["headers"] = _parse_headers(fields["headers"])
     changes = {name: new for name, new in fields.items() if new != getattr(original, name)}
     return replace(original, **changes) if changes else original
 
 
-def _headers(value: object) -> object:
+def _parse_headers(value: object) -> object:
     if not isinstance(value, list):
         return value  # it is reported as every wrong field is
     return tuple(
@@ -196,7 +196,7 @@ def _as_bytes(value: object) -> object:
     return value.encode() if isinstance(value, str) else value
 
 
-def _data(original: Message, made: Message, given: Given, value: object) -> bytes | None:
+def _encode_data(original: Message, made: Message, given: Given, value: object) -> bytes | None:
     """Return *value* as the data of *made*. Equal data is the very same object as before."""
     content = _as_bytes(value)
     # Bytes are not JSON, and fail below where they must be.
@@ -206,7 +206,7 @@ def _data(original: Message, made: Message, given: Given, value: object) -> byte
     if value is None:
         return None
     if is_json(made.content_type):
-        return spelt_again(text or document_text(value), given.spelt)
+        return restore_spelling(text or document_text(value), given.spelt)
     if not isinstance(content, bytes):
         raise UnsupportedJson(
             "data that is neither text nor bytes, with a content type that is not JSON"

@@ -14,12 +14,12 @@ from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.pipeline.steps.documents import is_json
-from transporter.pipeline.steps.json_grammar import MAX_DEPTH, UnsupportedJson, repeated
+from transporter.pipeline.steps.json_grammar import MAX_DEPTH, UnsupportedJson, possessive
 
 if TYPE_CHECKING:
     from transporter.message import Message
 
-_STRING: Final = r'"[^"\\]*+' + repeated(rb'\\.[^"\\]*+').decode() + '"'
+_STRING: Final = r'"[^"\\]*+' + possessive(rb'\\.[^"\\]*+').decode() + '"'
 _BRACKETS: Final = re.compile(_STRING + r"|([\[{(])|[\]})]")
 _DECIMALS: Final = re.compile(_STRING + r"|(-?[0-9]++[.e][0-9.e+-]++)")
 _TOKEN: Final = re.compile(
@@ -33,7 +33,12 @@ _TOKEN: Final = re.compile(
 )
 _WORDS: Final = {"None": "null", "True": "true", "False": "false"}
 _NOT_FINITE: Final = "a number that is not finite"
-_OTHERS: Final = {"n": _NOT_FINITE, "+": _NOT_FINITE, "-": _NOT_FINITE, ".": "what holds itself"}
+_OTHERS: Final = {
+    "n": _NOT_FINITE,
+    "+": _NOT_FINITE,
+    "-": _NOT_FINITE,
+    ".": "a value that contains itself",
+}
 _ESCAPE: Final = re.compile(rb"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|([abfnrtv])|(.))")
 _LETTERS: Final = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 _BYTES: Final = "\ud800"
@@ -65,23 +70,27 @@ def given_of(message: Message) -> Given:
     data: str | None = None
     spelt: dict[str, str] = {}
     if is_json(message.content_type):
-        data, spelt = ("null", {}) if message.data is None else _document(message.data)
-    headers = ", ".join([f"[{quoted(name)}, {_bytes(cell)}]" for name, cell in message.headers])
+        data, spelt = ("null", {}) if message.data is None else _document_literal(message.data)
+    headers = ", ".join(
+        [f"[{quoted(name)}, {_bytes_literal(cell)}]" for name, cell in message.headers]
+    )
     source = (
-        f'{{"namespace": {quoted(message.namespace)}, "key": {_bytes(message.key)}, '
+        f'{{"namespace": {quoted(message.namespace)}, "key": {_bytes_literal(message.key)}, '
         f'"op": {quoted(message.op)}, "phase": {quoted(message.phase)}, '
         f'"timestamp": {message.timestamp}, '
-        f'"source_id": {_text(message.source_id)}, "content_type": {_text(message.content_type)}, '
-        f'"headers": [{headers}], "data": {_bytes(message.data) if data is None else data}}}'
+        f'"source_id": {_text_literal(message.source_id)}, '
+        f'"content_type": {_text_literal(message.content_type)}, '
+        f'"headers": [{headers}], '
+        f'"data": {_bytes_literal(message.data) if data is None else data}}}'
     )
     return Given(source, data, spelt)
 
 
-def _text(value: str | None) -> str:
+def _text_literal(value: str | None) -> str:
     return "null" if value is None else quoted(value)
 
 
-def _bytes(value: bytes | None) -> str:
+def _bytes_literal(value: bytes | None) -> str:
     if value is None:
         return "null"
     try:
@@ -90,14 +99,14 @@ def _bytes(value: bytes | None) -> str:
         return repr(value)  # Python's own bytes literals are Starlark's too
 
 
-def _document(data: bytes) -> tuple[str, dict[str, str]]:
+def _document_literal(data: bytes) -> tuple[str, dict[str, str]]:
     """Return the document *data* as Python writes it, and its own spelling of some decimals."""
     spelt: dict[str, str] = {}
 
     def decimal(digits: str) -> float:
         value = float(digits)
         known = spelt.setdefault(repr(value), digits)
-        if known != digits and not _one_number(known, digits):
+        if known != digits and not _is_same_number(known, digits):
             spelt[repr(value)] = ""
         return value
 
@@ -108,11 +117,13 @@ def _document(data: bytes) -> tuple[str, dict[str, str]]:
         if b"\\u" in data:
             made.encode()
     except UnicodeDecodeError as error:
-        raise UnsupportedJson(f"data is no JSON: not UTF-8 at byte {error.start}") from None
+        raise UnsupportedJson(f"data is not JSON: not UTF-8 at byte {error.start}") from None
     except UnicodeEncodeError:
-        raise UnsupportedJson("data holds half a character, which Starlark cannot") from None
+        raise UnsupportedJson(
+            "data holds an unpaired surrogate, which Starlark does not have"
+        ) from None
     except json.JSONDecodeError as error:
-        raise UnsupportedJson(f"data is no JSON: {error.msg} at character {error.pos}") from None
+        raise UnsupportedJson(f"data is not JSON: {error.msg} at character {error.pos}") from None
     except ValueError as error:
         if isinstance(error, UnsupportedJson):
             raise
@@ -121,7 +132,7 @@ def _document(data: bytes) -> tuple[str, dict[str, str]]:
     return made, {plain: digits for plain, digits in spelt.items() if plain != digits}
 
 
-def _one_number(digits: str, others: str) -> bool:
+def _is_same_number(digits: str, others: str) -> bool:
     try:
         return Decimal(digits) == Decimal(others)
     except ArithmeticError:
@@ -142,7 +153,7 @@ def refuse_deep(text: str, most: int) -> None:
             raise UnsupportedJson(f"data nested more than {MAX_DEPTH} levels deep")
 
 
-def value_of(text: str) -> Any:  # noqa: ANN401 - whatever a script returned
+def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever a script returned
     """Return the value that Starlark writes as *text*. Tuples become lists.
 
     Raise :class:`UnsupportedJson` for values that JSON does not have, bytes apart.
@@ -150,19 +161,21 @@ def value_of(text: str) -> Any:  # noqa: ANN401 - whatever a script returned
     # A message, and a list of them, are two levels more.
     refuse_deep(text, MAX_DEPTH + 2)
     try:
-        hook = _bytes_again if 'b"' in text else None
+        hook = _restore_bytes if 'b"' in text else None
         return json.loads(_TOKEN.sub(_as_json, text), object_hook=hook)
     except json.JSONDecodeError as error:
         key = "property name" in error.msg
-        raise _unknown("a key that is not text" if key else "a value of Starlark's own") from None
+        raise _unsupported(
+            "a key that is not text" if key else "a value of Starlark's own"
+        ) from None
     except UnsupportedJson:
         raise
     except ValueError:
         raise UnsupportedJson("a number of too many digits") from None
 
 
-def _unknown(what: str) -> UnsupportedJson:
-    return UnsupportedJson(f"{what}, which JSON does not know")
+def _unsupported(what: str) -> UnsupportedJson:
+    return UnsupportedJson(f"{what}, which JSON does not have")
 
 
 def _as_json(token: re.Match[str]) -> str:
@@ -171,28 +184,28 @@ def _as_json(token: re.Match[str]) -> str:
         case None:
             return text
         case "string" if text[0] == "b":
-            return f'{{"\\ud800": "{_unquoted(text[1:]).hex()}"}}'
+            return f'{{"\\ud800": "{_unquote(text[1:]).hex()}"}}'
         case "string":
-            return _requoted(text)
+            return _requote(text)
         case "word":
             return _WORDS[text]
         case "tuple":
             return "[" if text == "(" else "]"
-    raise _unknown(_OTHERS.get(text, "a value of Starlark's own"))
+    raise _unsupported(_OTHERS.get(text, "a value of Starlark's own"))
 
 
-def _requoted(literal: str) -> str:
+def _requote(literal: str) -> str:
     try:
-        return quoted(_unquoted(literal).decode())
+        return quoted(_unquote(literal).decode())
     except UnicodeDecodeError:
-        raise _unknown("text that is not UTF-8") from None
+        raise _unsupported("text that is not UTF-8") from None
 
 
-def _bytes_again(pairs: dict[str, Any]) -> object:
+def _restore_bytes(pairs: dict[str, Any]) -> object:
     return bytes.fromhex(pairs[_BYTES]) if _BYTES in pairs else pairs
 
 
-def _unquoted(literal: str) -> bytes:
+def _unquote(literal: str) -> bytes:
     """Return the bytes of a string or bytes literal, as Starlark's ``repr`` writes it."""
 
     def plain(found: re.Match[bytes]) -> bytes:
@@ -211,12 +224,12 @@ def document_text(value: object) -> str:
     try:
         text = _encode(value)
     except TypeError:
-        raise _unknown("bytes in data") from None
+        raise _unsupported("bytes in data") from None
     refuse_deep(text, MAX_DEPTH)
     return text
 
 
-def spelt_again(text: str, spelt: dict[str, str]) -> bytes:
+def restore_spelling(text: str, spelt: dict[str, str]) -> bytes:
     """Return the document *text* with every decimal in it spelt as in *spelt*.
 
     Raise :class:`UnsupportedJson` for one that is not spelt in one way.
@@ -225,7 +238,7 @@ def spelt_again(text: str, spelt: dict[str, str]) -> bytes:
     def spell(found: re.Match[str]) -> str:
         digits = spelt.get(found[0], found[0])
         if not digits:
-            raise UnsupportedJson("a decimal that two different ones of the data became")
+            raise UnsupportedJson("a decimal that stands for two different decimals of the data")
         return digits
 
     return (_DECIMALS.sub(spell, text) if spelt else text).encode()

@@ -62,14 +62,14 @@ class Script:
             raise
         except Exception as error:
             if len(sources) == 1:
-                raise ScriptFailed(_told(error, self.name), 0) from error
-            index = _index(error)
+                raise ScriptFailed(_error_text(error, self.name), 0) from error
+            index = _failed_index(error)
             if index is None:
-                return self._singly(sources)
-            raise ScriptFailed(_told(error, self.name), index) from error
+                return self._results_singly(sources)
+            raise ScriptFailed(_error_text(error, self.name), index) from error
         return str(text).split("\n")
 
-    def _singly(self, sources: Sequence[str]) -> list[str]:
+    def _results_singly(self, sources: Sequence[str]) -> list[str]:
         """Do as :meth:`results` where an error does not give its place."""
         made: list[str] = []
         for index, source in enumerate(sources):
@@ -92,7 +92,7 @@ def load_script(code: str, name: str) -> Script:
     # Here, not above: Go's runtime does not survive Spark's fork of a worker.
     from starlark_go import Starlark  # noqa: PLC0415 - see above
 
-    interpreter = Starlark(print=partial(_printed, name))
+    interpreter = Starlark(print=partial(_print_line, name))
     interpreter.exec(_PRELUDE.read_text(encoding="utf-8"))
     interpreter.exec(_OVERRIDES)
     try:
@@ -100,29 +100,29 @@ def load_script(code: str, name: str) -> Script:
     except MemoryError:
         raise
     except Exception as error:
-        raise ConfigError(_told(error, name)) from error
-    _check(interpreter, name)
+        raise ConfigError(_error_text(error, name)) from error
+    _check_script(interpreter, name)
     return Script(name, interpreter)
 
 
-def _check(interpreter: Starlark, name: str) -> None:
+def _check_script(interpreter: Starlark, name: str) -> None:
     names = interpreter.globals()
     if "transform" not in names:
         raise ConfigError(f"{name} has no function transform; write def transform(message):")
     kind = interpreter.eval("_kind(transform)")
     if kind != "function":
-        raise ConfigError(f"{name}: transform is no function but {kind}")
+        raise ConfigError(f"{name}: transform is not a function but {kind}")
     if interpreter.eval("_written([null, true, false])") != "[None, True, False]":
-        raise ConfigError(f"{name} gives null, true or false another meaning; rename that")
+        raise ConfigError(f"{name} redefines null, true or false; use another name")
 
 
-def _printed(name: str, text: str) -> None:
+def _print_line(name: str, text: str) -> None:
     # Nothing may be raised into the interpreter, which does not expect it.
     with suppress(OSError, ValueError):
         sys.stderr.write(f"starlark {name}: {one_line(text)[:_LONGEST]}\n")
 
 
-def _index(error: Exception) -> int | None:
+def _failed_index(error: Exception) -> int | None:
     """Return the index of the message at which *error* came up, if its traceback has one."""
     frames = _FRAME.findall(getattr(error, "backtrace", ""))
     # The first line of a batch opens its list.
@@ -130,14 +130,14 @@ def _index(error: Exception) -> int | None:
     return lines[0] if lines else None
 
 
-def _told(error: Exception, name: str) -> str:
+def _error_text(error: Exception, name: str) -> str:
     """Return on one line the text of *error*, and the place in the script where it came up."""
-    line, reason = _place(error)
+    line, reason = _error_place(error)
     place = f"{name}:{line}: " if line else f"{name}: "
     return one_line(f"{place}{reason}")[: _LONGEST + len(place)]
 
 
-def _place(error: Exception) -> tuple[int, str]:
+def _error_place(error: Exception) -> tuple[int, str]:
     from starlark_go import EvalError, ResolveError, SyntaxError  # noqa: A004, PLC0415 - as above
 
     match error:

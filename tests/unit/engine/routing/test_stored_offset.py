@@ -15,7 +15,7 @@ from transporter.log.runs import Run, Runs
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.state import Range
 from transporter.protocol.messages import Opened
-from transporter.worker.writers import reached
+from transporter.worker.writers import proven_offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,9 +133,9 @@ def test_a_worker_passes_over_nothing_that_is_not_proved(tmp_path: Path) -> None
     """A worker applies the same proof to its shard's stored offset."""
     spec = replace(worker_spec(tmp_path), runs=Runs((Run(1, "known", 0),)))
     stored = StoredOffset("log", "out", 1, 0, 0, 1, 15, "other")
-    assert reached(spec, stored, 0) == -1
-    assert reached(spec, replace(stored, run="known"), 0) == 15
-    assert reached(spec, replace(stored, run=""), 0, handed=15) == 15
+    assert proven_offset(spec, stored, 0) == -1
+    assert proven_offset(spec, replace(stored, run="known"), 0) == 15
+    assert proven_offset(spec, replace(stored, run=""), 0, handed=15) == 15
 
 
 def test_a_worker_passes_over_nothing_of_a_forgotten_route(tmp_path: Path) -> None:
@@ -143,6 +143,6 @@ def test_a_worker_passes_over_nothing_of_a_forgotten_route(tmp_path: Path) -> No
     runs = Runs((Run(1, "before", 0), Run(2, "since", 10)))
     spec = replace(worker_spec(tmp_path), runs=runs, declared=2)
     stored = StoredOffset("log", "out", 2, 1, 0, 1, 5, "before")
-    assert reached(spec, stored, 1) == -1
-    assert reached(spec, replace(stored, run="since"), 1) == 5
-    assert reached(spec, replace(stored, generation=0), 0) == 5
+    assert proven_offset(spec, stored, 1) == -1
+    assert proven_offset(spec, replace(stored, run="since"), 1) == 5
+    assert proven_offset(spec, replace(stored, generation=0), 0) == 5

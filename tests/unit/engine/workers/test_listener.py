@@ -23,7 +23,7 @@ from transporter.engine.workers.listener import Listener
 from transporter.errors import HostFailed
 from transporter.protocol import network
 from transporter.protocol.messages import Hello, HostHello
-from transporter.protocol.network import Network, call
+from transporter.protocol.network import Network, connect_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def test_a_caller_is_handed_on_with_its_connection(
     """Hosts and workers are distinguished by their greetings and can be answered."""
     with (
         listening(network) as (listener, heard),
-        call(listener.ticket(said.claim)) as us,
+        connect_engine(listener.ticket(said.claim)) as us,
     ):
         us.send(said)
         got, caller = heard.get(timeout=PATIENCE)
@@ -74,8 +74,8 @@ def test_a_caller_without_the_key_is_refused(network: Network | None) -> None:
     """A caller without the key is refused, and the next caller is served."""
     with listening(network) as (listener, heard):
         with pytest.raises((AuthenticationError, OSError, EOFError)):
-            call(replace(listener.ticket(HOST), key=b"wrong")).recv()
-        with call(listener.ticket(HOST)) as us:
+            connect_engine(replace(listener.ticket(HOST), key=b"wrong")).recv()
+        with connect_engine(listener.ticket(HOST)) as us:
             us.send(HostHello(1))
             heard.get(timeout=PATIENCE)[1].close()
         assert heard.empty()
@@ -83,7 +83,7 @@ def test_a_caller_without_the_key_is_refused(network: Network | None) -> None:
 
 def test_a_caller_that_says_something_else_is_closed() -> None:
     """A caller that is neither a host nor a worker is refused."""
-    with listening() as (listener, heard), call(listener.ticket(HOST)) as us:
+    with listening() as (listener, heard), connect_engine(listener.ticket(HOST)) as us:
         us.send_bytes(b"hello?")
         with pytest.raises(EOFError):
             us.recv()
@@ -99,7 +99,7 @@ def test_a_caller_that_stays_silent_keeps_nobody_waiting(monkeypatch: pytest.Mon
             done = threading.Event()
 
             def proves() -> None:
-                with call(listener.ticket(HOST)) as us:
+                with connect_engine(listener.ticket(HOST)) as us:
                     us.send(HostHello(1))
                     heard.get(timeout=PATIENCE)[1].close()
                     done.set()
@@ -123,7 +123,7 @@ def test_idle_callers_make_way_for_those_who_prove_themselves(network: Network |
         done = threading.Event()
 
         def worker() -> None:
-            with call(listener.ticket(HOST)) as us:
+            with connect_engine(listener.ticket(HOST)) as us:
                 us.send(HostHello(1))
                 heard.get(timeout=PATIENCE)[1].close()
                 done.set()
@@ -142,7 +142,7 @@ def test_those_who_had_to_make_way_come_again(monkeypatch: pytest.MonkeyPatch) -
     with listening(LOOPBACK) as (listener, heard):
 
         def worker(number: int) -> None:
-            with call(listener.ticket(HOST)) as us:
+            with connect_engine(listener.ticket(HOST)) as us:
                 us.send(HostHello(number))
 
         calling = [threading.Thread(target=worker, args=(number,)) for number in range(24)]
@@ -165,7 +165,7 @@ def test_slow_callers_may_take_their_time_while_there_is_room() -> None:
         slow = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in room]
         for each in slow:
             each.connect(listener.address)
-        with call(listener.ticket(HOST)) as us:
+        with connect_engine(listener.ticket(HOST)) as us:
             us.send(HostHello(1))
             heard.get(timeout=PATIENCE)[1].close()
         for each in slow:
@@ -185,12 +185,12 @@ def test_a_caller_is_nobody_but_whom_it_has_proved_to_be(network: Network | None
     mine, others = Hello("out", 0, 1, 7), Hello("out", 1, 1, 7)
     with listening(network) as (listener, heard):
         for said in (others, HostHello(7)):
-            with call(listener.ticket(mine.claim)) as us:
+            with connect_engine(listener.ticket(mine.claim)) as us:
                 us.send(said)
                 with pytest.raises((EOFError, ConnectionError)):
                     us.recv()
         with pytest.raises((AuthenticationError, OSError, EOFError)):
-            call(replace(listener.ticket(mine.claim), claim=others.claim)).recv()
+            connect_engine(replace(listener.ticket(mine.claim), claim=others.claim)).recv()
         assert heard.empty()
 
 
@@ -198,10 +198,10 @@ def test_a_worker_talks_with_nobody_but_its_engine() -> None:
     """An engine with another certificate is refused before any message, whatever it answers."""
     with listening(LOOPBACK) as (engine, _), listening(LOOPBACK) as (other, heard):
         ticket = replace(engine.ticket(HOST), address=other.worker_address)
-        with pytest.raises(HostFailed, match="another certificate"):
-            call(ticket)
+        with pytest.raises(HostFailed, match="certificate at the engine's address is not"):
+            connect_engine(ticket)
         with pytest.raises((AuthenticationError, OSError, EOFError)):
-            call(replace(ticket, certificate=other.ticket(HOST).certificate))
+            connect_engine(replace(ticket, certificate=other.ticket(HOST).certificate))
         assert heard.empty()
 
 
@@ -233,11 +233,11 @@ def test_nothing_that_a_caller_says_runs_here(
     claim = Hello("out", 0, 1, 7).claim
     with listening(network) as (listener, heard):
         for _ in range(3):
-            with call(listener.ticket(claim)) as us:
+            with connect_engine(listener.ticket(claim)) as us:
                 us.send_bytes(said)
                 with pytest.raises((EOFError, ConnectionError)):
                     us.recv()
-        with call(listener.ticket(HOST)) as us:
+        with connect_engine(listener.ticket(HOST)) as us:
             us.send(HostHello(1))
             heard.get(timeout=PATIENCE)[1].close()
         assert heard.empty()
@@ -260,10 +260,10 @@ def test_a_caller_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(network, "_PAUSES", ())
         for _ in range(3):
             with pytest.raises((EOFError, OSError)):
-                call(listener.ticket(HOST))
+                connect_engine(listener.ticket(HOST))
         assert listener._unauthenticated == {}
         refused.clear()
-        with call(listener.ticket(HOST)) as us:
+        with connect_engine(listener.ticket(HOST)) as us:
             us.send(HostHello(1))
             heard.get(timeout=PATIENCE)[1].close()
 

@@ -16,7 +16,7 @@ from transporter.engine.workers import spark_supervisor as module
 from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.errors import HostFailed
 from transporter.protocol.messages import Opened, Ticket
-from transporter.protocol.network import call
+from transporter.protocol.network import connect_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -241,7 +241,7 @@ def test_a_worker_that_nobody_waits_for_is_turned_away(tmp_path: Path) -> None:
     """A worker of an earlier epoch gets no slices, and its connection is closed."""
     with started(SparklessHost()) as carrier:
         spec = replace(worker_spec(tmp_path), epoch=99)
-        with call(carrier._listener.ticket(hello(spec).claim)) as stranger:
+        with connect_engine(carrier._listener.ticket(hello(spec).claim)) as stranger:
             stranger.send(hello(spec))
             with pytest.raises(EOFError):
                 stranger.recv()
@@ -252,7 +252,7 @@ def test_a_stop_hangs_up_on_a_worker_that_came_too_late(tmp_path: Path) -> None:
     spec = worker_spec(tmp_path)
     with started(SparklessHost()) as carrier:
         carrier._wanted[spec.route, spec.shard] = spec
-        late = call(carrier._listener.ticket(hello(spec).claim))
+        late = connect_engine(carrier._listener.ticket(hello(spec).claim))
         late.send(hello(spec))
         until(lambda: carrier._callers)
     with late:

@@ -13,7 +13,7 @@ from step_tools import batch_of, rows_of
 
 from transporter.errors import StepFailed
 from transporter.message import Message
-from transporter.pipeline.steps.conditions import OPERATORS, condition
+from transporter.pipeline.steps.conditions import OPERATORS, make_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,21 +156,21 @@ def test_a_regular_expression_may_match_anywhere(
 
 
 WRONG = [
-    ("=~", "1", "is a number, and =~ looks at text"),
-    ("=~", "true", "is a boolean, and =~ looks at text"),
-    ("=~", "[]", "is an array, and =~ looks at text"),
-    ("=~", "{}", "is an object, and =~ looks at text"),
-    ("=~", '"\\ud800"', "holds half a character, which =~ cannot read"),
+    ("=~", "1", "is a number; =~ compares text"),
+    ("=~", "true", "is a boolean; =~ compares text"),
+    ("=~", "[]", "is an array; =~ compares text"),
+    ("=~", "{}", "is an object; =~ compares text"),
+    ("=~", '"\\ud800"', "holds an unpaired surrogate, which =~ cannot read"),
     *(
-        (order, written, f"is {kind}, and this operator compares numbers")
+        (order, written, f"is {kind}; this operator compares numbers")
         for order in ORDERS
         for written, kind in (
-            ('"x"', "text that is no number"),
-            ('""', "text that is no number"),
-            ('" 1"', "text that is no number"),
-            ('"NaN"', "text that is no number"),
-            ('"1_0"', "text that is no number"),
-            ('"\\u0661"', "text that is no number"),
+            ('"x"', "text that is not a number"),
+            ('""', "text that is not a number"),
+            ('" 1"', "text that is not a number"),
+            ('"NaN"', "text that is not a number"),
+            ('"1_0"', "text that is not a number"),
+            ('"\\u0661"', "text that is not a number"),
             ("true", "a boolean"),
             ("[1]", "an array"),
             ("{}", "an object"),
@@ -241,7 +241,9 @@ def test_which_entries_are_looked_at(steps: Compile) -> None:
 def test_what_is_no_document_never_vanishes(steps: Compile) -> None:
     """`only` fails at data that is not an object. `skip` passes it if it cannot hold the field."""
     broken = b"not JSON"
-    with pytest.raises(StepFailed, match=r"^only: data is no JSON object: expected an object at"):
+    with pytest.raises(
+        StepFailed, match=r"^only: data is not a JSON object: expected an object at"
+    ):
         left(steps(choice("only", "a", "eq", 1)), broken)
     assert left(steps(choice("skip", "a", "eq", 1)), broken) == [broken]
 
@@ -289,5 +291,5 @@ def test_every_order_is_that_of_fractions(pair: tuple[str, str]) -> None:
         "<=": left_side <= right_side,
     }
     for operator, true in expected.items():
-        compared = condition(operator, other)
+        compared = make_condition(operator, other)
         assert compared.holds([[], [compared.read(one.encode())]]) == [False, true]

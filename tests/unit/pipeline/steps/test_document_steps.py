@@ -188,8 +188,8 @@ def test_the_first_entry_that_is_no_object_is_named(steps: Compile) -> None:
     with pytest.raises(StepFailed) as caught:
         steps(OMIT).apply(batch_of(good, other, bad, good, bad))
     assert caught.value.offset == 102
-    assert str(caught.value) == "omit: data is no JSON object: expected an object at byte 0"
-    with pytest.raises(StepFailed, match=r"^rename: 'card' cannot become 'number': there is"):
+    assert str(caught.value) == "omit: data is not a JSON object: expected an object at byte 0"
+    with pytest.raises(StepFailed, match=r"^rename: 'card' cannot become 'number': the object"):
         steps(RENAME).apply(batch_of(Message("a", b'{"card":1,"number":2}')))
 
 

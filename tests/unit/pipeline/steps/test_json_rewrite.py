@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from transporter.pipeline.steps.fields import fields
-from transporter.pipeline.steps.json_edits import FieldTaken, apply, edits_of
-from transporter.pipeline.steps.json_grammar import FLAT_DEPTH, MAX_DEPTH, NotJson, repeated
+from transporter.pipeline.steps.fields import make_fields
+from transporter.pipeline.steps.json_edits import FieldTaken, apply_edits, edits_of
+from transporter.pipeline.steps.json_grammar import FLAT_DEPTH, MAX_DEPTH, NotJson, possessive
 from transporter.pipeline.steps.json_rewrite import Rewriter
 from transporter.pipeline.steps.paths import parse_path
 
@@ -17,7 +17,7 @@ def omit(data: bytes, *paths: str) -> bytes:
     """Return *data* without the fields at *paths*, done in both ways there are."""
     targets = dict.fromkeys(map(parse_path, paths))
     done = Rewriter(targets)(data)
-    assert done == apply(data, edits_of(data, fields(targets)))
+    assert done == apply_edits(data, edits_of(data, make_fields(targets)))
     return done
 
 
@@ -25,7 +25,7 @@ def rename(data: bytes, **names: str) -> bytes:
     """Return *data* with fields renamed. ``__`` in a keyword stands for a dot."""
     targets = {parse_path(old.replace("__", ".")): new for old, new in names.items()}
     done = Rewriter(targets)(data)
-    assert done == apply(data, edits_of(data, fields(targets)))
+    assert done == apply_edits(data, edits_of(data, make_fields(targets)))
     return done
 
 
@@ -135,7 +135,7 @@ def test_renamed_fields_stay_in_their_place(
 )
 def test_a_new_name_that_is_taken_is_refused(document: bytes, names: dict[str, str]) -> None:
     """No rename makes two fields of one name out of two."""
-    with pytest.raises(FieldTaken, match=r"'.' cannot become '.': there is such a field"):
+    with pytest.raises(FieldTaken, match=r"'.' cannot become '.': the object already has"):
         rename(document, **names)
 
 
@@ -181,7 +181,7 @@ def test_what_is_no_object_is_refused_at_its_byte(data: bytes, expected: str, by
     """Data that may hold the field but does not parse as an object is refused, with the place."""
     with pytest.raises(NotJson) as caught:
         Rewriter({("a",): None})(data)
-    assert str(caught.value) == (f"data is no JSON object: expected {expected} at byte {byte}")
+    assert str(caught.value) == (f"data is not a JSON object: expected {expected} at byte {byte}")
 
 
 def nested(depth: int, inner: bytes = b"0") -> bytes:
@@ -247,13 +247,13 @@ def test_what_repeats_ends_before_what_is_only_begun(data: bytes, expected: str,
     """A repetition gives back all of an item that is not whole, unlike Python before 3.11.5."""
     with pytest.raises(NotJson) as caught:
         Rewriter({("a",): None})(data)
-    assert str(caught.value) == f"data is no JSON object: expected {expected} at byte {byte}"
+    assert str(caught.value) == f"data is not a JSON object: expected {expected} at byte {byte}"
 
 
 def test_a_field_is_found_behind_those_that_are_passed_over() -> None:
     """The members before a field are passed whole, and the field itself not at all."""
     assert omit(b'{"b":1,"a":2,"c":3}', "a") == b'{"b":1,"c":3}'
-    found = re.compile(repeated(b"ab?c")).match(b"acabcab")
+    found = re.compile(possessive(b"ab?c")).match(b"acabcab")
     assert found is not None
     assert found[0] == b"acabc"
 

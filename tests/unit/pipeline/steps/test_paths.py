@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transporter.pipeline.steps.paths import EVERY, Path, parse_name, parse_path, written
+from transporter.pipeline.steps.paths import EVERY, Path, parse_name, parse_path, path_text
 
 PATHS: list[tuple[str, Path]] = [
     ("a", ("a",)),
@@ -32,7 +32,7 @@ PATHS: list[tuple[str, Path]] = [
 def test_paths(text: str, path: Path) -> None:
     r"""A dot parts names, brackets count items, and a backslash makes either part of a name."""
     assert parse_path(text) == path
-    assert written(path) == text
+    assert path_text(path) == text
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ parts = names | st.integers(0, 999_999_999) | st.just(EVERY)
 def test_every_path_can_be_written(name: str, rest: list[str | int]) -> None:
     """A path of any names and items has a text that is read as the same path."""
     path = (name, *rest)
-    assert parse_path(written(path)) == path
+    assert parse_path(path_text(path)) == path

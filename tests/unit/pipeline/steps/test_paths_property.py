@@ -12,7 +12,7 @@ from json_documents import Pairs, documents, tree, untree
 
 from transporter.pipeline.steps.json_rewrite import Finder, Picker, Rewriter
 from transporter.pipeline.steps.paths import Every, Path, parse_path
-from transporter.pipeline.steps.pretty import laid_out
+from transporter.pipeline.steps.pretty import make_formatter
 
 Paths = set[Path]
 
@@ -127,9 +127,9 @@ def naive(value: Any, indent: str, line: str = "\n") -> str:
 @given(documents, st.integers(0, 4))
 def test_what_is_laid_out(text: str, indent: int) -> None:
     """Only the space changes, it is where it should be, and a second time changes nothing."""
-    done = laid_out(indent)(text.encode())
+    done = make_formatter(indent)(text.encode())
     assert done.decode() == (naive(tree(text), " " * indent) if indent else untree(tree(text)))
-    assert laid_out(indent)(done) is done
+    assert make_formatter(indent)(done) is done
 
 
 PLAIN = [{}, {"a": []}, {"a": {}, "b": [1, "x", {"c": None}, [[]]], "c": {"d": True}}]
@@ -139,4 +139,7 @@ PLAIN = [{}, {"a": []}, {"a": {}, "b": [1, "x", {"c": None}, [[]]], "c": {"d": T
 @pytest.mark.parametrize("value", PLAIN)
 def test_the_layout_is_that_of_the_usual_encoder(value: dict[str, Any], indent: int) -> None:
     """The layout is that of indented JSON in Python and JavaScript."""
-    assert laid_out(indent)(json.dumps(value).encode()) == json.dumps(value, indent=indent).encode()
+    assert (
+        make_formatter(indent)(json.dumps(value).encode())
+        == json.dumps(value, indent=indent).encode()
+    )

@@ -10,7 +10,7 @@ from step_tools import batch_of, rows_of
 from transporter.errors import StepFailed
 from transporter.message import Message
 from transporter.pipeline.steps.json_grammar import MAX_DEPTH, NotJson, UnsupportedJson
-from transporter.pipeline.steps.pretty import MAX_SPACE, laid_out
+from transporter.pipeline.steps.pretty import MAX_SPACE, make_formatter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,8 +39,8 @@ LAID_OUT = [
 @pytest.mark.parametrize(("document", "indent", "expected"), LAID_OUT)
 def test_documents_are_laid_out(document: bytes, indent: int, expected: bytes) -> None:
     """Strings, numbers, names and their order stay, to the byte."""
-    assert laid_out(indent)(document) == expected
-    assert laid_out(indent)(expected) == expected
+    assert make_formatter(indent)(document) == expected
+    assert make_formatter(indent)(expected) == expected
 
 
 @pytest.mark.parametrize(
@@ -50,24 +50,24 @@ def test_documents_are_laid_out(document: bytes, indent: int, expected: bytes) -
 def test_what_is_no_object_is_refused(data: bytes, indent: int) -> None:
     """Data that is not an object is refused."""
     with pytest.raises(NotJson):
-        laid_out(indent)(data)
+        make_formatter(indent)(data)
 
 
 def test_deep_documents_cannot_take_memory_without_bounds() -> None:
     """Space is bounded, depth too, and neither many values nor many levels take the stack."""
     depth = MAX_DEPTH - 1
     deep = b'{"a":' + b"[" * depth + b"1" + b"]" * depth + b"}"
-    assert laid_out(0)(laid_out(10)(deep)) == deep
+    assert make_formatter(0)(make_formatter(10)(deep)) == deep
     wide = b'{"a":' + b"[" * depth + b"1," * 5_000 + b"1" + b"]" * depth + b"}"
-    assert laid_out(0)(wide) is wide
+    assert make_formatter(0)(wide) is wide
     with pytest.raises(
         UnsupportedJson, match=f"data would take more than {MAX_SPACE} bytes of space"
     ):
-        laid_out(10)(wide)
+        make_formatter(10)(wide)
     with pytest.raises(NotJson, match="expected at most 512 levels"):
-        laid_out(2)(b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}")
+        make_formatter(2)(b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}")
     keys = b",".join(b'"k%d":%d' % (n, n) for n in range(100_000))
-    assert laid_out(2)(b"{" + keys + b"}").count(b"\n") == 100_001
+    assert make_formatter(2)(b"{" + keys + b"}").count(b"\n") == 100_001
 
 
 def test_the_step_lays_out_documents_only(steps: Callable[..., Steps]) -> None:
@@ -81,6 +81,6 @@ def test_the_step_lays_out_documents_only(steps: Callable[..., Steps]) -> None:
     step = {"pretty": {"namespace": "^a$"}}
     rows = rows_of(steps(step).apply(batch_of(*messages)))
     assert [row.message.data for row in rows] == [b'{\n  "a": 1.10\n}', None, b"{ }", b'{"a":1}']
-    with pytest.raises(StepFailed, match=r"^pretty: data is no JSON object") as caught:
+    with pytest.raises(StepFailed, match=r"^pretty: data is not a JSON object") as caught:
         steps(step).apply(batch_of(*messages, Message("a", b"[]")))
     assert caught.value.offset == 104

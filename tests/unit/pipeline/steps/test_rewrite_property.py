@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_documents import documents
 
-from transporter.pipeline.steps.fields import KEPT, TAKEN, fields
-from transporter.pipeline.steps.json_edits import FieldTaken, apply, edits_of
+from transporter.pipeline.steps.fields import KEPT, TAKEN, make_fields
+from transporter.pipeline.steps.json_edits import FieldTaken, apply_edits, edits_of
 from transporter.pipeline.steps.json_grammar import NotJson, UnsupportedJson
 from transporter.pipeline.steps.json_rewrite import Finder, Picker, Rewriter
 
@@ -102,7 +102,7 @@ RENAMED: list[dict[Path, str]] = [
     {("a",): "b", ("b", "a"): "s/t"},
     {("a",): "new", ("a", "a"): "new", ("b", "c"): 'q"'},
 ]
-rewriters = [(targets, Rewriter(targets), fields(targets)) for targets in [*OMITTED, *RENAMED]]
+rewriters = [(targets, Rewriter(targets), make_fields(targets)) for targets in [*OMITTED, *RENAMED]]
 
 
 @settings(max_examples=200, deadline=None)
@@ -117,7 +117,7 @@ def test_every_other_member_stays_as_it_was_written(
             rewriter(text.encode())
         return
     done = rewriter(text.encode())
-    assert done == apply(text.encode(), edits_of(text.encode(), looked_at))
+    assert done == apply_edits(text.encode(), edits_of(text.encode(), looked_at))
     json.loads(done)
     expected = model(text, targets)
     assert shape(done.decode(), expected) == expected
@@ -158,7 +158,7 @@ def test_json_is_what_a_strict_parser_takes(
     data = damaged(text, changes)
     _, rewriter, looked_at = case
     if is_object(data):
-        assert rewriter(data) == apply(data, edits_of(data, looked_at))
+        assert rewriter(data) == apply_edits(data, edits_of(data, looked_at))
         return
     with pytest.raises(NotJson):
         edits_of(data, looked_at)
@@ -177,9 +177,9 @@ NAMES: list[list[Path]] = [
     [("a",), ("b",), ("c",), ('q"',), ("größe",)],
     [("none",)],
 ]
-pickers = [(Picker(paths), fields(dict.fromkeys(paths, KEPT), only=True)) for paths in NAMES]
+pickers = [(Picker(paths), make_fields(dict.fromkeys(paths, KEPT), only=True)) for paths in NAMES]
 PATHS: list[Path] = [("a",), ("größe",), ("a", "b"), ("a", "b", "c"), ("a", 0)]
-finders = [(Finder(path, check=True), fields({path: TAKEN})) for path in PATHS]
+finders = [(Finder(path, check=True), make_fields({path: TAKEN})) for path in PATHS]
 
 
 def told(look: Callable[[bytes], object], data: bytes) -> object:
@@ -198,7 +198,9 @@ def test_a_few_fields_are_kept_as_the_walk_keeps_them(
     """The fast way keeps and refuses the same as the walk over all members, byte for byte."""
     picker, looked_at = case
     data = damaged(text, changes)
-    assert told(picker, data) == told(lambda data: apply(data, edits_of(data, looked_at)), data)
+    assert told(picker, data) == told(
+        lambda data: apply_edits(data, edits_of(data, looked_at)), data
+    )
 
 
 @settings(max_examples=300, deadline=None)

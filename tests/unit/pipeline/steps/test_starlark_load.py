@@ -79,8 +79,8 @@ MISTAKES = [
     ("{file: name.star}", f"{FILE}/name.star:2: undefined: name"),
     ("{file: run.star}", f"{FILE}/run.star:2: fail: no"),
     ("{file: none.star}", f"{FILE}/none.star has no function transform; write def transform("),
-    ("{file: five.star}", f"{FILE}/five.star: transform is no function but int"),
-    ("{file: null.star}", f"{FILE}/null.star gives null, true or false another meaning"),
+    ("{file: five.star}", f"{FILE}/five.star: transform is not a function but int"),
+    ("{file: null.star}", f"{FILE}/null.star redefines null, true or false"),
     ("{file: load.star}", f"{FILE}/load.star:1: load not implemented"),
     ("{file: while.star}", f"{FILE}/while.star:2: this Starlark dialect does not support while"),
     (

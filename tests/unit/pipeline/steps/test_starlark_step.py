@@ -144,7 +144,7 @@ def test_decimals_that_cannot_be_told_apart_are_refused(steps: Compile) -> None:
     ):
         failed = failure(turn, Message("a", b"{}"), Message("a", b'{"a": [%b]}' % pair))
         assert failed.offset == 101
-        assert "a decimal that two different ones of the data became" in str(failed)
+        assert "a decimal that stands for two different decimals of the data" in str(failed)
     same = Message("a", b'{"a": [0.1, 0.10, 1.00e-1]}')
     ((_, message),) = made(turn, same)
     assert message.data == b'{"a": [0.1, 0.1, 0.1], "x": 1}'
@@ -234,7 +234,7 @@ def test_data_can_be_declared_to_be_json(steps: Compile) -> None:
     assert made(turn, good) == [(100, replace(good, content_type="application/json"))]
     failed = failure(turn, good, Message("a", b"no", content_type="text/plain"))
     assert failed.offset == 101
-    assert "transform returned data is no JSON" in str(failed)
+    assert "transform returned data is not JSON" in str(failed)
 
 
 def test_the_step_has_its_own_filter(steps: Compile) -> None:
@@ -269,14 +269,14 @@ WRONG = [
     ("b'x'", "bytes; it may return a message"),
     ("[message, None]", "NoneType; it may return a message"),
     ("[[message]]", "list; it may return a message"),
-    ("transform", "a value of Starlark's own, which JSON does not know"),
-    ('{"date": 1}', "a message with a field that is none of namespace, data, key"),
+    ("transform", "a value of Starlark's own, which JSON does not have"),
+    ('{"date": 1}', "a message with a field that is not one of namespace, data, key"),
     ("{5: 1}", "a key that is not text"),
     ('{"content_type": "text/json", "data": b"x"}', "bytes in data"),
     ('{"data": {1: 2}}', "a key that is not text"),
     ('{"data": {"a": print}}', "a value of Starlark's own"),
     ('{"data": range(3)}', "a value of Starlark's own"),
-    ('{"data": "ab".elems()}', "JSON does not know"),
+    ('{"data": "ab".elems()}', "JSON does not have"),
     ('{"data": float("nan")}', "a number that is not finite"),
     ('{"data": [float("+inf")]}', "a number that is not finite"),
     ('{"data": -float("inf")}', "a number that is not finite"),
@@ -309,7 +309,7 @@ def test_a_wrong_return_names_the_entry(steps: Compile, returned: str, expected:
 def test_a_value_that_holds_itself_is_refused(steps: Compile) -> None:
     """A list in itself, which JSON cannot write, fails the entry and does not hang."""
     turn = script('x = []\nx.append(x)\nreturn {"data": x}')
-    assert "what holds itself" in str(failure(steps(turn), *MESSAGES))
+    assert "a value that contains itself" in str(failure(steps(turn), *MESSAGES))
 
 
 RAISED = [
@@ -345,7 +345,7 @@ def test_an_error_that_does_not_tell_its_place_is_found(
     steps: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error without a trace is looked for message by message, and names the right entry."""
-    monkeypatch.setattr("transporter.pipeline.steps.starlark_script._index", lambda _: None)
+    monkeypatch.setattr("transporter.pipeline.steps.starlark_script._failed_index", lambda _: None)
     failed = failure(steps(script('return {"op": message["data"]["n"] and 5}')), *MESSAGES[::2])
     assert failed.offset == 100
     picky = script('return {} if message["data"] != {"n": 2} else fail("here")')
@@ -361,7 +361,7 @@ def test_the_first_entry_that_fails_counts(steps: Compile) -> None:
             'return message if message["data"] != "wrong" else 5'
         )
     )
-    kinds = {b'"raise"': "raised", b'"wrong"': "int; it may", b"{": "no JSON"}
+    kinds = {b'"raise"': "raised", b'"wrong"': "int; it may", b"{": "not JSON"}
     for first, told in kinds.items():
         rest = [each for each in kinds if each != first]
         failed = failure(turn, *(Message("a", each) for each in (b"1", first, *rest, first)))
