@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def writable(path: Path) -> Finding:
+def check_writable(path: Path) -> Finding:
     """Report whether *path*, which may not exist yet, can be written, and the room left there."""
     nearest = next(each for each in (path, *path.parents) if os.path.lexists(each))
     if nearest != path and not nearest.is_dir():

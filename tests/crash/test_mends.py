@@ -838,7 +838,7 @@ MENDS = (
     Mend(
         "a file is known by its beginning, too",
         "adaptors/transporter_adaptors/file/known.py",
-        "and head_of(descriptor, known.byte) == known.head",
+        "and head_digest(descriptor, known.byte) == known.head",
         "and known.head is not None",
         "adaptors/transporter_adaptors/file/test_file_reader.py",
         ("test_a_file_that_was_overwritten_is_read_from_its_beginning",),
@@ -846,7 +846,7 @@ MENDS = (
     Mend(
         "numbers in names of files are numbers",
         "adaptors/transporter_adaptors/file/known.py",
-        "sorted(names, key=in_order)",
+        "sorted(names, key=natural_key)",
         "sorted(names)",
         "adaptors/transporter_adaptors/file/test_file_reader.py",
         ("test_numbers_in_names_are_numbers",),

@@ -18,12 +18,12 @@ from transporter_adaptors.file.progress import (
     SUFFIX,
     FileState,
     PendingSlice,
-    Put,
-    being_written,
-    blank,
-    newest,
-    put_slice,
-    put_state,
+    PlacedBytes,
+    empty_content,
+    newest_state,
+    pending_slice,
+    place_slice,
+    place_state,
 )
 from transporter_adaptors.file.rolling import number_of, numbered_path, shard_path
 
@@ -122,7 +122,7 @@ class Output:
         if before and self._disk.read(self._descriptor, 1, before - 1) != b"\n":
             text = b"\n" + text  # The last line is another writer's, because ours have ends.
         try:
-            self._put(put_slice(PendingSlice(state.turn, len(text), crc32c(text))))
+            self._put(place_slice(PendingSlice(state.turn, len(text), crc32c(text))))
             append_all(self._disk, self._descriptor, text)
             self._disk.sync(self._descriptor)
             return self._store(self._grow(state, text, part, generation), durable=False)
@@ -131,7 +131,7 @@ class Output:
             with suppress(OSError):
                 self._disk.cut(self._descriptor, before)
             with suppress(OSError):
-                self._put(put_state(replace(state, turn=state.turn + 2)))
+                self._put(place_state(replace(state, turn=state.turn + 2)))
             raise
 
     def _grow(self, state: FileState, text: bytes, part: RolledPart, generation: int) -> FileState:
@@ -149,7 +149,7 @@ class Output:
         """
         boot = self._disk.boot
         kept = replace(state, turn=state.turn + 1, boot=boot, synced=self._always or not boot)
-        self._put(put_state(kept))
+        self._put(place_state(kept))
         if durable or kept.synced or state.synced:
             self._disk.sync(self._progress)
         return kept
@@ -158,7 +158,7 @@ class Output:
     def _progress_path(self) -> Path:
         return self._path.with_name(self._path.name + SUFFIX)
 
-    def _put(self, put: Put) -> None:
+    def _put(self, put: PlacedBytes) -> None:
         self._disk.put(self._progress, put.text, put.byte)
 
     def _content(self) -> bytes:
@@ -166,7 +166,7 @@ class Output:
 
     def _newest_state(self, content: bytes) -> FileState | None:
         try:
-            return newest(content)
+            return newest_state(content)
         except RouteFault as error:
             raise RouteFault(
                 f"{self._progress_path} {error}: move it away to go on behind what "
@@ -189,7 +189,7 @@ class Output:
         return state
 
     def _first(self) -> FileState:
-        self._put(blank())
+        self._put(empty_content())
         return self._begin_next(FileState(0, "", 0, 0, 0))
 
     def _repair(self, state: FileState, size: int, content: bytes) -> FileState:
@@ -215,7 +215,7 @@ class Output:
 
     def _is_ours(self, state: FileState, size: int, content: bytes) -> bool:
         """Return whether all behind the length of *state* is the slice that was being written."""
-        tail = being_written(content)
+        tail = pending_slice(content)
         if tail is None or (tail.turn, tail.size) != (state.turn, size - state.length):
             return False
         crc = 0

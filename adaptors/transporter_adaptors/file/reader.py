@@ -12,17 +12,17 @@ from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter_adaptors.file.config import FileReaderConfig
 from transporter_adaptors.file.known import (
     ExistingFile,
-    Known,
+    FileProgress,
     ReadPosition,
+    abandoned_ids,
     find_renamed,
-    head_of,
-    in_order,
-    is_same,
-    left_behind,
+    head_digest,
+    is_same_file,
     matching_files,
+    natural_key,
     open_regular,
 )
-from transporter_adaptors.file.lines import Origin, TextLines, batch_of, read_lines
+from transporter_adaptors.file.lines import Origin, TextLines, read_lines, to_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -135,19 +135,21 @@ class FileReader:
             lines = self._lines(self._file, partial=left)
         known = self._place.files.get(self._place.id)
         # Checked after the read: a file overwritten before it has another beginning now.
-        if known is not None and not is_same(self._file.fileno(), known):
+        if known is not None and not is_same_file(self._file.fileno(), known):
             self._lose(known, _CUT)
             self.close()
             return None
         byte = self._file.tell()
-        self._place.files[self._place.id] = Known(byte, head_of(self._file.fileno(), byte))
+        self._place.files[self._place.id] = FileProgress(
+            byte, head_digest(self._file.fileno(), byte)
+        )
         if not lines:
             self._quiet[self._place.id] = status.st_size, status.st_mtime_ns, left
             return None
         name = self._place.file
         namespace = self._config.namespace or name.rsplit(".", 1)[0] or name
         origin = Origin(namespace, name, status.st_mtime_ns // 1000, self._config.key)
-        return Batch(batch_of(lines, origin), str(self._place))
+        return Batch(to_batch(lines, origin), str(self._place))
 
     def _lines(self, file: BinaryIO, *, partial: bool) -> TextLines:
         config = self._config
@@ -156,19 +158,19 @@ class FileReader:
         )
 
     def _is_left(self, changed: int) -> bool:
-        """Return whether the file, *changed* then, is left: see :func:`left_behind`.
+        """Return whether the file, *changed* then, is left: see :func:`abandoned_ids`.
 
         It keeps the name with which it was begun, which may be another file's by now.
         """
         mine = self._place
         return any(
             found.id != mine.id
-            and in_order(found.name) >= in_order(mine.file)
+            and natural_key(found.name) >= natural_key(mine.file)
             and found.changed >= changed
             for found in self._look()
         )
 
-    def _lose(self, known: Known, problem: str) -> None:
+    def _lose(self, known: FileProgress, problem: str) -> None:
         """Report that *known*, the file of the position, cannot be read on, and forget it."""
         self._resume.tell("file-lost", file=self._place.file, byte=known.byte, problem=problem)
         del self._place.files[self._place.id]
@@ -206,7 +208,7 @@ class FileReader:
         """Return the first file, in natural order, that has something to read."""
         found = self._look()
         mine = self._place.id if self._file is not None else None
-        left = left_behind(found)
+        left = abandoned_ids(found)
         others = (each for each in found if each.id != mine)
         following = next((each for each in others if self._has_unread(each, each.id in left)), None)
         if following is not None:
@@ -235,14 +237,14 @@ class FileReader:
         if known is None:
             return False
         with self._open_file(found) as file:
-            return is_same(file.fileno(), known)
+            return is_same_file(file.fileno(), known)
 
     def _enter(self, found: ExistingFile, name: str) -> None:
         """Open *found*, which was begun as *name*, and seek to the place where it was left."""
         self._place.file, self._place.id = name, found.id
         self._file = self._open_file(found)
         known = self._place.files.get(found.id)
-        if known is not None and is_same(self._file.fileno(), known):
+        if known is not None and is_same_file(self._file.fileno(), known):
             self._file.seek(known.byte)
         else:
             self._place.files.pop(found.id, None)

@@ -15,8 +15,8 @@ from transporter_adaptors.file.output import Output, has_length
 from transporter_adaptors.file.rolling import Roll, RolledGroup, RolledPart
 from transporter_adaptors.file.shapes import data_line, json_line
 from transporter_adaptors.file.stream import Device, StandardOutput
-from transporter_adaptors.folders import writable
-from transporter_adaptors.rights import bits
+from transporter_adaptors.folders import check_writable
+from transporter_adaptors.rights import mode_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +54,7 @@ class FileWriter:
 
     def __init__(self, config: FileWriterConfig, disk: Disk | None = None) -> None:
         """Keep *config*. Files are opened by :meth:`open`, through *disk*."""
-        self._config, self._disk = config, disk or Disk(bits(config.mode))
+        self._config, self._disk = config, disk or Disk(mode_bits(config.mode))
         every = config.roll_every
         self._roll = Roll(config.roll_bytes, None if every is None else round(every * 1e6))
         self._sink: Output | Device | StandardOutput | None = None
@@ -94,7 +94,7 @@ class FileWriter:
     def probe(self) -> Iterable[Finding]:
         """Check that the file can be written, and report the room."""
         path = self._config.path
-        yield Finding("standard output") if path == "-" else writable(path)
+        yield Finding("standard output") if path == "-" else check_writable(path)
 
     def _open(self, context: WriterContext) -> StoredOffset | None:
         path = self._config.path

@@ -49,10 +49,10 @@ def is_gone(answer: Answer) -> bool:
     return answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
-def describe(answer: Answer, place: str, hidden: Sequence[str] = ()) -> str:
+def describe_answer(answer: Answer, place: str, hidden: Sequence[str] = ()) -> str:
     """Describe *answer* of *place*, with the beginning of its text but nothing *hidden*."""
     status = answer.status
-    return f"{place} answered {status}{_phrase(status)}{_excerpt(answer.text, hidden)}"
+    return f"{place} answered {status}{_status_phrase(status)}{_excerpt(answer.text, hidden)}"
 
 
 def sink_error(
@@ -64,7 +64,7 @@ def sink_error(
     text is shown, without the secrets in *hidden*.
     """
     status = answer.status
-    text = describe(answer, place, hidden)
+    text = describe_answer(answer, place, hidden)
     if status in _FAULTS:
         return RouteFault(f"{text}: check the url, the method and the headers")
     if status == _TIMED_OUT:
@@ -84,20 +84,20 @@ def retry_after(headers: Mapping[str, str]) -> float:
     asked = (headers.get("Retry-After") or "").strip()
     if _SECONDS.fullmatch(asked):
         return float(asked)
-    until, now = _time(asked), _time(headers.get("Date") or "")
+    until, now = _parse_time(asked), _parse_time(headers.get("Date") or "")
     if until is None:
         return 0.0
     return max(0.0, until - (time.time() if now is None else now))
 
 
-def _time(text: str) -> float | None:
+def _parse_time(text: str) -> float | None:
     try:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError):
         return None
 
 
-def _phrase(status: int) -> str:
+def _status_phrase(status: int) -> str:
     try:
         return f" {HTTPStatus(status).phrase}"
     except ValueError:

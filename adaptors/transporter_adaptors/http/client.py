@@ -148,13 +148,13 @@ class Client:
             # urllib3 puts its own name for the connection before the reason.
             cause = (isinstance(error, NewConnectionError) and error.__cause__) or error
             if found := _TUNNEL.match(str(cause)):
-                return _refused_tunnel(place, int(found[1]))
+                return _tunnel_error(place, int(found[1]))
             text = " ".join(str(cause).split()) or type(cause).__name__
             return SinkUnavailable(f"{place}: {text}")
         raise error
 
 
-def _refused_tunnel(place: str, status: int) -> SinkError:
+def _tunnel_error(place: str, status: int) -> SinkError:
     """Return the error for a proxy's answer with *status*, without its text."""
     text = f"{place}: the proxy answered {status}"
     if status in _REFUSED:

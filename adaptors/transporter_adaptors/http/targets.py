@@ -36,7 +36,7 @@ class Target(NamedTuple):
     @property
     def place(self) -> str:
         """Host and port for people. Path and query are left out, because they may hold a secret."""
-        return _place(self.host, self.port)
+        return _host_and_port(self.host, self.port)
 
 
 class Proxy(NamedTuple):
@@ -50,17 +50,17 @@ class Proxy(NamedTuple):
     @property
     def place(self) -> str:
         """Host and port for people."""
-        return _place(self.host, self.port)
+        return _host_and_port(self.host, self.port)
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers for the proxy."""
         if not self.user:
             return {}
-        return {"Proxy-Authorization": basic(self.user, self.password)}
+        return {"Proxy-Authorization": basic_credentials(self.user, self.password)}
 
 
-def basic(user: str, password: str) -> str:
+def basic_credentials(user: str, password: str) -> str:
     """Return the credentials of the scheme Basic (RFC 7617)."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
@@ -127,5 +127,5 @@ def _parse(url: str) -> Url:
         raise ValueError("is not a URL") from None
 
 
-def _place(host: str, port: int) -> str:
+def _host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.http.config import HttpWriterConfig
 
-_Seen = tuple[tuple[int, ...] | None, ...]
+_FileStates = tuple[tuple[int, ...] | None, ...]
 
 
 class Tls:
@@ -25,7 +25,7 @@ class Tls:
         """Read nothing yet."""
         self._config = config
         self._context: ssl.SSLContext | None = None
-        self._seen: _Seen = ()
+        self._seen: _FileStates = ()
 
     def context(self) -> ssl.SSLContext:
         """Return the context of the next connection.
@@ -40,9 +40,9 @@ class Tls:
             self._context, self._seen = self._make_context(), seen
         return self._context
 
-    def _file_states(self) -> _Seen:
+    def _file_states(self) -> _FileStates:
         config = self._config
-        return tuple(map(_state, (config.ca_file, config.cert_file, config.key_file)))
+        return tuple(map(_file_state, (config.ca_file, config.cert_file, config.key_file)))
 
     def _make_context(self) -> ssl.SSLContext:
         ca_file, cert_file = self._config.ca_file, self._config.cert_file
@@ -73,7 +73,7 @@ class Tls:
         return RouteFault(text) if self._context is None else SinkUnavailable(text)
 
 
-def _state(path: Path | None) -> tuple[int, ...] | None:
+def _file_state(path: Path | None) -> tuple[int, ...] | None:
     """Return values that change with the file's content, or ``None`` without a file."""
     if path is None:
         return None

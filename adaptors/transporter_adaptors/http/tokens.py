@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus, urlencode
 
 from transporter.errors import RouteFault, SinkUnavailable
-from transporter_adaptors.http.answers import describe, is_ack, sink_error
-from transporter_adaptors.http.targets import basic
+from transporter_adaptors.http.answers import describe_answer, is_ack, sink_error
+from transporter_adaptors.http.targets import basic_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,21 +71,21 @@ class Tokens:
         answer = self._client.ask("POST", path, self._body(), self._headers(), seconds)
         if not is_ack(answer):
             raise self._refusal(answer)
-        fields = _fields(answer.text)
+        fields = _parse_fields(answer.text)
         token, kind = fields.get("access_token"), fields.get("token_type", "Bearer")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise RouteFault(f"{self._client.place} answered without a token: check token_url")
         if str(kind).lower() != "bearer":
             raise RouteFault(f"{self._client.place} returned a token that is not a bearer token")
         self._token = token
-        self._ends = begun + _seconds_kept(fields.get("expires_in"))
+        self._ends = begun + _seconds_to_keep(fields.get("expires_in"))
 
     def _refusal(self, answer: Answer) -> Exception:
         error = sink_error(answer, self._client.place, hidden=self._hidden)
         if error.retriable:
             wait = self._heed(answer)
             return SinkUnavailable(str(error), wait) if wait else error
-        text = describe(answer, self._client.place, self._hidden)
+        text = describe_answer(answer, self._client.place, self._hidden)
         return RouteFault(f"{text}: check the settings of oauth2")
 
     def _headers(self) -> dict[str, str]:
@@ -97,7 +97,7 @@ class Tokens:
         if self._config.client_auth == "basic":
             # Section 2.3.1 requires both encoded as in a form.
             user, secret = map(quote_plus, self._credentials())
-            headers["Authorization"] = basic(user, secret)
+            headers["Authorization"] = basic_credentials(user, secret)
         return headers
 
     def _body(self) -> bytes:
@@ -112,7 +112,7 @@ class Tokens:
         return self._config.client_id, self._config.client_secret.get_secret_value()
 
 
-def _fields(text: bytes) -> dict[str, Any]:
+def _parse_fields(text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -120,7 +120,7 @@ def _fields(text: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _seconds_kept(expires_in: object) -> float:
+def _seconds_to_keep(expires_in: object) -> float:
     """Return the seconds for which a token is kept. Without a time it is kept until refused."""
     try:
         seconds = float(str(expires_in))

@@ -20,7 +20,12 @@ from transporter_adaptors.http.answers import (
 )
 from transporter_adaptors.http.bodies import Requests
 from transporter_adaptors.http.client import Client
-from transporter_adaptors.http.config import HttpWriterConfig, longest_first, plain, secrets_of
+from transporter_adaptors.http.config import (
+    HttpWriterConfig,
+    longest_first,
+    plain_value,
+    secrets_of,
+)
 from transporter_adaptors.http.targets import target_of
 from transporter_adaptors.http.tls import Tls
 from transporter_adaptors.http.tokens import Tokens
@@ -187,7 +192,7 @@ class HttpWriter:
         return there.path
 
     def _headers(self, end: float) -> dict[str, str]:
-        headers = {name: plain(value) for name, value in self._config.headers.items()}
+        headers = {name: plain_value(value) for name, value in self._config.headers.items()}
         if self._tokens is not None:
             headers["Authorization"] = self._tokens.header(_seconds_left(end))
         return headers

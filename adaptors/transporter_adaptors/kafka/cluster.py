@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from transporter.errors import EnvironmentFault
 from transporter.kafka.clients import ClientLog
-from transporter_adaptors.kafka.config import matching
+from transporter_adaptors.kafka.config import matching_topics
 from transporter_adaptors.kafka.failures import is_fault, source_error
 
 if TYPE_CHECKING:
@@ -98,10 +98,12 @@ class Cluster:
                 found[name] = self._answer(future)
         return found
 
-    def matching(self, pattern: str) -> list[str]:
+    def matching_topics(self, pattern: str) -> list[str]:
         """Return the topics whose names match *pattern* anywhere, sorted."""
         with self._translate_errors():
-            return matching(list(self._admin.list_topics(timeout=REQUEST_SECONDS).topics), pattern)
+            return matching_topics(
+                list(self._admin.list_topics(timeout=REQUEST_SECONDS).topics), pattern
+            )
 
     def ends(
         self, partitions: Iterable[TopicPartition], isolation: str

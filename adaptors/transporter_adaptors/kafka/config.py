@@ -257,7 +257,7 @@ class KafkaWriterConfig(KafkaConnection):
     @field_validator("client")
     @classmethod
     def _check_client(cls, client: dict[str, Value]) -> dict[str, Value]:
-        return _refuse(client, OWNED, "writer")
+        return _refuse_owned(client, OWNED, "writer")
 
     @field_validator("progress_topic")
     @classmethod
@@ -352,13 +352,13 @@ class KafkaReaderConfig(KafkaConnection):
     @classmethod
     def _check_pattern(cls, pattern: str | None) -> str | None:
         if pattern is not None:
-            matching([], pattern)
+            matching_topics([], pattern)
         return pattern
 
     @field_validator("client")
     @classmethod
     def _check_client(cls, client: dict[str, Value]) -> dict[str, Value]:
-        return _refuse(client, READER_OWNED, "reader")
+        return _refuse_owned(client, READER_OWNED, "reader")
 
     @model_validator(mode="after")
     def _check_topics(self) -> Self:
@@ -374,7 +374,7 @@ def is_topic(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 
-def matching(names: list[str], pattern: str) -> list[str]:
+def matching_topics(names: list[str], pattern: str) -> list[str]:
     """Return those of *names*, sorted, that match *pattern* anywhere, without internal topics.
 
     Raises:
@@ -394,7 +394,7 @@ def matching(names: list[str], pattern: str) -> list[str]:
     return [name for name, matches in zip(known, found, strict=False) if matches]
 
 
-def _refuse(client: dict[str, Value], owned: Mapping[str, str], who: str) -> dict[str, Value]:
+def _refuse_owned(client: dict[str, Value], owned: Mapping[str, str], who: str) -> dict[str, Value]:
     """Return *client*, or raise :class:`ValueError` when it holds a setting that is *owned*."""
     if found := sorted(client.keys() & owned.keys()):
         reasons = "; ".join(f"{name}: {owned[name]}" for name in found)

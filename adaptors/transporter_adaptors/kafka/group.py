@@ -15,12 +15,12 @@ from confluent_kafka import Message as Record
 
 from transporter.errors import SourceError, SourceUnavailable, TransporterError
 from transporter.kafka.groups import committed_offsets
-from transporter_adaptors.kafka.beginning import Edge, beginning
+from transporter_adaptors.kafka.beginning import Edge, choose_start
 from transporter_adaptors.kafka.cluster import REQUEST_SECONDS, translate_refusal
 from transporter_adaptors.kafka.commits import Commits
 from transporter_adaptors.kafka.consumer import (
     committed_of,
-    consumer_of,
+    make_consumer,
     partition_of,
     place_behind,
 )
@@ -45,7 +45,7 @@ _CHUNK: Final = 1000
 Key = tuple[str, int]
 
 
-class Taken(NamedTuple):
+class TakenRecords(NamedTuple):
     """Records, and the places that they reach in their partitions."""
 
     records: list[Record]
@@ -83,7 +83,7 @@ class ReaderGroup:
         self._paused = self._closing = False
         self._trouble: TransporterError | None = None
         with translate_refusal(config, place):
-            self._consumer: Any = consumer_of(config, self._on_error, self._on_commit)
+            self._consumer: Any = make_consumer(config, self._on_error, self._on_commit)
         self._commits = Commits(config, self._consumer, settled, place, self.held)
 
     # Records
@@ -127,7 +127,7 @@ class ReaderGroup:
             with self._translate_errors():
                 self._commits.pin(starts)
 
-    def take(self, timeout: float) -> Taken:
+    def take(self, timeout: float) -> TakenRecords:
         """Return the next records, waiting up to *timeout* seconds for the first.
 
         At most ``batch_rows``, and none behind ``batch_bytes``, except for the rest of one
@@ -326,7 +326,7 @@ class ReaderGroup:
         position = self._position()
         topic, topic_id, partition = held.topic, held.topic_id, held.partition
         held.logged = position.place(topic, topic_id, partition)
-        where = beginning(position, topic, topic_id, partition, committed)
+        where = choose_start(position, topic, topic_id, partition, committed)
         if isinstance(where, KafkaOffset) and where != held.logged:
             held.passed = (held.logged, where.next)
         elif not self._commits.is_settled(held):
@@ -428,7 +428,7 @@ class ReaderGroup:
             size += sum(map(len, more))
         return found
 
-    def _hand_out(self, found: list[Record]) -> Taken:
+    def _hand_out(self, found: list[Record]) -> TakenRecords:
         """Mark *found* as handed out, without records of partitions that were revoked meanwhile."""
         pairs = zip(map(Record.topic, found), map(Record.partition, found), strict=True)
         last = dict(zip(pairs, found, strict=True))
@@ -437,7 +437,7 @@ class ReaderGroup:
         steps = [(self.held[key], place_behind(record)) for key, record in last.items()]
         for held, place in steps:
             held.hand(place)
-        return Taken(found, steps)
+        return TakenRecords(found, steps)
 
     def _pause(self, partitions: list[TopicPartition]) -> None:
         self._paused = True

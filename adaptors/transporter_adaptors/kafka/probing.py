@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation
 from transporter.adaptor import Finding
 from transporter.kafka.groups import committed_offsets
 from transporter_adaptors.kafka.cluster import REQUEST_SECONDS, Cluster, translate_refusal
-from transporter_adaptors.kafka.consumer import consumer_of
+from transporter_adaptors.kafka.consumer import make_consumer
 from transporter_adaptors.kafka.failures import source_error
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def probe_reader(config: KafkaReaderConfig) -> Iterator[Finding]:
     """Yield findings about the topics and the group that *config* names."""
     cluster = Cluster(config, _place(config))
-    names = list(config.topics) if config.pattern is None else cluster.matching(config.pattern)
+    names = list(config.topics) if config.pattern is None else cluster.matching_topics(config.pattern)
     yield Finding(f"{_place(config)} answers")
     if not names:
         text = f"no topic's name matches {config.pattern} yet; those that come are read then"
@@ -42,7 +42,7 @@ def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
     """Yield findings about the topics that *config* names."""
     # The setting is for idempotent producers only, which need a right before anything else.
     cluster = Cluster(config, _place(config), **{"enable.gapless.guarantee": False})
-    there = cluster.matching("^")
+    there = cluster.matching_topics("^")
     yield Finding(f"{_place(config)} answers, and shows {len(there)} topics")
     names = sorted({name for name in (config.fixed_topic, config.progress_place) if name})
     advice = "it is created with the first entry" if config.create_topics else "create it"
@@ -60,7 +60,7 @@ def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
 def _check_group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Finding:
     """Look up the group's commits without joining the group."""
     with translate_refusal(config, _place(config)):
-        consumer = consumer_of(config, _ignore, _ignore)
+        consumer = make_consumer(config, _ignore, _ignore)
     try:
         found = committed_offsets(consumer, places, monotonic() + REQUEST_SECONDS) if places else []
     except KafkaException as error:
@@ -90,7 +90,7 @@ def _check_topics(
         topic = found.get(name)
         if topic is None:
             yield Finding(f"topic {name}: there is none: {advice}", missing)
-        elif _lacks(topic, right):
+        elif _lacks_right(topic, right):
             yield Finding(f"topic {name}: this user lacks the right {right.name} on it", "problem")
         else:
             copies = min((len(each.replicas) for each in topic.partitions), default=0)
@@ -99,7 +99,7 @@ def _check_topics(
             yield Finding(f"topic {name}: {parts}, {copies} {'copy' if copies == 1 else 'copies'}")
 
 
-def _lacks(described: object, right: AclOperation) -> bool:
+def _lacks_right(described: object, right: AclOperation) -> bool:
     """Return whether the brokers list our rights and *right* is missing."""
     rights = getattr(described, "authorized_operations", None)
     return rights is not None and not {right, AclOperation.ALL} & set(rights)

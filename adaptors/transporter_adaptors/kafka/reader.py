@@ -260,7 +260,7 @@ class KafkaReader:
 
     def _wanted_topics(self, cluster: Cluster) -> list[str]:
         pattern = self._config.pattern
-        return list(self._config.topics) if pattern is None else cluster.matching(pattern)
+        return list(self._config.topics) if pattern is None else cluster.matching_topics(pattern)
 
     @property
     def _open_parts(self) -> tuple[ReaderGroup, Cluster, Keeper]:

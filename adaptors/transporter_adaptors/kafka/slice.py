@@ -105,7 +105,7 @@ class SentSlice:
         try:
             yield
         except (KafkaException, SystemError) as error:
-            self.fatal = _fatal_of(error)
+            self.fatal = _fatal_error(error)
             self.unsettled = 1
 
     def count_delivered(self) -> int:
@@ -184,7 +184,7 @@ class SentSlice:
         return len(row[1] or b"") + len(row[2] or b"") > self.batch_bytes
 
 
-def _fatal_of(error: BaseException) -> KafkaError:
+def _fatal_error(error: BaseException) -> KafkaError:
     cause = error if isinstance(error, KafkaException) else error.__cause__
     if isinstance(cause, KafkaException):
         return cause.args[0]

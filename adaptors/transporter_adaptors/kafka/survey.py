@@ -20,7 +20,7 @@ LATE: Final = 5.0
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Question(Protocol[T_co]):
+class PendingQuery(Protocol[T_co]):
     """A query under way, such as a ``Future``. It ends by itself, with an answer or without."""
 
     def done(self) -> bool:
@@ -33,10 +33,10 @@ class Question(Protocol[T_co]):
 class ClusterSurvey(Generic[T_co]):
     """A query at most each :data:`EVERY` seconds. Not thread-safe. Never waits."""
 
-    def __init__(self, ask: Callable[[], Question[T_co]]) -> None:
+    def __init__(self, ask: Callable[[], PendingQuery[T_co]]) -> None:
         """Make the first query due at once. *ask* returns without waiting for the answer."""
         self._ask = ask
-        self._asked: Question[T_co] | None = None
+        self._asked: PendingQuery[T_co] | None = None
         self._due = self._late = 0.0
         self.answer: T_co | None = None
         """The newest answer, or ``None`` while there is none or when the last query failed."""
@@ -64,7 +64,7 @@ class ClusterSurvey(Generic[T_co]):
         self.answer = None
         return False
 
-    def _take(self, asked: Question[T_co] | None) -> bool:
+    def _take(self, asked: PendingQuery[T_co] | None) -> bool:
         self.answer = None
         if asked is not None:
             with suppress(KafkaException, TransporterError):

@@ -55,7 +55,7 @@ class KafkaWriter:
     def __init__(self, config: KafkaWriterConfig) -> None:
         """Keep *config*. The client is made by :meth:`open`."""
         self._config = config
-        self._line: _Plain | WriterTransactions | None = None
+        self._line: _PlainDelivery | WriterTransactions | None = None
         self._topics: Topics
 
     def open(self, context: WriterContext) -> StoredOffset | None:
@@ -72,7 +72,9 @@ class KafkaWriter:
         if fixed is not None and not self._topics.has(fixed):
             raise self._missing(fixed)
         self._line = (
-            WriterTransactions(client, context) if self._config.transactional else _Plain(client)
+            WriterTransactions(client, context)
+            if self._config.transactional
+            else _PlainDelivery(client)
         )
         return self._line.open()
 
@@ -124,7 +126,7 @@ class KafkaWriter:
         return topic if is_topic(topic) and self._topics.has(topic) else ""
 
 
-class _Plain:
+class _PlainDelivery:
     """Delivery with a producer that is kept over failures, because it keeps the order."""
 
     def __init__(self, client: ProducerFactory) -> None:

@@ -10,10 +10,10 @@ from transporter.errors import SourceError, TransporterError
 from transporter.queue import QueueConsumer
 from transporter_adaptors.kafka_queue.config import KafkaQueueReaderConfig
 from transporter_adaptors.kafka_queue.failures import source_errors
-from transporter_adaptors.kafka_queue.measuring import Measuring
+from transporter_adaptors.kafka_queue.measuring import QueueBacklogMeter
 from transporter_adaptors.kafka_queue.position import Position
 from transporter_adaptors.kafka_queue.probing import probe_queue
-from transporter_adaptors.kafka_queue.records import oldest_of, to_message
+from transporter_adaptors.kafka_queue.records import oldest_sent, to_message
 from transporter_adaptors.kafka_queue.unsettled import Unsettled
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class KafkaQueueReader:
         self._namespace = config.namespace.format(queue=config.queue)
         self._consumer: QueueConsumer | None = None
         self._resume: Resume | None = None
-        self._measuring: Measuring | None = None
+        self._measuring: QueueBacklogMeter | None = None
         self._unsettled = Unsettled()
         self._batch = self._lost = 0
 
@@ -62,7 +62,7 @@ class KafkaQueueReader:
         self._resume, self._lost = resume, 0
         with source_errors():
             consumer = self._consumer = QueueConsumer(self._config.settings, self._config.queue)
-        self._measuring = Measuring(self._config.settings, consumer)
+        self._measuring = QueueBacklogMeter(self._config.settings, consumer)
         for problem in self._consumer.problems:
             resume.tell("queue-deletes", queue=self._config.queue, problem=problem)
 
@@ -85,7 +85,7 @@ class KafkaQueueReader:
         if not found:
             return Batch(())
         self._batch += 1
-        self._unsettled.add(self._batch, [message.id for message in found], oldest_of(found))
+        self._unsettled.add(self._batch, [message.id for message in found], oldest_sent(found))
         topic, namespace, kind = config.queue_topic, self._namespace, config.content_type
         messages = [to_message(message, topic, namespace, kind) for message in found]
         return Batch(messages, str(Position(self._batch)))

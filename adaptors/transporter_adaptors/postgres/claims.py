@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedRows:
     """The rows that a look found, and the function that deletes exactly these once logged.
 
     A ``purge`` that has failed may be called again.
@@ -43,7 +43,7 @@ class Claim(Protocol):
     def holding(self) -> bool:
         """Whether no more rows can be claimed before the last ones are purged."""
 
-    def claim(self, bounds: IdBounds, rows: int, size: int) -> Claimed:
+    def claim(self, bounds: IdBounds, rows: int, size: int) -> ClaimedRows:
         """Claim rows within *bounds*: up to *rows*, about *size* bytes, at least one if any."""
 
     def end_transaction(self) -> None:
@@ -63,10 +63,10 @@ class MarkClaim:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
 
-    def claim(self, bounds: IdBounds, rows: int, size: int) -> Claimed:
+    def claim(self, bounds: IdBounds, rows: int, size: int) -> ClaimedRows:
         """Mark the rows, so that no later look of this term returns them again."""
         found = self._outbox.mark(bounds, rows, size)
-        return Claimed(found, partial(self._outbox.purge, found.ids))
+        return ClaimedRows(found, partial(self._outbox.purge, found.ids))
 
     def end_transaction(self) -> None:
         """Do nothing, because no transaction is open."""
@@ -92,7 +92,7 @@ class TakeClaim:
         """Whether the last rows are not purged."""
         return self._holding
 
-    def claim(self, bounds: IdBounds, rows: int, size: int) -> Claimed:
+    def claim(self, bounds: IdBounds, rows: int, size: int) -> ClaimedRows:
         """Copy the rows, and keep the transaction open only when there are some."""
         self._outbox.begin()
         try:
@@ -101,7 +101,7 @@ class TakeClaim:
         finally:
             if not self._open:
                 self._outbox.roll_back()
-        return Claimed(found, partial(self._purge, bounds.low, found))
+        return ClaimedRows(found, partial(self._purge, bounds.low, found))
 
     def end_transaction(self) -> None:
         """End the transaction, so that its rows are purged by content."""

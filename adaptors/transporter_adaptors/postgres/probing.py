@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from transporter.adaptor import Finding
 from transporter.election.inspection import check_reachable
 from transporter_adaptors.postgres.inspection import describe_polling, has_notify_trigger, locate
-from transporter_adaptors.postgres.session import connect, faults
+from transporter_adaptors.postgres.session import connect, translate_errors
 from transporter_adaptors.postgres.table import TableName
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Findin
         )
         table = locate(connection, TableName.parse(config.table), rights, config.names)
         yield Finding(f"table {table}: columns, index and rights are as they must be")
-        with faults(f"cannot look up the objects beside the outbox table {table}"):
+        with translate_errors(f"cannot look up the objects beside the outbox table {table}"):
             yield _check_terms(connection, table)
             yield _check_trigger(connection, table, config)
     if elected := check_reachable(config.elector):

@@ -27,19 +27,24 @@ from transporter_adaptors.postgres.inspection import (
 from transporter_adaptors.postgres.leaders import lineage_of
 from transporter_adaptors.postgres.leadership import Leadership, election_term
 from transporter_adaptors.postgres.meter import RowMeter
-from transporter_adaptors.postgres.outbox import Fenced, Outbox, TooMuch
+from transporter_adaptors.postgres.outbox import Fenced, LookTooSlow, Outbox
 from transporter_adaptors.postgres.pacing import PollPace, Portion
 from transporter_adaptors.postgres.position import Position
 from transporter_adaptors.postgres.probing import probe_outbox
 from transporter_adaptors.postgres.recognition import unpurged_batches
-from transporter_adaptors.postgres.session import connect, faults, statement_limit, wait_for_notify
+from transporter_adaptors.postgres.session import (
+    connect,
+    statement_limit,
+    translate_errors,
+    wait_for_notify,
+)
 from transporter_adaptors.postgres.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from transporter.adaptor import Entries, Finding, Resume
-    from transporter_adaptors.postgres.claims import Claim, Claimed
+    from transporter_adaptors.postgres.claims import Claim, ClaimedRows
     from transporter_adaptors.postgres.session import Connection
 
 _PATIENCE: Final = 30.0
@@ -52,7 +57,7 @@ _CLAIMS: Final[dict[str, type[MarkClaim | TakeClaim]]] = {"mark": MarkClaim, "ta
 
 
 @dataclass(slots=True)
-class _Logged:
+class _LoggedBatch:
     """A batch that was handed out: its rows, its purge, and the number of rows left."""
 
     ids: Sequence[int] | dict[int, int]
@@ -118,8 +123,8 @@ class OutboxReader:
         self._gaps = IdGaps()
         self._pace = PollPace(self._config.poll_interval, self._notified)
         self._batch, self._purged = last.batch, last.purged
-        self._logged: dict[int, _Logged] = {}
-        self._due: deque[_Logged] = deque()
+        self._logged: dict[int, _LoggedBatch] = {}
+        self._due: deque[_LoggedBatch] = deque()
 
     def open(self, resume: Resume) -> None:
         """Look up the table, and stand for election, or without an elector begin a term.
@@ -157,7 +162,7 @@ class OutboxReader:
     def _listen(self, connection: Connection) -> None:
         connection.add_notify_handler(lambda _: self._pace.record_notification())
         channel = sql.Identifier(self._config.notify_channel)
-        with faults("cannot listen to the outbox's notifications"):
+        with translate_errors("cannot listen to the outbox's notifications"):
             connection.execute(sql.SQL("LISTEN {}").format(channel))
 
     def _lineage_continues(self, connection: Connection) -> bool:
@@ -185,7 +190,7 @@ class OutboxReader:
         Rows that were delivered until now are purged in either case (Invariant 7).
         """
         log_id = self._resume.log_id if self._resume else ""
-        leading = term.acquire(
+        leading = term.begin_term(
             connection, self._found, self._config.dsn, self._term_length, log_id, self._lineage
         )
         columns = self._config.names
@@ -214,7 +219,7 @@ class OutboxReader:
     ) -> Iterator[tuple[str, Sequence[int]]]:
         if adopted:
             offsets, ids = zip(*adopted, strict=True)
-            self._logged[_REOPENED] = _Logged(ids, partial(outbox.purge, ids), len(ids))
+            self._logged[_REOPENED] = _LoggedBatch(ids, partial(outbox.purge, ids), len(ids))
             yield str(Position(_REOPENED, 0)), offsets
 
     def _adopt_logged(self, outbox: Outbox, candidacy: Leadership) -> list[tuple[int, int]] | None:
@@ -293,7 +298,7 @@ class OutboxReader:
             return False
         return wait_for_notify(connection, min(seconds, candidacy.patience))
 
-    def _look(self) -> Claimed | None:
+    def _look(self) -> ClaimedRows | None:
         began = monotonic()
         sweep, hurry = self._pace.sweep_due(began), self._pace.hurry
         self._pace.begin(began)
@@ -303,7 +308,7 @@ class OutboxReader:
                 settling=self._pace.settling_due(began),
                 peek=not hurry,
             )
-        except TooMuch as slow:
+        except LookTooSlow as slow:
             if sweep:
                 # Dead rows that a long transaction keeps take their time however few rows are
                 # asked for. Urgent rows are within the bounds, and these are read next.
@@ -324,7 +329,9 @@ class OutboxReader:
             self._pace.record_sweep(began, ended)
         return claimed if look.ids else None
 
-    def _find(self, bounds: IdBounds, *, settling: bool, peek: bool) -> tuple[Claimed | None, Poll]:
+    def _find(
+        self, bounds: IdBounds, *, settling: bool, peek: bool
+    ) -> tuple[ClaimedRows | None, Poll]:
         """Claim waiting rows. With *peek* look first, so that an idle look writes nothing."""
         outbox, claim = self._open_parts
         if peek and not (seen := outbox.peek(bounds)).waiting:
@@ -335,7 +342,7 @@ class OutboxReader:
         found = claimed.found
         return claimed, Poll(found.ids, found.snapshot, found.horizon, found.cut, settling)
 
-    def _ask_for_less(self, slow: TooMuch) -> None:
+    def _ask_for_less(self, slow: LookTooSlow) -> None:
         """Halve the size of the next look, or raise *slow* if it was for a single row."""
         if not self._portion.halve():
             raise slow
@@ -343,11 +350,11 @@ class OutboxReader:
         if self._resume is not None:
             self._resume.tell("batch-halved", rows=self._portion.rows, problem=str(slow))
 
-    def _batch_of(self, claimed: Claimed) -> Batch:
+    def _batch_of(self, claimed: ClaimedRows) -> Batch:
         self._batch += 1
         found = claimed.found
         # The messages are dropped, because rows may wait for delivery for long (Invariant 17).
-        self._logged[self._batch] = _Logged(found.ids, claimed.purge, len(found.ids))
+        self._logged[self._batch] = _LoggedBatch(found.ids, claimed.purge, len(found.ids))
         position = Position(self._batch, self._purged, self._lineage)
         return Batch(found.messages, str(position), self._number)
 

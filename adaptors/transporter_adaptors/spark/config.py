@@ -58,7 +58,7 @@ class SparkWriterConfig(AdaptorConfig):
     def _as_spark_reads_them(cls, options: Any) -> Any:  # noqa: ANN401 - whatever the file has
         if not isinstance(options, dict):
             return options
-        return {key: _text(value) for key, value in options.items()}
+        return {key: _option_text(value) for key, value in options.items()}
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -86,7 +86,7 @@ class SparkWriterConfig(AdaptorConfig):
         return None if _URL.match(self.path) else Path(self.path)
 
 
-def _text(value: object) -> object:
+def _option_text(value: object) -> object:
     """Spell a YAML boolean or number the way Spark parses it."""
     if isinstance(value, bool):
         return str(value).lower()

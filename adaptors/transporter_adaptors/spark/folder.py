@@ -52,7 +52,7 @@ class DataFolder:
             RouteFault: An engine that opened the log later has written here.
 
         """
-        _make(self._home)
+        _make_durable(self._home)
         # A process that has ended may have renamed it, and a power cut must not undo that now.
         _sync(self._home)
         committed, retried = (self._read(record) for record in _RECORDS)
@@ -79,7 +79,7 @@ class DataFolder:
         """
         record = _RECORDS[generation < 0]
         self._read(record)
-        for each in _tree(aside):
+        for each in _walk(aside):
             _sync(each)
         written = _Record(self.context.stored(generation, last), aside.name)
         draft = self._home / f"{record}.new"
@@ -127,7 +127,7 @@ class DataFolder:
         name = self._name(record.stored.generation, record.stored.offset)
         for each in [*aside.rglob("*")]:
             place = self.path / each.relative_to(aside).parent
-            if _is_data(each) and not each.is_relative_to(aside / _HADOOP.parts[0]):
+            if _is_data_file(each) and not each.is_relative_to(aside / _HADOOP.parts[0]):
                 place.mkdir(parents=True, exist_ok=True)
                 # Spark's own name, unique to each job, stays, so a retry moves only the rest.
                 each.rename(place / f"{name}-{each.name}")
@@ -136,7 +136,7 @@ class DataFolder:
                 place = self.path / each.relative_to(aside)
             else:
                 continue
-            folders |= _between(self.path, place)
+            folders |= _folders_between(self.path, place)
         for folder in folders:
             _sync(folder)
         shutil.rmtree(aside)
@@ -151,7 +151,7 @@ class DataFolder:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _make(folder: Path) -> None:
+def _make_durable(folder: Path) -> None:
     """Make *folder* and its parents durably, because it is to hold acked entries."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def _make(folder: Path) -> None:
         _sync(each.parent)
 
 
-def _between(top: Path, bottom: Path) -> set[Path]:
+def _folders_between(top: Path, bottom: Path) -> set[Path]:
     """Return the folders from *bottom* up to *top*, each of which may hold a new name."""
     found = {bottom}
     while bottom != top:
@@ -168,11 +168,11 @@ def _between(top: Path, bottom: Path) -> set[Path]:
     return found
 
 
-def _is_data(path: Path) -> bool:
+def _is_data_file(path: Path) -> bool:
     return path.is_file() and not path.name.startswith(("_", "."))
 
 
-def _tree(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path) -> Iterator[Path]:
     yield folder
     yield from folder.rglob("*")
 

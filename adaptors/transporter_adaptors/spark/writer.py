@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from transporter.adaptor import Finding
 from transporter.errors import RouteFault, SinkUnavailable
-from transporter_adaptors.folders import writable
+from transporter_adaptors.folders import check_writable
 from transporter_adaptors.spark.config import SparkWriterConfig
 from transporter_adaptors.spark.folder import DataFolder
 
@@ -58,7 +58,7 @@ class SparkWriter:
         """Check a folder of this machine. Only Spark itself can reach any other sink."""
         config = self._config
         if config.folder is not None:
-            yield writable(config.folder)
+            yield check_writable(config.folder)
         else:
             place = config.table or config.path or config.format
             yield Finding(f"{place}: Spark connects when it first writes; not looked at", "warning")
@@ -74,7 +74,7 @@ class SparkWriter:
 
     def _save_once(self, frame: Any, folder: DataFolder, part: DataFrameSlice) -> None:  # noqa: ANN401
         if not self._config.shared:
-            _refuse_a_cluster(frame, folder.path)
+            _refuse_cluster(frame, folder.path)
         if self._unsure:
             self._done = self._recover(folder)
             self._unsure = False
@@ -117,7 +117,7 @@ def _make_aside(folder: DataFolder, part: DataFrameSlice) -> Path:
         raise SinkUnavailable(f"{folder.path}: {error}") from error
 
 
-def _refuse_a_cluster(frame: Any, path: Path) -> None:  # noqa: ANN401 - a DataFrame
+def _refuse_cluster(frame: Any, path: Path) -> None:  # noqa: ANN401 - a DataFrame
     """Refuse a path that would leave each host of a cluster with files of its own."""
     master = frame.sparkSession.sparkContext.master
     if not master.startswith("local"):

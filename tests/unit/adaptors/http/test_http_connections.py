@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from http_tools import LOCALHOST, Proxy, Receiver, failure, localhost_tls, numbered, write
-from transporter_adaptors.http.targets import basic
+from transporter_adaptors.http.targets import basic_credentials
 from transporter_adaptors.http.writer import HttpWriter
 
 from transporter.errors import RouteFault, SinkTimeout, SinkUnavailable
@@ -88,7 +88,10 @@ def test_a_certificate_that_is_replaced_is_shown_from_then_on(
 
 def test_entries_go_through_a_tunnel(make_writer: Open) -> None:
     """An https receiver is reached by CONNECT, and its own certificate is verified."""
-    with Receiver(tls=localhost_tls(CLIENT)) as receiver, Proxy(basic("ada", "word/1")) as proxy:
+    with (
+        Receiver(tls=localhost_tls(CLIENT)) as receiver,
+        Proxy(basic_credentials("ada", "word/1")) as proxy,
+    ):
         url, through = (
             f"https://localhost:{receiver.port}/in",
             proxy.url.replace("//", "//ada:word%2F1@"),
@@ -112,7 +115,7 @@ def test_entries_go_through_a_tunnel(make_writer: Open) -> None:
 
 def test_entries_are_passed_on_by_a_proxy(make_writer: Open) -> None:
     """A request to an http receiver has the whole URL and the proxy's credentials."""
-    with Receiver() as receiver, Proxy(basic("ada", "word")) as proxy:
+    with Receiver() as receiver, Proxy(basic_credentials("ada", "word")) as proxy:
         writer = make_writer(receiver.url, proxy=proxy.url.replace("//", "//ada:word@"))
         assert write(writer, numbered(2)).complete
         assert write(writer, numbered(1, 3)).complete

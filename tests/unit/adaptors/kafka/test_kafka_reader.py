@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from transporter_adaptors.kafka import reader as module
-from transporter_adaptors.kafka.group import Taken
+from transporter_adaptors.kafka.group import TakenRecords
 from transporter_adaptors.kafka.held import AssignedPartition
 from transporter_adaptors.kafka.keeper import Keeper
 from transporter_adaptors.kafka.position import KafkaOffset, Position
@@ -39,10 +39,10 @@ class Hand:
         self.next: list[tuple[AssignedPartition, KafkaOffset]] = []
         self.doubt = False
 
-    def take(self, _timeout: float) -> Taken:
+    def take(self, _timeout: float) -> TakenRecords:
         """Return one record with a place and no content."""
         records: list[Any] = [object()]
-        return Taken(records, self.next)
+        return TakenRecords(records, self.next)
 
     def commit_due(self) -> None:
         """Commit nothing."""
