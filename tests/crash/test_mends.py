@@ -680,8 +680,8 @@ MENDS = (
     Mend(
         "a commit costs the same however many batches are open",
         "adaptors/transporter_adaptors/kafka/reader.py",
-        "while position in self._given:",
-        "while position in list(self._given):",
+        "while position in self._open_batches:",
+        "while position in list(self._open_batches):",
         "adaptors/transporter_adaptors/kafka/test_kafka_reader.py",
         ("test_commits_of_many_open_batches_cost_the_same_each[True]",),
     ),

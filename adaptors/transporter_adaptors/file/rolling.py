@@ -45,7 +45,7 @@ class Roll:
     size: int | None = None
     every: int | None = None
 
-    def parts(
+    def divide(
         self, groups: Iterable[RolledGroup], length: int, period: int
     ) -> Iterator[RolledPart]:
         """Divide *groups* among the file of *length* bytes and *period*, and those after it."""

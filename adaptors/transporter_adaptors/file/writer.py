@@ -78,7 +78,7 @@ class FileWriter:
             if isinstance(self._sink, Output):
                 self._append(self._sink, batch, ack)
             elif self._sink is not None:
-                self._sink.write(self._text(batch, terminal=self._sink.terminal()))
+                self._sink.write(self._text(batch, terminal=self._sink.is_terminal()))
                 ack.all()
         except OSError as error:
             ack.fail(self._translate_error(error))
@@ -102,7 +102,7 @@ class FileWriter:
             self._sink = StandardOutput()
             return None
         if not has_length(path, self._disk):
-            if self._config.rolls:
+            if self._config.has_numbered_files:
                 raise RouteFault(f"{path}: is not a regular file and cannot roll: name another")
             self._sink = Device(path, context.deadline)
             return None
@@ -115,13 +115,13 @@ class FileWriter:
         if not len(batch):
             ack.all()
             return
-        lines = self._groups(batch) if self._config.rolls else self._text(batch)
+        lines = self._groups(batch) if self._config.has_numbered_files else self._text(batch)
         with output.exclusive_lock():
             state = output.state()
             output.check_epoch(state)
             for part in self._parts(lines, batch, state):
                 if part.fresh:
-                    state = output.next_file(state)
+                    state = output.begin_next_file(state)
                 state = output.commit(state, part, batch.generation)
                 ack(part.offsets)
 
@@ -130,7 +130,7 @@ class FileWriter:
     ) -> Iterable[RolledPart]:
         if isinstance(lines, bytes):
             return [RolledPart(lines, tuple(batch.offsets))]
-        return self._roll.parts(lines, state.length, state.period)
+        return self._roll.divide(lines, state.length, state.period)
 
     def _groups(self, batch: Entries) -> list[RolledGroup]:
         groups: list[RolledGroup] = []

@@ -49,22 +49,22 @@ def is_gone(answer: Answer) -> bool:
     return answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
-def describe_answer(answer: Answer, place: str, hidden: Sequence[str] = ()) -> str:
-    """Describe *answer* of *place*, with the beginning of its text but nothing *hidden*."""
+def describe_answer(answer: Answer, place: str, secrets: Sequence[str] = ()) -> str:
+    """Describe *answer* of *place*, with the beginning of its text but without *secrets*."""
     status = answer.status
-    return f"{place} answered {status}{_status_phrase(status)}{_excerpt(answer.text, hidden)}"
+    return f"{place} answered {status}{_status_phrase(status)}{_excerpt(answer.text, secrets)}"
 
 
 def sink_error(
-    answer: Answer, place: str, offset: int | None = None, hidden: Sequence[str] = ()
+    answer: Answer, place: str, offset: int | None = None, secrets: Sequence[str] = ()
 ) -> SinkError:
     """Translate an *answer* of *place* that is not an ack.
 
     *offset* is that of the entry if the request had only one. The beginning of the answer's
-    text is shown, without the secrets in *hidden*.
+    text is shown, without the secrets in *secrets*.
     """
     status = answer.status
-    text = describe_answer(answer, place, hidden)
+    text = describe_answer(answer, place, secrets)
     if status in _FAULTS:
         return RouteFault(f"{text}: check the url, the method and the headers")
     if status == _TIMED_OUT:
@@ -104,10 +104,10 @@ def _status_phrase(status: int) -> str:
         return ""
 
 
-def _excerpt(text: bytes, hidden: Sequence[str]) -> str:
+def _excerpt(text: bytes, secrets: Sequence[str]) -> str:
     """Return the beginning of *text* on one line, in quotes, or an empty text without one."""
     shown = text.decode(errors="replace")
-    for each in hidden:
+    for each in secrets:
         shown = shown.replace(each, "***")
     shown = _CONTROL.sub(" ", shown).strip()
     if not shown:

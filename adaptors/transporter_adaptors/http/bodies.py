@@ -71,7 +71,7 @@ class Requests:
         # Most URLs have no fields, so their path is the same for all entries.
         self._path = None if fields_of(self._url) else config.target.path
 
-    def of(self, batch: Entries) -> Iterator[Request]:
+    def split(self, batch: Entries) -> Iterator[Request]:
         """Yield *batch* as requests, in order, each with entries of one address only.
 
         Raises:

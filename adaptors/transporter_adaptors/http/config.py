@@ -245,7 +245,7 @@ class HttpWriterConfig(AdaptorConfig):
         return any(target.scheme == "https" for target in targets)
 
     @property
-    def through(self) -> Proxy | None:
+    def parsed_proxy(self) -> Proxy | None:
         """The proxy on the way."""
         return None if self.proxy is None else proxy_of(self.proxy.get_secret_value())
 
@@ -259,7 +259,7 @@ def secrets_of(config: HttpWriterConfig) -> tuple[str, ...]:
     for value in config.headers.values():
         if isinstance(value, SecretStr):
             found.update(_secret_parts(plain_value(value)))
-    if (proxy := config.through) is not None:
+    if (proxy := config.parsed_proxy) is not None:
         found.update(_secret_parts(basic_credentials(proxy.user, proxy.password)))
     if (oauth2 := config.oauth2) is not None:
         found.update(_oauth2_secrets(oauth2))

@@ -59,7 +59,7 @@ class HttpWriter:
         """Keep *config*. The connection is made by the first request."""
         self._config = config
         self._target = config.target
-        self._hidden = secrets_of(config)
+        self._secrets = secrets_of(config)
         self._clients: list[Client] = []
         self._tokens: Tokens | None = None
         self._requests: Requests
@@ -79,13 +79,13 @@ class HttpWriter:
         logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
         self._clients = self._make_clients()
         if (oauth2 := self._config.oauth2) is not None:
-            self._tokens = Tokens(oauth2, self._clients[-1], self._heed, self._hidden)
+            self._tokens = Tokens(oauth2, self._clients[-1], self._obey_retry_after, self._secrets)
         return None
 
     def probe(self) -> Iterable[Finding]:
         """Connect to the receiver, and to the token endpoint, and send nothing."""
         for client in self._make_clients():
-            client.reach(_PROBE_SECONDS)
+            client.check_connection(_PROBE_SECONDS)
             yield Finding(f"{client.place} takes connections; nothing was sent")
 
     def _make_clients(self) -> list[Client]:
@@ -93,9 +93,9 @@ class HttpWriter:
         tls, oauth2 = Tls(self._config), self._config.oauth2
         if self._config.wants_tls:
             tls.context()
-        made = [Client(self._target, tls, self._config.through, "HTTP receiver")]
+        made = [Client(self._target, tls, self._config.parsed_proxy, "HTTP receiver")]
         if oauth2 is not None:
-            made.append(Client(oauth2.target, tls, self._config.through, "token endpoint"))
+            made.append(Client(oauth2.target, tls, self._config.parsed_proxy, "token endpoint"))
         return made
 
     def write(self, batch: Entries, ack: Ack) -> None:
@@ -103,8 +103,8 @@ class HttpWriter:
         offsets, done = batch.offsets, 0
         end = time.monotonic() + self._seconds
         try:
-            for request in self._requests.of(batch):
-                self._rest(end)
+            for request in self._requests.split(batch):
+                self._await_retry_time(end)
                 self._deliver(request)
                 ack(offsets[done : batch.whole(done + request.rows)])
                 done += request.rows
@@ -117,7 +117,7 @@ class HttpWriter:
         for client in clients:
             client.close()
 
-    def _rest(self, end: float) -> None:
+    def _await_retry_time(self, end: float) -> None:
         """Wait for the end of a Retry-After, if that is short and leaves enough time."""
         now = time.monotonic()
         rest = max(0.0, self._not_before - now)
@@ -135,33 +135,33 @@ class HttpWriter:
             )
 
     def _deliver(self, request: Request) -> None:
-        answer = self._answer(request)
+        answer = self._send(request)
         alone = request.offset is not None
         if is_ack(answer) or (alone and request.address.method == "DELETE" and is_gone(answer)):
             return
-        hidden = self._hidden
+        secrets = self._secrets
         if self._tokens is not None:
             token = self._tokens.token
-            hidden = longest_first({*hidden, token, *token.split(".")})
-        error = sink_error(answer, self._place, request.offset, hidden)
+            secrets = longest_first({*secrets, token, *token.split(".")})
+        error = sink_error(answer, self._place, request.offset, secrets)
         if error.retriable:
-            wait = self._heed(answer)
+            wait = self._obey_retry_after(answer)
             if isinstance(error, SinkUnavailable):
                 error = SinkUnavailable(str(error), wait)
         raise error
 
-    def _heed(self, answer: Answer) -> float:
+    def _obey_retry_after(self, answer: Answer) -> float:
         """Obey the Retry-After of *answer*, and return its seconds."""
         wait = min(retry_after(answer.headers), self._config.retry_after_max)
         self._not_before = time.monotonic() + wait
         return wait
 
-    def _answer(self, request: Request) -> Answer:
+    def _send(self, request: Request) -> Answer:
         """Send *request* and return the answer. A token that is refused is replaced once."""
         end = time.monotonic() + self._timeout
         answer = self._follow_redirects(request, end)
         if answer.status == UNAUTHORIZED and self._tokens is not None:
-            self._tokens.forget()
+            self._tokens.invalidate()
             answer = self._follow_redirects(request, end)
         return answer
 
@@ -170,7 +170,7 @@ class HttpWriter:
         method, path = request.address
         headers = {"User-Agent": "transporter", **self._headers(end), **request.headers}
         for _ in range(_MOST_REDIRECTS + 1):
-            answer = self._clients[0].ask(method, path, request.body, headers, _seconds_left(end))
+            answer = self._clients[0].send(method, path, request.body, headers, _seconds_left(end))
             if answer.status not in REDIRECTS:
                 return answer
             path = self._redirect_path(path, answer.headers)

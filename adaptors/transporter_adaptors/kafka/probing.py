@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 def probe_reader(config: KafkaReaderConfig) -> Iterator[Finding]:
     """Yield findings about the topics and the group that *config* names."""
     cluster = Cluster(config, _place(config))
-    names = list(config.topics) if config.pattern is None else cluster.matching_topics(config.pattern)
+    names = (
+        list(config.topics) if config.pattern is None else cluster.matching_topics(config.pattern)
+    )
     yield Finding(f"{_place(config)} answers")
     if not names:
         text = f"no topic's name matches {config.pattern} yet; those that come are read then"

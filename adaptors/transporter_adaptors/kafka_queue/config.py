@@ -42,7 +42,7 @@ class KafkaQueueConnection(KafkaConnection):
 
     @field_validator("client")
     @classmethod
-    def _only_safe(cls, client: dict[str, Value]) -> dict[str, Value]:
+    def _check_client(cls, client: dict[str, Value]) -> dict[str, Value]:
         return only_safe(client)
 
     def _settings(self, **more: object) -> QueueSettings:
@@ -104,7 +104,7 @@ class KafkaQueueReaderConfig(KafkaQueueConnection):
 
     @field_validator("namespace")
     @classmethod
-    def _only_the_queue(cls, namespace: str) -> str:
+    def _check_namespace(cls, namespace: str) -> str:
         if fields_of(namespace) - {"queue"}:
             raise ValueError("a namespace may hold the field {queue} and no other")
         return namespace
@@ -148,7 +148,7 @@ class KafkaQueueWriterConfig(KafkaQueueConnection):
 
     @field_validator("queue")
     @classmethod
-    def _only_the_namespace(cls, queue: str) -> str:
+    def _check_queue_fields(cls, queue: str) -> str:
         if fields_of(queue) - {"namespace"}:
             raise ValueError("a queue may hold the field {namespace} and no other")
         _check_queue(queue.format(namespace="n"))

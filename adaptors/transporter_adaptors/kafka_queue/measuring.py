@@ -45,8 +45,8 @@ class QueueBacklogMeter:
         self._consumer = consumer
         self._estimator = BacklogEstimator(settings, consumer.queue)
         self._executor = ThreadPoolExecutor(1, "queue-measuring")
-        self._survey = ClusterSurvey[_QueueContents](self._ask)
-        self._shown = 0.0
+        self._survey = ClusterSurvey[_QueueContents](self._start_estimate)
+        self._reported_at = 0.0
 
     def measure(self, resume: Resume, oldest: Callable[[], float | None]) -> None:
         """Report the newest estimate to *resume*, if that is due.
@@ -55,9 +55,9 @@ class QueueBacklogMeter:
         acked, in seconds since 1970. Without an answer from the brokers all is unknown.
         """
         now = time.monotonic()
-        if not self._survey.look(now) and now < self._shown + _SHOW:
+        if not self._survey.poll(now) and now < self._reported_at + _SHOW:
             return
-        self._shown = now
+        self._reported_at = now
         found = self._survey.answer
         resume.measure("backlog_messages", None if found is None else found.depth)
         resume.measure("lag_seconds", None if found is None else _oldest_age(found, oldest()))
@@ -67,7 +67,7 @@ class QueueBacklogMeter:
         self._executor.shutdown(cancel_futures=True)
         self._estimator.close()
 
-    def _ask(self) -> Future[_QueueContents]:
+    def _start_estimate(self) -> Future[_QueueContents]:
         return self._executor.submit(self._estimate)
 
     def _estimate(self) -> _QueueContents:

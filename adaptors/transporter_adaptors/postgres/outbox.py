@@ -115,7 +115,7 @@ class Outbox:
         Includes rows that an earlier leader marked, but none that were marked in this
         term. At least one row is taken when there is one.
         """
-        return self._find(self._sql.mark, bounds, rows, size)
+        return self._fetch_rows(self._sql.mark, bounds, rows, size)
 
     def copy(self, bounds: IdBounds, rows: int, size: int) -> PolledRows:
         """Return up to *rows* rows within *bounds*, about *size* bytes, changing nothing.
@@ -124,18 +124,20 @@ class Outbox:
         one, except for kept rows that were already reported. At least one row is
         returned when there is one.
         """
-        return self._find(self._sql.copy, bounds, rows, size)
+        return self._fetch_rows(self._sql.copy, bounds, rows, size)
 
-    def _find(self, statement: bytes, bounds: IdBounds, rows: int, size: int) -> PolledRows:
-        found = self._look(statement, bounds, rows=rows, bytes=size)
+    def _fetch_rows(self, statement: bytes, bounds: IdBounds, rows: int, size: int) -> PolledRows:
+        found = self._run_look(statement, bounds, rows=rows, bytes=size)
         term, candidates, snapshot, horizon, large, *columns = found[0]
         self._require_term(term)
         packed = Packed(*columns)
         cut = candidates >= rows or candidates > len(packed.ids) + len(large)
-        ids, messages = self._messages(packed, large)
+        ids, messages = self._unpack_messages(packed, large)
         return PolledRows(ids, messages, cut, Snapshot.parse(snapshot.decode()), horizon)
 
-    def _messages(self, packed: Packed, large: list[int]) -> tuple[list[int], pa.RecordBatch]:
+    def _unpack_messages(
+        self, packed: Packed, large: list[int]
+    ) -> tuple[list[int], pa.RecordBatch]:
         """Return ids and messages: the rows of *packed*, and reports of *large* ones."""
         if not (packed.ids or large):
             return [], pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
@@ -153,11 +155,11 @@ class Outbox:
 
         A large row that was deleted meanwhile is not reported.
         """
-        rows, kept = self._with_large([OutboxRow(*row[:-1]) for row in self.read_rows(ids)], large)
+        rows, kept = self._merge_large([OutboxRow(*row[:-1]) for row in self.read_rows(ids)], large)
         self._kept.update(kept)
         return [row.id for row in rows], to_batch(rows, self._source, self._columns)
 
-    def _with_large(
+    def _merge_large(
         self, found: list[OutboxRow], large: Iterable[int]
     ) -> tuple[list[OutboxRow], set[int]]:
         """Return *found* and *large* rows in order, and the ids of those that are only reported."""
@@ -182,16 +184,16 @@ class Outbox:
             self._cursor.execute(b"ROLLBACK")
 
     def _run_command(self, command: bytes) -> None:
-        with translate_errors(self._doing):
+        with translate_errors(self._operation):
             self._cursor.execute(command)
 
     def peek(self, bounds: IdBounds) -> PeekResult:
         """Return whether a claim within *bounds* would find a row, writing nothing."""
-        ((waiting, term, snapshot),) = self._look(self._sql.peek, bounds)
+        ((waiting, term, snapshot),) = self._run_look(self._sql.peek, bounds)
         self._require_term(term)
         return PeekResult(waiting, Snapshot.parse(snapshot.decode()))
 
-    def _look(self, statement: bytes, bounds: IdBounds, **most: int) -> list[tuple[Any, ...]]:
+    def _run_look(self, statement: bytes, bounds: IdBounds, **most: int) -> list[tuple[Any, ...]]:
         try:
             return self._run(statement, **_bounds_arguments(bounds), **most)
         except StatementTooSlow as slow:
@@ -251,7 +253,7 @@ class Outbox:
         logged = logged_rows(entries, self._source)
         found = self.read_rows(number for _, number in logged)
         missing = {number for _, number in logged} - {row[0] for row in found}
-        rows, kept = self._with_large([OutboxRow(*row[:-1]) for row in found], missing)
+        rows, kept = self._merge_large([OutboxRow(*row[:-1]) for row in found], missing)
         equal = match_rows(entries, to_batch(rows, self._source, self._columns))
         adopted = {row.id for row, known in zip(rows, equal, strict=True) if known}
         self._kept |= kept & adopted
@@ -287,11 +289,11 @@ class Outbox:
         ]
 
     def _run(self, statement: bytes, **arguments: object) -> list[tuple[Any, ...]]:
-        with translate_errors(self._doing), texts_as_stored(self._cursor.connection):
+        with translate_errors(self._operation), texts_as_stored(self._cursor.connection):
             return self._cursor.execute(statement, self._arguments(**arguments)).fetchall()
 
     def _run_change(self, statement: bytes, **arguments: object) -> int:
-        with translate_errors(self._doing):
+        with translate_errors(self._operation):
             return self._cursor.execute(statement, self._arguments(**arguments)).rowcount
 
     def _arguments(self, **arguments: object) -> dict[str, object]:
@@ -300,7 +302,7 @@ class Outbox:
         return {**given, "kept": _array_literal(self._kept), **arguments}
 
     @property
-    def _doing(self) -> str:
+    def _operation(self) -> str:
         return f"the outbox {self._name} failed"
 
     def _require_term(self, term: int | None) -> None:
@@ -308,7 +310,7 @@ class Outbox:
         if term is None:  # Invariant 10
             raise Fenced(
                 f"fenced: term {self._term.number} of the outbox {self._name} (leader "
-                f"{self._term.leader}) has ended; {self._holder()}"
+                f"{self._term.leader}) has ended; {self._describe_holder()}"
             )
 
     def confirm(self) -> None:
@@ -318,7 +320,7 @@ class Outbox:
         holds = bool(found) and (found[0][0], found[0][1].decode()) == ours
         self._require_term(self._term.number if holds else None)
 
-    def _holder(self) -> str:
+    def _describe_holder(self) -> str:
         found = self._run(self._sql.holder)
         if not found:
             return f"its row in {self._term.terms} is gone; start again"

@@ -120,7 +120,7 @@ _PROBE_PATIENCE: Final = 3.0
 """Seconds for a pooler to serve a second session. In session mode it may have none left."""
 
 
-def connect(dsn: SecretStr, term: float | None = None, *, looked_at: bool = False) -> Connection:
+def connect(dsn: SecretStr, term: float | None = None, *, is_checked: bool = False) -> Connection:
     """Open a session in autocommit mode.
 
     Text columns come as bytes and times as microseconds since 2000, in binary cursors.
@@ -149,7 +149,7 @@ def connect(dsn: SecretStr, term: float | None = None, *, looked_at: bool = Fals
     connection.patience = SILENCE if term is None else max(2.0, 2 * term)
     try:
         with translate_errors("cannot prepare the session of the outbox reader"):
-            if not looked_at:
+            if not is_checked:
                 _refuse_shared(connection, conninfo)
             _prepare(connection, term)
     except TransporterError:
@@ -226,27 +226,27 @@ def _milliseconds(seconds: float) -> str:
 
 
 @contextmanager
-def translate_errors(doing: str) -> Iterator[None]:
-    """Translate the driver's errors inside the block. *doing* names the failed operation."""
+def translate_errors(operation: str) -> Iterator[None]:
+    """Translate the driver's errors inside the block. *operation* names the failed operation."""
     try:
         yield
     except psycopg.Error as error:
-        raise translate_error(error, doing) from error
+        raise translate_error(error, operation) from error
 
 
-def translate_error(error: psycopg.Error, doing: str) -> TransporterError:
+def translate_error(error: psycopg.Error, operation: str) -> TransporterError:
     """Return *error* as an error of transporter.
 
     It quotes only the server's primary message, because details may hold row contents.
     """
     text = (error.diag.message_primary or str(error)).strip()
     if isinstance(error, pg.QueryCanceled):
-        return StatementTooSlow(f"{doing}: {text}; trying again may help")
+        return StatementTooSlow(f"{operation}: {text}; trying again may help")
     if isinstance(error, _SETUP):
-        return EnvironmentFault(f"{doing}: {text}")
+        return EnvironmentFault(f"{operation}: {text}")
     if isinstance(error, _TRANSIENT):
-        return SourceUnavailable(f"{doing}: {text}; trying again may help")
-    return SourceError(f"{doing}: {text}")
+        return SourceUnavailable(f"{operation}: {text}; trying again may help")
+    return SourceError(f"{operation}: {text}")
 
 
 @contextmanager

@@ -93,11 +93,11 @@ def begin_term(
         EnvironmentFault: The term table is missing and the role may not create it.
     """
     terms = table.sibling("transporter_term")
-    doing = (
+    operation = (
         f"cannot begin a term for the outbox {table}, which needs a table {terms} and "
         "SELECT, INSERT and UPDATE on it"
     )
-    with translate_errors(doing):
+    with translate_errors(operation):
         if not _fetch_value(connection, "SELECT to_regclass(%s) IS NOT NULL", str(terms)):
             _create_terms(connection, terms)
         with _end_blockers_later(connection, dsn, length):
@@ -123,7 +123,7 @@ def _end_blockers_later(
 
 def _end_blockers(process: int, dsn: SecretStr, length: float) -> None:
     # Where that is not allowed, the wait ends by lock_timeout, and begins again.
-    with suppress(TransporterError, psycopg.Error), connect(dsn, length, looked_at=True) as other:
+    with suppress(TransporterError, psycopg.Error), connect(dsn, length, is_checked=True) as other:
         other.execute(_END_BLOCKERS, [process])
 
 

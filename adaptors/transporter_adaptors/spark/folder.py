@@ -55,19 +55,19 @@ class DataFolder:
         _make_durable(self._home)
         # A process that has ended may have renamed it, and a power cut must not undo that now.
         _sync(self._home)
-        committed, retried = (self._read(record) for record in _RECORDS)
+        committed, retried = (self._read_record(record) for record in _RECORDS)
         for found in (committed, retried):
             if found is not None:
                 self._publish(found)
-        self._clear()
+        self._remove_abandoned()
         return committed.stored if committed else None
 
-    def aside(self, generation: int, last: int) -> Path:
+    def make_aside(self, generation: int, last: int) -> Path:
         """Make the new folder into which the slice that ends at *last* is to be written.
 
         An abandoned job may still be writing to the folder of the last attempt.
         """
-        made = self._home / f"{self._name(generation, last)}.{uuid.uuid4().hex[:12]}"
+        made = self._home / f"{self._slice_name(generation, last)}.{uuid.uuid4().hex[:12]}"
         # Hadoop would run a chmod process for each folder that it makes itself, some 5 ms each.
         (made / _HADOOP).mkdir(parents=True)
         return made
@@ -78,7 +78,7 @@ class DataFolder:
         After an error the slice may be committed or not, and :meth:`recover` finds which.
         """
         record = _RECORDS[generation < 0]
-        self._read(record)
+        self._read_record(record)
         for each in _walk(aside):
             _sync(each)
         written = _Record(self.context.stored(generation, last), aside.name)
@@ -88,18 +88,18 @@ class DataFolder:
         draft.rename(self._home / record)
         _sync(self._home)
         self._publish(written)
-        self._clear()
+        self._remove_abandoned()
 
     @property
     def _home(self) -> Path:
         # A folder of this log alone, because other logs may have routes of the same name here.
         return self.path / _HOME / self.context.log_id[:8] / self.context.route
 
-    def _name(self, generation: int, last: int) -> str:
+    def _slice_name(self, generation: int, last: int) -> str:
         context = self.context
         return f"slice-{context.route}-{context.log_id[:8]}-{generation}-{last:020d}"
 
-    def _read(self, record: str) -> _Record | None:
+    def _read_record(self, record: str) -> _Record | None:
         """Return the content of *record*, or raise if a later engine has written it."""
         path, context = self._home / record, self.context
         try:
@@ -124,7 +124,7 @@ class DataFolder:
         aside, folders = self._home / Path(record.aside).name, {self.path}
         if not aside.exists():
             return
-        name = self._name(record.stored.generation, record.stored.offset)
+        name = self._slice_name(record.stored.generation, record.stored.offset)
         for each in [*aside.rglob("*")]:
             place = self.path / each.relative_to(aside).parent
             if _is_data_file(each) and not each.is_relative_to(aside / _HADOOP.parts[0]):
@@ -141,7 +141,7 @@ class DataFolder:
             _sync(folder)
         shutil.rmtree(aside)
 
-    def _clear(self) -> None:
+    def _remove_abandoned(self) -> None:
         """Remove the files of abandoned jobs.
 
         A late task of one of them, on a host that was cut off or stood still, may add files

@@ -49,7 +49,7 @@ def test_the_defaults() -> None:
     assert (found.method, found.format, found.headers) == ("POST", "entries", {})
     assert (found.batch_rows, found.batch_bytes, found.timeout) == (500, 1024**2, 10.0)
     assert (found.retry_after_max, found.ca_file) == (300.0, None)
-    assert (found.methods, found.compression, found.oauth2, found.through) == (
+    assert (found.methods, found.compression, found.oauth2, found.parsed_proxy) == (
         {},
         "none",
         None,

@@ -10,7 +10,7 @@ from transporter_adaptors.postgres.columns import ColumnsConfig, OutboxColumns
 from transporter_adaptors.postgres.config import OutboxConfig
 from transporter_adaptors.postgres.leaders import is_same_log, new_leader
 
-from transporter.outbox import OutboxColumns as Stashed
+from transporter.outbox import Columns as Stashed
 
 DSN = "postgresql://app@127.0.0.1/shop"
 
