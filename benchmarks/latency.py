@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
 from benchmarks.messages import documents
-from benchmarks.services import of_tests
+from benchmarks.services import import_test_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,24 +53,27 @@ database, the broker, the JVM and the consumer share."""
 
 def measure(setting: Setting) -> Section:
     """Measure with one route and with eight."""
-    found = [comparison for routes in _ROUTES for comparison in _with_routes(setting, routes)]
+    found = [comparison for routes in _ROUTES for comparison in _measure_routes(setting, routes)]
     return Section("latency", METHOD, tuple(found), limits=LIMITS)
 
 
-def _with_routes(setting: Setting, routes: int) -> list[Comparison]:
+def _measure_routes(setting: Setting, routes: int) -> list[Comparison]:
     broker = setting.services.broker
     ours = [broker.create_topic(f"latency-{routes}-{number}") for number in range(routes)]
     floor = [broker.create_topic(f"direct-{routes}-{number}") for number in range(routes)]
-    count = setting.scaled(2 * RATE, RATE // 2)
+    count = setting.scale(2 * RATE, RATE // 2)
     with (
-        _engine(setting, ours) as outbox,
+        _run_engine(setting, ours) as outbox,
         Arrivals(broker.bootstrap_servers, ours) as arrived,
         Arrivals(broker.bootstrap_servers, floor) as direct,
     ):
-        commit, produce = _committer(outbox), producing(broker.bootstrap_servers, floor)
+        commit, produce = _make_committer(outbox), make_producer(broker.bootstrap_servers, floor)
         sides = {"ours": (commit, arrived), "floor": (produce, direct)}
-        found = setting.interleaved(
-            {name: partial(travelled, send, seen, count) for name, (send, seen) in sides.items()}
+        found = setting.interleave(
+            {
+                name: partial(measure_travel, send, seen, count)
+                for name, (send, seen) in sides.items()
+            }
         )
     subject = "1 route" if routes == 1 else f"{routes} routes"
     return [
@@ -92,19 +95,19 @@ def _aim(routes: int, label: str) -> Aim | None:
 
 
 @contextmanager
-def _engine(setting: Setting, topics: Sequence[str]) -> Iterator[Outbox]:
+def _run_engine(setting: Setting, topics: Sequence[str]) -> Iterator[Outbox]:
     """Run the engine with a route for each topic, and yield the outbox that it reads."""
     name = f"latency-{len(topics)}"
     outbox = setting.services.postgres.outbox(name)
-    pipeline = setting.place(name) / "pipeline.yaml"
+    pipeline = setting.make_folder(name) / "pipeline.yaml"
     servers = setting.services.broker.bootstrap_servers
     routes = (
         _ROUTE.format(number=number, servers=servers, topic=topic)
         for number, topic in enumerate(topics)
     )
     pipeline.write_text(_PIPELINE.format() + "".join(routes))
-    setting.tell(f"starting an engine ({len(topics)} routes)")
-    with of_tests("acceptance_tools").running(pipeline, OUTBOX_DSN=outbox.dsn) as engine:
+    setting.report(f"starting an engine ({len(topics)} routes)")
+    with import_test_tool("acceptance_tools").running(pipeline, OUTBOX_DSN=outbox.dsn) as engine:
         for number in range(len(topics)):
             engine.await_event("worker-connected", route=f"route-{number}")
         yield outbox
@@ -163,7 +166,7 @@ class Arrivals:
         return found
 
 
-def paced(rows: int) -> Iterator[tuple[int, str, str]]:
+def pace_rows(rows: int) -> Iterator[tuple[int, str, str]]:
     """Yield the number, key and document of each row, at the rate of the benchmark."""
     began = time.perf_counter()
     for number, (key, data) in enumerate(documents(rows)):
@@ -171,13 +174,15 @@ def paced(rows: int) -> Iterator[tuple[int, str, str]]:
         yield number, key, data.decode()
 
 
-def travelled(send: Callable[[int, str, str], float], arrived: Arrivals, rows: int) -> list[float]:
+def measure_travel(
+    send: Callable[[int, str, str], float], arrived: Arrivals, rows: int
+) -> list[float]:
     """Send *rows* rows at a steady rate and return the milliseconds of every arrival."""
-    sent = [send(*row) for row in paced(rows)]
+    sent = [send(*row) for row in pace_rows(rows)]
     return [(came - sent[number]) * 1000 for number, came in arrived.of(rows)]
 
 
-def _committer(outbox: Outbox) -> Callable[[int, str, str], float]:
+def _make_committer(outbox: Outbox) -> Callable[[int, str, str], float]:
     """Return a function that commits one row and returns the time after the commit."""
 
     def send(number: int, key: str, data: str) -> float:
@@ -187,7 +192,7 @@ def _committer(outbox: Outbox) -> Callable[[int, str, str], float]:
     return send
 
 
-def producing(servers: str, topics: Sequence[str]) -> Callable[[int, str, str], float]:
+def make_producer(servers: str, topics: Sequence[str]) -> Callable[[int, str, str], float]:
     """Return a function that produces one row to each topic and returns the time before."""
     producer = Producer(
         {
