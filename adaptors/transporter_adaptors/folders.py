@@ -20,6 +20,6 @@ def check_writable(path: Path) -> Finding:
     if not os.access(nearest, os.W_OK | (os.X_OK if nearest.is_dir() else 0)):
         who = f"this user (id {os.geteuid()})"
         return Finding(f"{path}: {who} may not write {nearest}", "problem")
-    state = "there" if nearest == path else "not there yet"
+    state = "exists" if nearest == path else "does not exist yet"
     room = shutil.disk_usage(nearest if nearest.is_dir() else nearest.parent).free
-    return Finding(f"{path}: {state}, may be written; {room / 2**30:.1f} GiB of room")
+    return Finding(f"{path}: {state}, may be written; {room / 2**30:.1f} GiB free")

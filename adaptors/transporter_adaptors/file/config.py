@@ -63,9 +63,9 @@ class FileWriterConfig(AdaptorConfig):
     @model_validator(mode="after")
     def _check_standard_output(self) -> Self:
         if self.path == "-" and self.has_numbered_files:
-            raise ValueError("standard output does not roll: name a file, or leave out roll_*")
+            raise ValueError("standard output cannot roll: name a file, or leave out roll_*")
         if self.path == "-" and "mode" in self.model_fields_set:
-            raise ValueError("standard output has the rights it came with: leave out mode")
+            raise ValueError("mode has no effect on standard output: leave it out")
         return self
 
     @property

@@ -108,7 +108,9 @@ def exclusive_lock(descriptor: int, seconds: float, place: object) -> Iterator[N
             break
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise SinkTimeout(f"{place}: another writer held it for {seconds:g} s") from None
+                raise SinkTimeout(
+                    f"{place}: another writer held the lock for {seconds:g} s"
+                ) from None
             pause.wait(_LOCK_LOOK_SECONDS)
     try:
         yield

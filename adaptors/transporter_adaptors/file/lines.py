@@ -207,7 +207,7 @@ def to_message(line: TextLine, origin: Origin) -> Message:
         try:
             found = _key_of(_parse_document(line.data), origin.key)
         except (ValueError, RecursionError) as error:
-            problem = f"not JSON: {error}" if isinstance(error, ValueError) else "nested too deep"
+            problem = f"not JSON: {error}" if isinstance(error, ValueError) else "nested too deeply"
     return Message(
         origin.namespace,
         line.data,
@@ -231,5 +231,5 @@ def _key_of(document: Any, name: str | None) -> bytes | None:  # noqa: ANN401 - 
     if value is None:
         return None
     if isinstance(value, dict | list):
-        raise ValueError(f"the key field {name!r} holds no text or number")  # noqa: TRY004 - one of many ways a line can be wrong
+        raise ValueError(f"the key field {name!r} is not text or a number")  # noqa: TRY004 - one of many ways a line can be wrong
     return str(value).lower().encode() if isinstance(value, bool) else str(value).encode()

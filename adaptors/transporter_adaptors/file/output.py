@@ -172,8 +172,8 @@ class Output:
             return newest_state(content)
         except RouteFault as error:
             raise RouteFault(
-                f"{self._progress_path} {error}: move it away to go on behind what "
-                f"{self._path.name} holds"
+                f"{self._progress_path} {error}: move it away, and the route continues "
+                f"at the end of {self._path.name}"
             ) from None
 
     def _verify_state(self, state: FileState | None, content: bytes) -> FileState:
@@ -202,8 +202,8 @@ class Output:
         if size < state.length:
             raise RouteFault(
                 f"{self._path.with_name(state.file)}: has {size} bytes, and {state.length} were "
-                "written and synced: put back what is missing, or move the file away for the "
-                "route to begin a new one"
+                "written and synced: restore the missing bytes, or move the file away "
+                "so that the route begins a new one"
             )
         unsure = not state.synced and state.boot != self._disk.boot
         if unsure or self._end_crc(state.length) != state.end:

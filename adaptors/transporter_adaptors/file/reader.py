@@ -33,7 +33,7 @@ _LOOK_SECONDS: Final = 0.1
 """Interval of checks for the end of a followed file, because no portable call waits for it."""
 
 _CUT: Final = "it was cut short or overwritten: it is read from its beginning"
-_GONE: Final = "it is gone from its folder: what was not read of it is lost"
+_GONE: Final = "it is gone from its folder: its unread lines are lost"
 
 
 class FileReader:
@@ -82,7 +82,7 @@ class FileReader:
         if not found and not self._config.follow:
             if problem := self._refusals.get(self._config.path.name):
                 raise EnvironmentFault(f"{self._config.path}: {problem}")
-            raise SourceUnavailable(f"{self._config.path}: there is no such file")
+            raise SourceUnavailable(f"{self._config.path}: the file does not exist")
         if resume.position is not None:
             self._position = ReadPosition.parse(resume.position)
             self._resume_file(found)
@@ -123,9 +123,11 @@ class FileReader:
                 yield Finding(f"{each.path}: {who} may not read it", "problem")
         if not found and not refused:
             if self._config.follow:
-                yield Finding(f"{path}: no such file is there yet; it is waited for", "warning")
+                yield Finding(
+                    f"{path}: the file does not exist yet; the reader waits for it", "warning"
+                )
             else:
-                yield Finding(f"{path}: there is no such file", "problem")
+                yield Finding(f"{path}: the file does not exist", "problem")
         elif found:
             yield Finding(f"{path}: {len(found)} {'file' if len(found) == 1 else 'files'}")
 

@@ -76,4 +76,4 @@ class Device:
         poll = select.poll()
         poll.register(self._descriptor, select.POLLOUT)
         if seconds <= 0 or not poll.poll(seconds * 1000):
-            raise SinkTimeout(f"{self._path}: its reader took nothing for {self._seconds:g} s")
+            raise SinkTimeout(f"{self._path}: its reader accepted nothing for {self._seconds:g} s")

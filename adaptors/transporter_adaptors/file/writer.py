@@ -103,7 +103,9 @@ class FileWriter:
             return None
         if not has_length(path, self._disk):
             if self._config.has_numbered_files:
-                raise RouteFault(f"{path}: is not a regular file and cannot roll: name another")
+                raise RouteFault(
+                    f"{path}: is not a regular file and cannot roll: name a regular file"
+                )
             self._sink = Device(path, context.deadline)
             return None
         self._sink = output = Output(self._config, context, self._disk)

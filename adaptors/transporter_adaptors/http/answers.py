@@ -73,7 +73,7 @@ def sink_error(
         return SinkUnavailable(text)
     if status >= HTTPStatus.BAD_REQUEST:
         return Rejected(text, offset)
-    return RouteFault(f"{text}, which does not say that the entries were taken: check the url")
+    return RouteFault(f"{text}, which does not acknowledge the entries: check the url")
 
 
 def retry_after(headers: Mapping[str, str]) -> float:

@@ -131,7 +131,7 @@ class Client:
     def _await_abandoned(self, seconds: float) -> None:
         """Ensure that there is at most one abandoned request."""
         if self._abandoned is not None and not self._abandoned.wait(seconds):
-            raise SinkTimeout(f"{self.place}: the attempt before still waits for a connection")
+            raise SinkTimeout(f"{self.place}: the previous attempt still waits for a connection")
         self._abandoned = None
 
     def _translate_error(self, error: Exception, seconds: float) -> SinkError:
@@ -158,7 +158,7 @@ def _tunnel_error(place: str, status: int) -> SinkError:
     """Return the error for a proxy's answer with *status*, without its text."""
     text = f"{place}: the proxy answered {status}"
     if status in _REFUSED:
-        return RouteFault(f"{text}: check the setting proxy, and what the proxy allows")
+        return RouteFault(f"{text}: check the setting proxy and the proxy's own rules")
     return SinkUnavailable(text)
 
 

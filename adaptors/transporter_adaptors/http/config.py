@@ -90,7 +90,7 @@ def _check_parameters(parameters: dict[str, str]) -> dict[str, str]:
 def _check_headers(headers: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
     names = [name.lower() for name in headers]
     if not all(_TOKEN.fullmatch(name) for name in headers):
-        raise ValueError("holds a name that no header may have")
+        raise ValueError("holds an invalid header name")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"these headers are given twice: {', '.join(twice)}")
     if owned := sorted(set(names) & OWNED.keys()):
@@ -220,7 +220,7 @@ class HttpWriterConfig(AdaptorConfig):
                     f"has a {name}, and a url that begins with http:// and not https://"
                 )
         if self.format == "data" and {"batch_rows", "batch_bytes"} & self.model_fields_set:
-            raise ValueError("has batch_rows or batch_bytes, and a format of one entry a request")
+            raise ValueError("batch_rows and batch_bytes have no effect with one entry a request")
         return self
 
     @model_validator(mode="after")
@@ -230,7 +230,7 @@ class HttpWriterConfig(AdaptorConfig):
         if self.key_password is not None and self.key_file is None:
             raise ValueError("key_password needs key_file")
         if self.oauth2 is not None and "authorization" in map(str.lower, self.headers):
-            raise ValueError("has oauth2 and the header Authorization, which it sends")
+            raise ValueError("oauth2 sends the header Authorization: leave it out of headers")
         return self
 
     @property

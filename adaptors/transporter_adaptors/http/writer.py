@@ -86,7 +86,7 @@ class HttpWriter:
         """Connect to the receiver, and to the token endpoint, and send nothing."""
         for client in self._make_clients():
             client.check_connection(_PROBE_SECONDS)
-            yield Finding(f"{client.place} takes connections; nothing was sent")
+            yield Finding(f"{client.place} accepts connections; nothing was sent")
 
     def _make_clients(self) -> list[Client]:
         """Return the clients of the receiver and of the token endpoint, if there is one."""
@@ -130,8 +130,8 @@ class HttpWriter:
             time.sleep(rest)
         if now + rest + self._timeout > end:
             raise SinkTimeout(
-                f"{self._place}: not everything was taken within {self._seconds:g} s "
-                "(smaller slices, or larger requests, would be)"
+                f"{self._place}: the slice was not accepted in full within {self._seconds:g} s: "
+                "use smaller slices or larger requests"
             )
 
     def _deliver(self, request: Request) -> None:
@@ -183,11 +183,13 @@ class HttpWriter:
         try:
             there = target_of(urljoin(base, headers.get("Location", "")).partition("#")[0])
         except ValueError as error:
-            raise RouteFault(f"{self._place} redirected to what {error}: check url") from None
+            raise RouteFault(
+                f"{self._place} redirected to an address that {error}: check url"
+            ) from None
         if there.origin != here.origin:
             raise RouteFault(
-                f"{self._place} redirected to {there.scheme}://{there.place}, and entries and "
-                f"headers are sent nowhere but to {here.scheme}://{here.place}: check url"
+                f"{self._place} redirected to {there.scheme}://{there.place}, but entries "
+                f"and headers are sent only to {here.scheme}://{here.place}: check url"
             )
         return there.path
 

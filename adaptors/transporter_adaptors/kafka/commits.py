@@ -71,7 +71,7 @@ class Commits:
         self._failing_since = self._failing_since or monotonic()
         if monotonic() - self._failing_since > COMMIT_PATIENCE:
             raise SourceUnavailable(
-                f"{self._place}: the group {self._config.group} has taken no commit for "
+                f"{self._place}: the group {self._config.group} has accepted no commit for "
                 f"{COMMIT_PATIENCE:g} s; trying again may help"
             )
         self._consumer.commit(offsets=self._marks(due), asynchronous=True)

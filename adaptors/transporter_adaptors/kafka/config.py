@@ -36,13 +36,13 @@ OWNED: Final = {
     "allow.auto.create.topics": "use create_topics",
     "bootstrap.servers": "use bootstrap_servers",
     "delivery.report.only.error": "the writer relies on it",
-    "delivery.timeout.ms": "the slice's deadline rules",
+    "delivery.timeout.ms": "the slice's deadline applies",
     "dr_cb": "the writer has its own",
     "enable.idempotence": "retries would reorder and repeat messages",
     "error_cb": "the writer has its own",
     "logger": "the writer has its own",
     "message.max.bytes": "use max_message_bytes",
-    "message.timeout.ms": "the slice's deadline rules",
+    "message.timeout.ms": "the slice's deadline applies",
     "metadata.broker.list": "use bootstrap_servers",
     "on_delivery": "the writer has its own",
     "request.required.acks": "every message waits for all in-sync replicas",
@@ -60,7 +60,7 @@ READER_OWNED: Final = {
     "enable.partition.eof": "the reader relies on it",
     "error_cb": "the reader has its own",
     "group.id": "use group",
-    "group.protocol": "the reader speaks the protocol that all brokers know",
+    "group.protocol": "the reader uses the protocol that all brokers support",
     "isolation.level": "use isolation",
     "logger": "the reader has its own",
     "metadata.broker.list": "use bootstrap_servers",
@@ -139,7 +139,7 @@ class KafkaConnection(AdaptorConfig):
             raise ValueError("sasl_mechanism needs security_protocol sasl_ssl or sasl_plaintext")
         if self.sasl_mechanism == "OAUTHBEARER" and self.username is not None:
             raise ValueError(
-                "OAUTHBEARER takes no username and password; see sasl.oauthbearer.* of client"
+                "OAUTHBEARER has no username and password; set sasl.oauthbearer.* in client"
             )
         if (self.ssl_certificate is None) != (self.ssl_key is None):
             raise ValueError("ssl_certificate and ssl_key go together")

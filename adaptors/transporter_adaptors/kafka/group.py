@@ -270,7 +270,7 @@ class ReaderGroup:
         ids = self._cluster.ids(each.topic for each in partitions)
         if gone := sorted({each.topic for each in partitions} - ids.keys()):
             raise SourceUnavailable(
-                f"{self._place}: these topics have just gone: {', '.join(gone)}; trying again "
+                f"{self._place}: these topics have just disappeared: {', '.join(gone)}; trying again "
                 "may help"
             )
         begun = {topic for topic, _ in self.partitions}
@@ -387,10 +387,10 @@ class ReaderGroup:
         if policy == "stop":
             raise SourceError(
                 f"{text}: set on_out_of_range to earliest or latest, or reset the group "
-                f"{self._config.group} to where to go on"
+                f"{self._config.group} to an offset that exists"
             )
         start = first if policy == "earliest" else end
-        _LOG.warning("%s; it goes on at %d (on_out_of_range: %s)", text, start, policy)
+        _LOG.warning("%s; continuing at %d (on_out_of_range: %s)", text, start, policy)
         moved = AssignedPartition(held.topic, held.topic_id, held.partition, held.logged)
         moved.passed = (held.returned or held.logged, start)
         self._restart_at(moved, start)

@@ -34,7 +34,7 @@ def probe_reader(config: KafkaReaderConfig) -> Iterator[Finding]:
     )
     yield Finding(f"{_place(config)} answers")
     if not names:
-        text = f"no topic's name matches {config.pattern} yet; those that come are read then"
+        text = f"no topic matches {config.pattern} yet; topics that are created later are read"
         yield Finding(text, "warning")
     yield from _check_topics(cluster, names, AclOperation.READ, "create it, or correct `topics`")
     yield _check_group(config, cluster.partitions(names))
@@ -45,7 +45,7 @@ def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
     # The setting is for idempotent producers only, which need a right before anything else.
     cluster = Cluster(config, _place(config), **{"enable.gapless.guarantee": False})
     there = cluster.matching_topics("^")
-    yield Finding(f"{_place(config)} answers, and shows {len(there)} topics")
+    yield Finding(f"{_place(config)} answers, and lists {len(there)} topics")
     names = sorted({name for name in (config.fixed_topic, config.progress_place) if name})
     advice = "it is created with the first entry" if config.create_topics else "create it"
     yield from _check_topics(
@@ -56,7 +56,7 @@ def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
         missing="warning" if config.create_topics else "problem",
     )
     if config.fixed_topic is None:
-        yield Finding(f"topics {config.topic}: looked up as entries come, not now")
+        yield Finding(f"topics {config.topic}: checked when entries arrive, not now")
 
 
 def _check_group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Finding:
@@ -71,8 +71,10 @@ def _check_group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Fin
         consumer.close()
     begun = sum(each.offset >= 0 for each in found)
     if not begun:
-        return Finding(f"group {config.group}: it is new, and begins at: {config.start}")
-    return Finding(f"group {config.group}: it has begun {begun} of {len(found)} partitions")
+        return Finding(f"group {config.group}: new, and starts at {config.start}")
+    return Finding(
+        f"group {config.group}: has committed offsets for {begun} of {len(found)} partitions"
+    )
 
 
 def _ignore(*_: object) -> None:
@@ -91,7 +93,7 @@ def _check_topics(
     for name in names:
         topic = found.get(name)
         if topic is None:
-            yield Finding(f"topic {name}: there is none: {advice}", missing)
+            yield Finding(f"topic {name} does not exist: {advice}", missing)
         elif _lacks_right(topic, right):
             yield Finding(f"topic {name}: this user lacks the right {right.name} on it", "problem")
         else:

@@ -224,10 +224,10 @@ class KafkaReader:
         if set(topics) <= self._position.topics.keys():
             return SourceUnavailable(
                 f"{self._place}: these topics were read before and are gone: {names}; create "
-                "them anew, or take them out of `topics`"
+                "them again, or remove them from `topics`"
             )
         return SourceUnavailable(
-            f"{self._place}: there are no topics {names}; create them, or correct `topics`"
+            f"{self._place}: these topics do not exist: {names}; create them, or correct `topics`"
         )
 
     def _check_topics(self, group: ReaderGroup, cluster: Cluster) -> None:

@@ -251,7 +251,7 @@ class WriterTransactions:
             self.close()
             raise RouteFault(
                 f"{self._place}: another engine has written with this epoch, "
-                f"{self._context.epoch}: does a copy of this log run somewhere?"
+                f"{self._context.epoch}: check whether a copy of this log runs elsewhere"
             )
         else:
             mark = found.mark

@@ -113,7 +113,9 @@ class KafkaWriter:
         if is_topic(named):
             return self._missing_topic_error(named, offset)
         place = f"Kafka topic {topic} at {servers}"
-        return Rejected(f"{place}: namespace {namespace!r} makes no topic name", offset)
+        return Rejected(
+            f"{place}: namespace {namespace!r} does not make a valid topic name", offset
+        )
 
     def _missing_topic_error(self, topic: str, offset: int | None = None) -> SinkError:
         """Return the error of *topic*, which is missing and was not created."""
@@ -121,7 +123,7 @@ class KafkaWriter:
         fixed_topic = self._config.fixed_topic is not None
         if (refusal := self._topics.refusal(topic)) is not None:
             return refused_topic(refusal, place, offset, fixed_topic=fixed_topic)
-        return missing_topic(f"{place}: there is no such topic", offset, fixed_topic=fixed_topic)
+        return missing_topic(f"{place}: the topic does not exist", offset, fixed_topic=fixed_topic)
 
     def _topic(self, namespace: str) -> str:
         """Return the topic of *namespace*, or an empty text if there is none."""

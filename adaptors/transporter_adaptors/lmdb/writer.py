@@ -237,7 +237,7 @@ def _put_latest(transaction: lmdb.Transaction, database: _Database, entry: Entry
         return
     if "\0" in message.namespace:
         # The first zero byte ends the namespace in a stored key.
-        raise Rejected(f"namespace {message.namespace!r} holds a zero character", entry.offset)
+        raise Rejected(f"namespace {message.namespace!r} holds a NUL character", entry.offset)
     key = latest_key(message.namespace, message.key)
     if message.data is None or message.op == "delete":
         transaction.delete(key, db=database.latest_db)

@@ -151,8 +151,8 @@ def caching_sequences(
         found = connection.execute(_CACHES, [*(oid or ()), column]).fetchall()
     return [
         f"each session takes {cache} numbers at once from the sequence {sequence}, so a row may be "
-        f"read before an earlier one of its key; run ALTER SEQUENCE {sequence} CACHE 1 (sessions "
-        "that are open use up what they have)"
+        f"read before an earlier one of its key; run ALTER SEQUENCE {sequence} CACHE 1 (open "
+        "sessions first use up their numbers)"
         for sequence, cache in found
     ]
 
@@ -229,7 +229,7 @@ def _check_routed(
         raise EnvironmentFault(
             f"the table {table} lacks {', '.join(lacking)}: an event router follows the server's "
             f"log, and this reader needs rows that are numbered; run ALTER TABLE {table} {adding}. "
-            "An application that inserts by the names of columns does not notice it"
+            "Applications that insert by column name are not affected"
         )
 
 
@@ -258,8 +258,8 @@ def _describe_missing_index(table: TableName, columns: OutboxColumns, *, partiti
         )
     # Invariant 7: rows are purged by id.
     return (
-        f"the table {table} is not an outbox: rows are named by {_label('id', columns.id)}, and no "
-        f"unique index is on it; run ALTER TABLE {table} ADD UNIQUE ({TableName(columns.id)})"
+        f"the table {table} is not an outbox: rows are identified by "
+        f"{_label('id', columns.id)}, which has no unique index; run ALTER TABLE {table} ADD UNIQUE ({TableName(columns.id)})"
     )
 
 

@@ -134,7 +134,7 @@ def _to_headers(rows: Packed) -> pa.Array:
     contents = _parse_elements(rows.contents or b"")
     ends = _end_offsets(counts)
     if not ends[-1].as_py() == len(names) == len(contents):
-        raise ValueError("the headers are not as many as they are said to be")
+        raise ValueError("the number of headers does not match their count")
     pairs = pa.StructArray.from_arrays([names, contents], fields=[_NAME, _VALUE])
     return pa.ListArray.from_arrays(ends, pairs, type=HEADERS_TYPE)
 

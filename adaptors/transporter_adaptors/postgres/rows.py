@@ -130,7 +130,7 @@ def report_large(
     size, column = sum(row.sizes), TableName(columns.id)
     delete = f"DELETE FROM {full} WHERE {column} = {row.id}"  # noqa: S608 - for people
     why = (
-        f"the row is too large: {size} bytes, where one append to the log takes {LARGEST}; it "
+        f"the row is too large: {size} bytes, but one append to the log holds at most {LARGEST}; it "
         f"stays in {full}, unread: deliver it by other means, or store its large part elsewhere "
         f"and a reference in a new row; then {delete}"
     )
@@ -146,7 +146,7 @@ def _assemble_batch(
     """Build the batch column by column, or raise when any row has a flaw."""
     ids, times, topics, keys, values, names, contents, *_ = zip(*rows, strict=True)
     if min(times) < EARLIEST or max(times) > LATEST or None in topics:
-        raise ValueError("a time or a topic is not as it must be")
+        raise ValueError("a time or a topic is invalid")
     count = len(ids)
     columns = {
         "namespace": pa.array(topics, pa.string()),

@@ -61,7 +61,9 @@ class SparkWriter:
             yield check_writable(config.folder)
         else:
             place = config.table or config.path or config.format
-            yield Finding(f"{place}: Spark connects when it first writes; not looked at", "warning")
+            yield Finding(
+                f"{place}: not checked, because Spark connects when it first writes", "warning"
+            )
 
     def close(self) -> None:
         """Forget the folder."""

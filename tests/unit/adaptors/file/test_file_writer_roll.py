@@ -225,5 +225,5 @@ def test_numbers_may_be_switched_on_and_off(path: Path) -> None:
 @pytest.mark.parametrize("settings", [{"roll_bytes": "1MiB"}, {"roll_every": "1h"}])
 def test_standard_output_does_not_roll(settings: dict[str, str]) -> None:
     """Rolling standard output is refused when the configuration is read."""
-    with pytest.raises(ValidationError, match="standard output does not roll"):
+    with pytest.raises(ValidationError, match="standard output cannot roll"):
         FileWriter.Config(path="-", **settings)

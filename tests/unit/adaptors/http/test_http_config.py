@@ -228,7 +228,7 @@ def test_a_pipeline_hides_the_headers_that_tell_of_secrets(tmp_path: Path) -> No
     ("old", "new", "line", "words"),
     [
         ("https://receiver", "receiver", 7, "url must begin with http:// or https://"),
-        ("https://", "https://me:hunter2@", 7, "url may hold no user and password"),
+        ("https://", "https://me:hunter2@", 7, "url must not hold a user or password"),
         ("url:", "method: FETCH\n      url:", 7, "method must be 'POST', 'PUT', 'PATCH' or"),
         ("Authorization", "Content-Length", 8, "content-length: the body decides"),
         ("Bearer", '"Bearer\\n"  #', 8, "the value of Authorization must be printable"),

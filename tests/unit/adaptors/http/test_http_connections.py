@@ -179,7 +179,7 @@ def test_a_tunnel_that_was_begun_too_late_is_cut(
         writer = make_writer("https://localhost:1/", proxy=proxy.url, timeout=0.5)
         assert isinstance(failure(write(writer, numbered(1))), SinkTimeout)
         resolved.set()
-        assert "the attempt before still waits" in str(failure(write(writer, numbered(1))))
+        assert "the previous attempt still waits" in str(failure(write(writer, numbered(1))))
         assert "no answer within" in str(failure(write(writer, numbered(1))))
 
 
@@ -200,8 +200,8 @@ def test_a_probe_connects_and_sends_nothing() -> None:
         with pytest.raises(SinkUnavailable, match="not trusted"):
             list(HttpWriter(untrusted).probe())
     assert found == [
-        f"HTTP receiver localhost:{receiver.port} takes connections; nothing was sent",
-        f"token endpoint 127.0.0.1:{tokens.port} takes connections; nothing was sent",
+        f"HTTP receiver localhost:{receiver.port} accepts connections; nothing was sent",
+        f"token endpoint 127.0.0.1:{tokens.port} accepts connections; nothing was sent",
     ]
     assert not receiver.requests
     assert not tokens.requests

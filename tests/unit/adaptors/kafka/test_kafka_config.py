@@ -248,7 +248,7 @@ def test_tls_and_sasl_become_settings_of_the_client(make: Callable[..., Any]) ->
         ({"client": {"sasl.mechanisms": "OAUTHBEARER"}}, "OAUTHBEARER needs"),
         (
             {**OAUTHBEARER, "username": "ada", "password": "hunter2"},
-            "OAUTHBEARER takes no username",
+            "OAUTHBEARER has no username",
         ),
         ({"ssl_key": "/k.pem", "security_protocol": "ssl"}, "go together"),
         (
