@@ -56,7 +56,7 @@ A log of {rows} messages of about 200 bytes of JSON in {namespaces} namespaces, 
 over `spark.read.parquet` of what `log export` made of the same log ({export} MiB, zstd), which
 Spark reads by itself, in Java, the columns that it needs only. The same session, `local[*]`, with
 Spark's defaults. Each query once with every column handed over, and once with the option `columns`
-naming those that it needs. Every answer, of both, equals what DuckDB says on the export."""
+naming those that it needs. Every answer, of both, equals DuckDB's on the export."""
 
 
 @dataclass
@@ -169,7 +169,7 @@ def _rate(ask: partial[tuple[float, list[Any]]], rows: int, expected: list[Any])
     """Return the rows of the log that a query took a second, and check its answer."""
     took, answer = ask()
     if _to_text_rows(answer) != expected:
-        raise RuntimeError(f"{ask.args}: not what DuckDB says")
+        raise RuntimeError(f"{ask.args}: differs from DuckDB's answer")
     return rows / took
 
 

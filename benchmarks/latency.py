@@ -156,7 +156,7 @@ class Arrivals:
                 self._seen.append((sequence, now))
                 self._changed.notify_all()
 
-    def of(self, rows: int) -> list[tuple[int, float]]:
+    def await_rows(self, rows: int) -> list[tuple[int, float]]:
         """Wait until each of *rows* came out of each topic, and return all arrivals."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._seen) >= rows * self._topics, _PATIENCE)
@@ -179,7 +179,7 @@ def measure_travel(
 ) -> list[float]:
     """Send *rows* rows at a steady rate and return the milliseconds of every arrival."""
     sent = [send(*row) for row in pace_rows(rows)]
-    return [(came - sent[number]) * 1000 for number, came in arrived.of(rows)]
+    return [(came - sent[number]) * 1000 for number, came in arrived.await_rows(rows)]
 
 
 def _make_committer(outbox: Outbox) -> Callable[[int, str, str], float]:

@@ -33,7 +33,7 @@ _LARGE: Final = 1000
 _ECHO: Final = "from benchmarks.slice_overhead import echo; echo()"
 
 METHOD: Final = """\
-Slices go to a null writer in a worker that the real carrier started in a real Spark. A round trip
+Slices go to a null writer in a worker that our supervisor started in a real Spark. A round trip
 is all that the route waits for: the request, the worker's read of the log (frame found, checksum
 verified, Arrow decoded), the namespace filter, the call of the writer, the outcome. The floor is a
 process that sends every request back over `multiprocessing.connection`.

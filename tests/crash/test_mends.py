@@ -814,8 +814,8 @@ MENDS = (
     Mend(
         "readiness quotes nobody",
         "observe/readiness.py",
-        'yield Reason("route", route.name, state.value, why, route.still, counts)',
-        'yield Reason("route", route.name, state.value, route.problem, route.still, counts)',
+        "route.name, state.value, why, route.still, counts)",
+        "route.name, state.value, route.problem, route.still, counts)",
         "observe/test_readiness.py",
         ("test_the_report_tells_how_long_and_how_much_but_quotes_nobody",),
     ),

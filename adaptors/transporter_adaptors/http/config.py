@@ -220,7 +220,7 @@ class HttpWriterConfig(AdaptorConfig):
                     f"has a {name}, and a url that begins with http:// and not https://"
                 )
         if self.format == "data" and {"batch_rows", "batch_bytes"} & self.model_fields_set:
-            raise ValueError("batch_rows and batch_bytes have no effect with one entry a request")
+            raise ValueError("has batch_rows or batch_bytes, but sends one entry a request")
         return self
 
     @model_validator(mode="after")
@@ -230,7 +230,7 @@ class HttpWriterConfig(AdaptorConfig):
         if self.key_password is not None and self.key_file is None:
             raise ValueError("key_password needs key_file")
         if self.oauth2 is not None and "authorization" in map(str.lower, self.headers):
-            raise ValueError("oauth2 sends the header Authorization: leave it out of headers")
+            raise ValueError("has oauth2, which sends Authorization: leave that out of headers")
         return self
 
     @property

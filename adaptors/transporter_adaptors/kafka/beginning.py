@@ -31,8 +31,8 @@ class GroupMark:
     logged: int | None
 
     def __str__(self) -> str:
-        told = {"transporter": self.owner, "topic": self.topic_id, "logged": self.logged}
-        return json.dumps(told, separators=(",", ":"))
+        fields = {"transporter": self.owner, "topic": self.topic_id, "logged": self.logged}
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def parse(cls, text: str | None) -> Self | None:

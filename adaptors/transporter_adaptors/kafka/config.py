@@ -146,8 +146,8 @@ class KafkaConnection(AdaptorConfig):
         if (self.ssl_ca or self.ssl_key) and protocol not in {"ssl", "sasl_ssl"}:
             raise ValueError("ssl_* needs security_protocol ssl or sasl_ssl")
         given = {_ALIASES.get(name, name) for name in self.client}
-        told = given & self.security_settings.keys()
-        if twice := sorted(name for name, key in _NAMES.items() if key in told):
+        doubled = given & self.security_settings.keys()
+        if twice := sorted(name for name, key in _NAMES.items() if key in doubled):
             raise ValueError(f"given here and in client: {', '.join(twice)}")
         return self
 

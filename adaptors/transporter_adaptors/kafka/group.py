@@ -270,8 +270,8 @@ class ReaderGroup:
         ids = self._cluster.ids(each.topic for each in partitions)
         if gone := sorted({each.topic for each in partitions} - ids.keys()):
             raise SourceUnavailable(
-                f"{self._place}: these topics have just disappeared: {', '.join(gone)}; trying again "
-                "may help"
+                f"{self._place}: these topics have just disappeared: {', '.join(gone)}; "
+                "trying again may help"
             )
         begun = {topic for topic, _ in self.partitions}
         starts, unknown = [], []

@@ -339,19 +339,19 @@ class WriterTransactions:
 
     def _recover_producer(self, error: KafkaException, ends: float) -> SinkError:
         """Return the meaning of *error*, which no row has caused, and restore the producer."""
-        told = self._translate_error(error)
+        failure = self._translate_error(error)
         why, producer = error.args[0], self._producer
         if why.txn_requires_abort() and producer is not None:
             self._unconfirmed = None  # It was certainly not committed.
             try:
                 self._abort(producer)
             except KafkaException:
-                return told
-            return told
+                return failure
+            return failure
         self.close()
         if why.code() in _FENCED:
             self._raise_if_fenced(max(ends, time.monotonic() + 1))
-        return told
+        return failure
 
     def _raise_if_fenced(self, ends: float) -> None:
         """Raise a fault that names the engine that has fenced us, if its epoch is newer."""

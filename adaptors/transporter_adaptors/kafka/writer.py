@@ -165,10 +165,10 @@ class _PlainDelivery:
             rows = self._send_part(part, outgoing, end)
             delivered = part.count_delivered()
             if delivered < len(part.rows):
-                told = client.delivery_error(part, offsets[done:end])
+                reason = client.delivery_error(part, offsets[done:end])
                 if part.fatal_error is not None:
                     self.close()  # Only a new client helps. Otherwise the old one keeps the order.
-                return DurableRows(done + delivered, *told, acked=done)
+                return DurableRows(done + delivered, *reason, acked=done)
             if not rows:
                 client.last_error = None
                 return DurableRows(end, acked=done)

@@ -259,7 +259,8 @@ def _describe_missing_index(table: TableName, columns: OutboxColumns, *, partiti
     # Invariant 7: rows are purged by id.
     return (
         f"the table {table} is not an outbox: rows are identified by "
-        f"{_label('id', columns.id)}, which has no unique index; run ALTER TABLE {table} ADD UNIQUE ({TableName(columns.id)})"
+        f"{_label('id', columns.id)}, which has no unique index; "
+        f"run ALTER TABLE {table} ADD UNIQUE ({TableName(columns.id)})"
     )
 
 

@@ -166,9 +166,9 @@ class Outbox:
         table, columns = self._source, self._columns
         kept = [big for row in found if (big := measure_unloggable(row, table, columns))]
         kept += [LargeRow(*row) for row in self._run(self._sql.large, ids=_array_literal(large))]
-        told_of = {big.id: report_large(big, self._name, table, columns) for big in kept}
-        rows = sorted(({row.id: row for row in found} | told_of).values(), key=itemgetter(0))
-        return rows, set(told_of)
+        reports = {big.id: report_large(big, self._name, table, columns) for big in kept}
+        rows = sorted(({row.id: row for row in found} | reports).values(), key=itemgetter(0))
+        return rows, set(reports)
 
     def begin(self) -> None:
         """Begin a transaction in which all statements share the first one's snapshot."""

@@ -80,7 +80,7 @@ class _LoggedBatch:
             self._left_table[row] = 1
         if self.left * _SPARSE < len(self.ids):
             pairs = zip(self.ids, self._left_table, strict=True)
-            self.ids = {row: each for row, (each, told) in enumerate(pairs) if not told}
+            self.ids = {row: each for row, (each, is_gone) in enumerate(pairs) if not is_gone}
             # The whole batch is purged at once only if no single rows were.
             self.purge, self._left_table = _purge_nothing, bytearray()
 

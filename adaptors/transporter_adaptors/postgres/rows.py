@@ -130,8 +130,8 @@ def report_large(
     size, column = sum(row.sizes), TableName(columns.id)
     delete = f"DELETE FROM {full} WHERE {column} = {row.id}"  # noqa: S608 - for people
     why = (
-        f"the row is too large: {size} bytes, but one append to the log holds at most {LARGEST}; it "
-        f"stays in {full}, unread: deliver it by other means, or store its large part elsewhere "
+        f"the row is too large: {size} bytes, but one append to the log holds at most {LARGEST}; "
+        f"it stays in {full}, unread: deliver it by other means, or store its large part elsewhere "
         f"and a reference in a new row; then {delete}"
     )
     bare = OutboxRow(row.id, row.create_time, row.topic, row.key, None, None, None)

@@ -103,8 +103,8 @@ class DataFolder:
         """Return the content of *record*, or raise if a later engine has written it."""
         path, context = self._home / record, self.context
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            stored, aside = StoredOffset(**told["stored"]), str(told["aside"])
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            stored, aside = StoredOffset(**fields["stored"]), str(fields["aside"])
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:

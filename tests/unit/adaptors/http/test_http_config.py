@@ -238,7 +238,7 @@ def test_a_pipeline_hides_the_headers_that_tell_of_secrets(tmp_path: Path) -> No
         ("/in", "/in/{offset}", 7, "the fields {namespace} and {key} and no other"),
         ("receiver.test", "{namespace}.test", 7, "fields in its path and query only"),
         ("url:", "methods: {remove: PUT}\n      url:", 7, "there are insert, update, delete"),
-        ("url:", "proxy: socks://me:hunter2@h\n      url:", 7, "proxy must be http://"),
+        ("url:", "proxy: socks://me:hunter2@h\n      url:", 7, "proxy must have the form http://"),
         ("url:", "cert_file: c\n      url:", 5, "cert_file and key_file go together"),
     ],
 )
