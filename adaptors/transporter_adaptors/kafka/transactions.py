@@ -128,7 +128,7 @@ class WriterTransactions:
                 self._retake_own_id(ends + self._client.seconds / 4)
                 if self._context.turns:
                     # We may have fenced the engine whose turn it is (Invariant 10).
-                    text = f"{self._place}: taken again; whether this engine leads is asked anew"
+                    text = f"{self._place}: id taken again; leadership is checked again first"
                     return DurableRows(0, SinkUnavailable(text))
                 # However long that took, the slice is tried, so that there is an outcome.
                 ends = max(ends, time.monotonic() + self._client.seconds / 4)
