@@ -57,28 +57,30 @@ CATALOGUE: Final = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmarks that *arguments* name, all of them by default."""
-    options = _options(arguments)
+    options = _parse_options(arguments)
     names = options.names or list(CATALOGUE)
     began = time.monotonic()
-    tell = partial(_tell, began)
+    progress = partial(_print_progress, began)
     # Stops all started processes, too, when a user loses patience.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="transporter-bench-", dir=options.dir) as name:
         folder = Path(name)
         machine = describe(folder)
         with ExitStack() as stack:
-            services = Services(folder, stack, partial(tell, "services"))
+            services = Services(folder, stack, partial(progress, "services"))
             sections = [
-                _measure(Setting(folder / each, services, options.quick, partial(tell, each)), each)
+                _measure(
+                    Setting(folder / each, services, options.quick, partial(progress, each)), each
+                )
                 for each in names
             ]
     took = time.monotonic() - began
     report = Report(machine, tuple(sections), options.quick, took, os.getloadavg()[0])
-    _write(report, page=names == list(CATALOGUE) and not options.quick)
+    _write_report(report, page=names == list(CATALOGUE) and not options.quick)
     return 0
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     known = ", ".join(CATALOGUE)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{known}; all by default")
@@ -90,7 +92,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _tell(began: float, name: str, text: str) -> None:
+def _print_progress(began: float, name: str, text: str) -> None:
     sys.stderr.write(f"{time.monotonic() - began:5.0f} s  {name}: {text}\n")
     sys.stderr.flush()
 
@@ -98,13 +100,13 @@ def _tell(began: float, name: str, text: str) -> None:
 def _measure(setting: Setting, name: str) -> Section:
     section: Section = importlib.import_module(CATALOGUE[name]).measure(setting)
     for found in section.comparisons:
-        verdict = {True: ": reached", False: ": missed", None: ""}[found.reached]
+        verdict = {True: ": reached", False: ": missed", None: ""}[found.is_reached]
         ratio = number(found.ratio.median)
-        setting.tell(f"{found.subject} = {ratio} x {found.rival}{verdict}")
+        setting.report(f"{found.subject} = {ratio} x {found.rival}{verdict}")
     return section
 
 
-def _write(report: Report, *, page: bool) -> None:
+def _write_report(report: Report, *, page: bool) -> None:
     text = markdown(report)
     results = ROOT / "build" / "bench.json"
     results.parent.mkdir(exist_ok=True)

@@ -47,27 +47,29 @@ COPY (SELECT {_COLUMNS} FROM outbox WHERE id > {{last}} ORDER BY id LIMIT {BATCH
 _DELETE: Final = "DELETE FROM outbox WHERE id > %s AND id <= %s"
 
 Connection = psycopg.Connection[Any]
-Taken = tuple[int, float]
+TakenBatch = tuple[int, float]
 """The number of rows taken, and the time when they were at hand."""
 
 
 @contextmanager
-def ours(claim: Literal["mark", "take"], dsn: str, folder: Path) -> Iterator[Callable[[], Taken]]:
+def open_reader(
+    claim: Literal["mark", "take"], dsn: str, folder: Path
+) -> Iterator[Callable[[], TakenBatch]]:
     """Poll, append, commit, as a feed does. Rows are at hand when they are durable in the log."""
     reader = OutboxReader(OutboxConfig.model_validate({"dsn": dsn, "claim": claim}))
     with CommitLog.open(folder) as log:
-        reader.open(LogResume(log, _NAME, _unheard))
+        reader.open(LogResume(log, _NAME, _ignore))
         try:
             yield partial(log_one, reader, log)
         finally:
             reader.close()
 
 
-def _unheard(event: str, **details: object) -> None:
+def _ignore(event: str, **details: object) -> None:
     """Ignore an event of the reader."""
 
 
-def log_one(reader: OutboxReader, log: CommitLog) -> Taken:
+def log_one(reader: OutboxReader, log: CommitLog) -> TakenBatch:
     """Log one batch, and acknowledge it to the source. Return the number of rows, and the time."""
     batch = reader.poll(_WAIT)
     if not isinstance(batch.messages, pa.RecordBatch) or batch.position is None:
@@ -81,13 +83,15 @@ def log_one(reader: OutboxReader, log: CommitLog) -> Taken:
 
 
 @contextmanager
-def bare(floor: Callable[[Connection], Floor], dsn: str, _: Path) -> Iterator[Callable[[], Taken]]:
+def run_floor(
+    floor: Callable[[Connection], Floor], dsn: str, _: Path
+) -> Iterator[Callable[[], TakenBatch]]:
     """Run *floor* again and again, waiting for a notification when there is nothing."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("LISTEN outbox")
         take = floor(connection)
 
-        def take_or_wait() -> Taken:
+        def take_or_wait() -> TakenBatch:
             found, at_hand = take()
             if not found:
                 list(connection.notifies(timeout=_WAIT, stop_after=1))
@@ -96,7 +100,7 @@ def bare(floor: Callable[[Connection], Floor], dsn: str, _: Path) -> Iterator[Ca
         yield take_or_wait
 
 
-class Marked:
+class MarkFloor:
     """``UPDATE … RETURNING``, then ``DELETE … WHERE id = ANY``: two commits.
 
     The rows are in the driver's memory when they are at hand. Only their ids become Python objects,
@@ -107,26 +111,26 @@ class Marked:
         """Take rows by *connection*, the first ones first."""
         self._cursor, self._parsed, self._last = connection.cursor(), parsed, 0
 
-    def __call__(self) -> Taken:
+    def __call__(self) -> TakenBatch:
         """Take a batch."""
         self._cursor.execute(_MARK, [self._last])
-        ids = self._fetched() if self._parsed else self._ids()
+        ids = self._fetch_ids() if self._parsed else self._read_ids()
         at_hand = time.time()
         if ids:
             self._cursor.execute(_PURGE, ["{" + ",".join(map(str, ids)) + "}"])
             self._last = max(ids)
         return len(ids), at_hand
 
-    def _fetched(self) -> list[int]:
+    def _fetch_ids(self) -> list[int]:
         return [row[0] for row in self._cursor.fetchall()]
 
-    def _ids(self) -> list[int]:
+    def _read_ids(self) -> list[int]:
         result = self._cursor.pgresult
         assert result is not None  # noqa: S101 - the statement was just run
         return [int(result.get_value(row, 0) or 0) for row in range(result.ntuples)]
 
 
-class Copied:
+class CopyFloor:
     """``COPY (SELECT …) TO STDOUT``, then a ``DELETE`` of that range: one snapshot, one commit.
 
     A row is a line of bytes of which nothing is read, but for the last one's id. With *parsed* it
@@ -138,17 +142,17 @@ class Copied:
         connection.isolation_level = IsolationLevel.REPEATABLE_READ
         self._connection, self._parsed, self._last = connection, parsed, 0
 
-    def __call__(self) -> Taken:
+    def __call__(self) -> TakenBatch:
         """Take a batch."""
         with self._connection.transaction():
-            count, last = self._copied()
+            count, last = self._copy_rows()
             at_hand = time.time()
             if count:
                 self._connection.execute(_DELETE, [self._last, last])
                 self._last = last
         return count, at_hand
 
-    def _copied(self) -> tuple[int, int]:
+    def _copy_rows(self) -> tuple[int, int]:
         count, row = 0, None
         statement = sql.SQL(_COPY).format(last=sql.Literal(self._last))
         with self._connection.cursor().copy(statement) as copy:
@@ -162,19 +166,19 @@ class Copied:
         return count, row[0] if self._parsed else int(bytes(row).partition(b"\t")[0])
 
 
-Floor = Marked | Copied
+Floor = MarkFloor | CopyFloor
 
-ROLES: Final[dict[str, Callable[[str, Path], AbstractContextManager[Callable[[], Taken]]]]] = {
-    "mark": partial(ours, "mark"),
-    "take": partial(ours, "take"),
-    "bare mark": partial(bare, Marked),
-    "bare take": partial(bare, Copied),
-    "parsed mark": partial(bare, partial(Marked, parsed=True)),
-    "parsed take": partial(bare, partial(Copied, parsed=True)),
+ROLES: Final[dict[str, Callable[[str, Path], AbstractContextManager[Callable[[], TakenBatch]]]]] = {
+    "mark": partial(open_reader, "mark"),
+    "take": partial(open_reader, "take"),
+    "bare mark": partial(run_floor, MarkFloor),
+    "bare take": partial(run_floor, CopyFloor),
+    "parsed mark": partial(run_floor, partial(MarkFloor, parsed=True)),
+    "parsed take": partial(run_floor, partial(CopyFloor, parsed=True)),
 }
 
 
-def steps(take: Callable[[], Taken], rows: int) -> list[tuple[int, float, float]]:
+def take_rows(take: Callable[[], TakenBatch], rows: int) -> list[tuple[int, float, float]]:
     """Take *rows* rows. Return the total after each batch, and when it was at hand and purged."""
     found: list[tuple[int, float, float]] = []
     count = 0
@@ -189,13 +193,13 @@ def steps(take: Callable[[], Taken], rows: int) -> list[tuple[int, float, float]
 def main(role: str, dsn: str, folder: str) -> None:
     """Serve one line of standard input after the other."""
     with ROLES[role](dsn, Path(folder)) as take:
-        _say("ready")
+        _print("ready")
         for line in sys.stdin:
             began = time.time()
-            _say({"began": began, "steps": steps(take, int(line))})
+            _print({"began": began, "steps": take_rows(take, int(line))})
 
 
-def _say(what: object) -> None:
+def _print(what: object) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.figures import Aim, Comparison, Section
 from benchmarks.messages import batches
-from benchmarks.services import of_tests
+from benchmarks.services import import_test_tool
 from benchmarks.setting import ROOT
 from transporter.embed import cache_directory
 from transporter.engine.workers.spark_supervisor import SparkSupervisor
@@ -46,7 +46,7 @@ same few cores that is additional work. A cluster has its own cores for it."""
 
 def measure(setting: Setting) -> Section:
     """Time slices in turns, in a worker here and in one without our files."""
-    frames = setting.scaled(200, 40)
+    frames = setting.scale(200, 40)
     broker = setting.services.broker
     writers: dict[str, dict[str, Any]] = {
         "null": {"writer": "benchmarks.null:NullWriter", "settings": {}},
@@ -56,26 +56,26 @@ def measure(setting: Setting) -> Section:
         },
     }
     broker.create_topic("cluster", partitions=4)
-    directory = setting.place("log")
+    directory = setting.make_folder("log")
     log_id = _fill(directory, frames, writers)
     comparisons: list[Comparison] = []
     with ExitStack() as stack:
         here, far = (
             {
                 name: stack.enter_context(
-                    _worker(carrier, directory, log_id, f"{name}-{side}", writer)
+                    _start_worker(supervisor, directory, log_id, f"{name}-{side}", writer)
                 )
                 for name, writer in writers.items()
             }
             # Routes of their own: two workers of one would wait for each other, for ever.
-            for side, carrier in (
-                ("here", stack.enter_context(_local(setting))),
-                ("far", stack.enter_context(_cluster(setting, directory))),
+            for side, supervisor in (
+                ("here", stack.enter_context(_start_local(setting))),
+                ("far", stack.enter_context(_start_cluster(setting, directory))),
             )
         )
         for name in writers:
             for size in _SLICES:
-                found = setting.interleaved(
+                found = setting.interleave(
                     {
                         "far": partial(_rate, far[name], frames, size),
                         "here": partial(_rate, here[name], frames, size),
@@ -106,36 +106,38 @@ def _fill(directory: Path, frames: int, routes: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _local(setting: Setting) -> Iterator[SparkSupervisor]:
-    launcher = SparkLauncher(setting.place("local"), cache_directory(), "local", {})
-    with _running(setting, SparkSupervisor(launcher, _ignore, _ignore), "local") as carrier:
-        yield carrier
+def _start_local(setting: Setting) -> Iterator[SparkSupervisor]:
+    launcher = SparkLauncher(setting.make_folder("local"), cache_directory(), "local", {})
+    with _run_spark(setting, SparkSupervisor(launcher, _ignore, _ignore), "local") as supervisor:
+        yield supervisor
 
 
 @contextmanager
-def _cluster(setting: Setting, directory: Path) -> Iterator[SparkSupervisor]:
-    """Yield a carrier of a cluster whose worker sees neither *directory* nor our code."""
-    tools = of_tests("cluster_tools")
-    with tools.cluster(setting.place("cluster")) as cluster:
+def _start_cluster(setting: Setting, directory: Path) -> Iterator[SparkSupervisor]:
+    """Yield a supervisor of a cluster whose worker sees neither *directory* nor our code."""
+    tools = import_test_tool("cluster_tools")
+    with tools.cluster(setting.make_folder("cluster")) as cluster:
         cluster.start_master(tools.Node("127.0.0.1"))
         cluster.start_worker(tools.Node("127.0.0.1", tools.hiding([directory], *tools.unsharing())))
         config = {"spark.executor.memory": "512m", tools.SECRET_KEY: tools.SECRET}
         network = network_of(SparkConfig(master=cluster.master, config=config))
-        scratch = setting.place("far")
+        scratch = setting.make_folder("far")
         launcher = SparkLauncher(scratch, cache_directory(), cluster.master, config, network)
-        carrier = SparkSupervisor(launcher, _ignore, _ignore, network)
-        with _running(setting, carrier, "a cluster") as running:
+        supervisor = SparkSupervisor(launcher, _ignore, _ignore, network)
+        with _run_spark(setting, supervisor, "a cluster") as running:
             yield running
 
 
 @contextmanager
-def _running(setting: Setting, carrier: SparkSupervisor, what: str) -> Iterator[SparkSupervisor]:
-    setting.tell(f"starting Spark on {what}")
-    carrier.start()
+def _run_spark(
+    setting: Setting, supervisor: SparkSupervisor, what: str
+) -> Iterator[SparkSupervisor]:
+    setting.report(f"starting Spark on {what}")
+    supervisor.start()
     try:
-        yield carrier
+        yield supervisor
     finally:
-        carrier.stop()
+        supervisor.stop()
 
 
 def _ignore(*_: object, **__: object) -> None:
@@ -143,8 +145,8 @@ def _ignore(*_: object, **__: object) -> None:
 
 
 @contextmanager
-def _worker(
-    carrier: SparkSupervisor, directory: Path, log_id: str, route: str, writer: dict[str, Any]
+def _start_worker(
+    supervisor: SparkSupervisor, directory: Path, log_id: str, route: str, writer: dict[str, Any]
 ) -> Iterator[WorkerConnection]:
     """Yield the line to a worker of *route*."""
     spec = WorkerSpec(
@@ -159,7 +161,7 @@ def _worker(
         folder=str(ROOT),
         **writer,
     )
-    line = carrier.connect(spec, threading.Event().is_set)
+    line = supervisor.connect(spec, threading.Event().is_set)
     if line is None:
         raise RuntimeError(f"no worker for {route}")
     with line:

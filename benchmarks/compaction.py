@@ -68,15 +68,15 @@ class Append(NamedTuple):
 
 def measure(setting: Setting) -> Section:
     """Compact a large log and a small one alone, then append beside a compaction."""
-    size = setting.scaled(10 << 30, 256 << 20)
-    segment = setting.scaled(1 << 30, 32 << 20)
-    large, small = setting.place("large") / "log", setting.place("small") / "log"
-    setting.tell(f"writing {size >> 20} MiB")
-    write(large, size, segment)
-    write(small, size // 10, segment // 10)
-    alone, little = compacted_alone(large), compacted_alone(small)
+    size = setting.scale(10 << 30, 256 << 20)
+    segment = setting.scale(1 << 30, 32 << 20)
+    large, small = setting.make_folder("large") / "log", setting.make_folder("small") / "log"
+    setting.report(f"writing {size >> 20} MiB")
+    write_log(large, size, segment)
+    write_log(small, size // 10, segment // 10)
+    alone, little = compact_alone(large), compact_alone(small)
     shutil.rmtree(large)
-    found = _beside(setting, small, size // 10, segment // 10)
+    found = _append_beside(setting, small, size // 10, segment // 10)
     method = METHOD.format(size=round(size / (1 << 30), 2), segment=segment >> 20)
     note = f"{alone.kept:.1%} of the entries were kept; the peak was {alone.memory:.0f} MiB."
     comparisons = (
@@ -91,13 +91,13 @@ def measure(setting: Setting) -> Section:
         Comparison(
             "peak memory", "a tenth of the log", "MiB", (alone.memory,), (little.memory,), _FLAT
         ),
-        _compared("append beside compaction", found, "messages/s", 0, _RATE),
-        _compared("append beside compaction, p99", found, "ms", 1, _TAIL),
+        _compare("append beside compaction", found, "messages/s", 0, _RATE),
+        _compare("append beside compaction, p99", found, "ms", 1, _TAIL),
     )
     return Section("compaction", method, comparisons, (note,), LIMITS)
 
 
-def write(directory: Path, size: int, segment_bytes: int) -> None:
+def write_log(directory: Path, size: int, segment_bytes: int) -> None:
     """Make a log of about *size* bytes of which half the entries are obsolete."""
     chance = random.Random(7)  # noqa: S311 - the same bytes in every run
     ready = [_data(chance) for _ in range(16)]
@@ -122,7 +122,7 @@ def _frame(ready: pa.RecordBatch, number: int) -> pa.RecordBatch:
     return ready.set_column(at, MESSAGE_SCHEMA.field("key"), pa.array(keys, pa.binary()))
 
 
-def compacted_alone(directory: Path) -> Alone:
+def compact_alone(directory: Path) -> Alone:
     """Compact the log in *directory* in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.compaction", str(directory)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -145,18 +145,18 @@ def _compact(directory: Path) -> Alone:
     return Alone(before / took / 1e6, peak, kept)
 
 
-def _beside(
+def _append_beside(
     setting: Setting, directory: Path, size: int, segment_bytes: int
 ) -> dict[str, tuple[Append, ...]]:
-    seconds = setting.scaled(20, 3)
-    place = setting.place("append") / "log"
+    seconds = setting.scale(20, 3)
+    place = setting.make_folder("append") / "log"
 
     def quiet() -> Append:
         return _append(place, seconds)
 
     def busy() -> Append:
         shutil.rmtree(directory, ignore_errors=True)
-        write(directory, size, segment_bytes)
+        write_log(directory, size, segment_bytes)
         stopping = threading.Event()
         compaction = threading.Thread(target=partial(_compact_at_rate, directory, stopping))
         compaction.start()
@@ -166,7 +166,7 @@ def _beside(
             stopping.set()
             compaction.join()
 
-    return setting.interleaved({"quiet": quiet, "busy": busy}, setting.scaled(3, 1))
+    return setting.interleave({"quiet": quiet, "busy": busy}, setting.scale(3, 1))
 
 
 def _compact_at_rate(directory: Path, stopping: threading.Event) -> None:
@@ -188,7 +188,7 @@ def _append(directory: Path, seconds: float) -> Append:
     return Append(len(took) * _ROWS / sum(took), 1000 * percentile(took, 0.99))
 
 
-def _compared(
+def _compare(
     subject: str, found: dict[str, tuple[Append, ...]], unit: str, which: int, aim: Aim
 ) -> Comparison:
     ours = tuple(each[which] for each in found["busy"])

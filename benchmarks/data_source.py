@@ -85,7 +85,7 @@ class _Spark:
         self.process.stdin.close()
         self.process.wait(60)
 
-    def ask(self, table: str, columns: str, query: str) -> tuple[float, list[Any]]:
+    def query(self, table: str, columns: str, query: str) -> tuple[float, list[Any]]:
         """Run a *query*. Return the seconds it took and the rows it found."""
         assert self.process.stdin is not None and self.process.stdout is not None  # noqa: PT018, S101
         self.process.stdin.write(json.dumps([table, columns, query]) + "\n")
@@ -99,13 +99,13 @@ class _Spark:
 
 def measure(setting: Setting) -> Section:
     """Compare three queries, each with all columns and with those that it needs."""
-    folder = setting.place("data-source")
+    folder = setting.make_folder("data-source")
     log, exported = folder / "log", folder / "log.parquet"
-    setting.tell("writing the log")
-    rows, size = _written(log, setting.scaled(1 << 30, 16 << 20))
-    setting.tell("exporting it")
+    setting.report("writing the log")
+    rows, size = _write_log(log, setting.scale(1 << 30, 16 << 20))
+    setting.report("exporting it")
     _export(log, exported)
-    answers = {name: _duck(exported, text) for name, (_, _, text) in _QUERIES.items()}
+    answers = {name: _query_duckdb(exported, text) for name, (_, _, text) in _QUERIES.items()}
     sides = {}
     with _Spark(log, exported) as spark:
         for name, (query, columns, _) in _QUERIES.items():
@@ -114,9 +114,9 @@ def measure(setting: Setting) -> Section:
                 ("few", "transporter", columns),
                 ("parquet", "parquet", ""),
             ):
-                ask = partial(spark.ask, table, wanted, query)
+                ask = partial(spark.query, table, wanted, query)
                 sides[f"{name}/{kind}"] = partial(_rate, ask, rows, answers[name])
-        found = setting.interleaved(sides, setting.scaled(3, 1))
+        found = setting.interleave(sides, setting.scale(3, 1))
     comparisons = [
         Comparison(
             f"{name}, {'every column' if kind == 'all' else 'the columns it needs'}",
@@ -139,7 +139,7 @@ def measure(setting: Setting) -> Section:
     return Section("data-source", method, tuple(comparisons))
 
 
-def _written(directory: Path, size: int) -> tuple[int, int]:
+def _write_log(directory: Path, size: int) -> tuple[int, int]:
     """Write a log of about *size* bytes in memory. Return its rows and its bytes."""
     rows = total = 0
     with CommitLog.open(directory) as log:
@@ -170,19 +170,19 @@ def _export(directory: Path, path: Path) -> None:
 def _rate(ask: partial[tuple[float, list[Any]]], rows: int, expected: list[Any]) -> float:
     """Return the rows of the log that a query took a second, and check its answer."""
     took, answer = ask()
-    if _plain(answer) != expected:
-        raise RuntimeError(f"{ask.args}: not what DuckDB says")
+    if _to_text_rows(answer) != expected:
+        raise RuntimeError(f"{ask.args}: differs from DuckDB's answer")
     return rows / took
 
 
-def _duck(exported: Path, query: str) -> list[Any]:
+def _query_duckdb(exported: Path, query: str) -> list[Any]:
     import duckdb  # noqa: PLC0415 - of this benchmark only
 
     with duckdb.connect() as database:
-        return _plain(database.execute(query.format(table=f"'{exported}'")).fetchall())
+        return _to_text_rows(database.execute(query.format(table=f"'{exported}'")).fetchall())
 
 
-def _plain(rows: list[Any]) -> list[Any]:
+def _to_text_rows(rows: list[Any]) -> list[Any]:
     """Return *rows* in an order of their own, every cell as text."""
     return sorted([_cell(cell) for cell in row] for row in rows)
 

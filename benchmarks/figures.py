@@ -57,7 +57,7 @@ class Aim:
     at_least: bool
     figure: Figure = RATIO
 
-    def reached(self, value: float) -> bool:
+    def is_reached(self, value: float) -> bool:
         """Return whether *value* is good enough."""
         return value >= self.limit if self.at_least else value <= self.limit
 
@@ -83,12 +83,12 @@ class Comparison:
         return Spread.of(ratios(self.ours, self.theirs))
 
     @property
-    def reached(self) -> bool | None:
+    def is_reached(self) -> bool | None:
         """True if the aim is reached, or ``None`` without one."""
         if self.aim is None:
             return None
         found = self.ratio if self.aim.figure == RATIO else Spread.of(self.ours)
-        return self.aim.reached(found.median)
+        return self.aim.is_reached(found.median)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,6 @@ class Section:
     limits: str = ""
 
     @property
-    def missed(self) -> bool:
+    def has_missed_aim(self) -> bool:
         """True if any aim was missed."""
-        return any(comparison.reached is False for comparison in self.comparisons)
+        return any(comparison.is_reached is False for comparison in self.comparisons)

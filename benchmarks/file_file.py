@@ -17,8 +17,8 @@ import psutil  # type: ignore[import-untyped]
 
 from benchmarks.figures import Aim, Comparison, Section
 from benchmarks.messages import documents
-from benchmarks.services import of_tests
-from benchmarks.setting import ROOT, until
+from benchmarks.services import import_test_tool
+from benchmarks.setting import ROOT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,17 +63,17 @@ On an otherwise idle machine the worker is the limit, on a busy one the sum of b
 
 def measure(setting: Setting) -> Section:
     """Send the same lines through the engine and through Bytewax, in turns."""
-    count = setting.scaled(1_000_000, 50_000)
-    template = setting.place("lines")
+    count = setting.scale(1_000_000, 50_000)
+    template = setting.make_folder("lines")
     _write_lines(template, count)
-    folder = setting.place("engine")
-    with _engine(setting, folder) as engine:
+    folder = setting.make_folder("engine")
+    with _run_engine(setting, folder) as engine:
         sides: dict[str, Callable[[], _Round]] = {
-            "ours": _Ours(_all_of(engine), folder, template, count),
-            "theirs": partial(_flow, setting.place("flow"), template, count),
+            "ours": _Ours(_engine_processes(engine), folder, template, count),
+            "theirs": partial(_run_flow, setting.make_folder("flow"), template, count),
         }
-        found = setting.interleaved(sides, setting.scaled(3, 2))
-    return Section("file-file", METHOD, _compared(**found), limits=LIMITS)
+        found = setting.interleave(sides, setting.scale(3, 2))
+    return Section("file-file", METHOD, _compare(**found), limits=LIMITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class _Round:
         return cls(count / took, sum(cpu) / millions, max(cpu) / millions)
 
 
-def _compared(ours: Sequence[_Round], theirs: Sequence[_Round]) -> tuple[Comparison, ...]:
+def _compare(ours: Sequence[_Round], theirs: Sequence[_Round]) -> tuple[Comparison, ...]:
     def comparison(subject: str, unit: str, figure: str, aim: Aim | None = None) -> Comparison:
         our_own, their_own = (
             tuple(getattr(each, figure) for each in side) for side in (ours, theirs)
@@ -120,18 +120,18 @@ def _write_lines(folder: Path, count: int) -> None:
 
 
 @contextmanager
-def _engine(setting: Setting, folder: Path) -> Iterator[Any]:
+def _run_engine(setting: Setting, folder: Path) -> Iterator[Any]:
     (folder / "in").mkdir()
     pipeline = folder / "pipeline.yaml"
     pipeline.write_text(_PIPELINE)
-    setting.tell("starting an engine")
-    with of_tests("acceptance_tools").running(pipeline) as engine:
+    setting.report("starting an engine")
+    with import_test_tool("acceptance_tools").running(pipeline) as engine:
         engine.await_event("worker-connected", route="kept")
         yield engine
         engine.stop()
 
 
-def _all_of(engine: Any) -> list[psutil.Process]:  # noqa: ANN401 - the tests' Running
+def _engine_processes(engine: Any) -> list[psutil.Process]:  # noqa: ANN401 - the tests' Running
     return [psutil.Process(engine.process.pid), *engine.descendants()]
 
 
@@ -163,7 +163,7 @@ class _Ours:
         return _Round.of(self._count, took, spent)
 
 
-def _flow(folder: Path, template: Path, count: int) -> _Round:
+def _run_flow(folder: Path, template: Path, count: int) -> _Round:
     """Return the rate and the CPU time of Bytewax reading them all."""
     output = folder / "out.jsonl"
     output.unlink(missing_ok=True)
@@ -196,7 +196,7 @@ def _await_last(output: Path, count: int, before: int) -> None:
             tail = file.read()
         return tail.endswith(b"\n") and b'"order": %d,' % (count - 1) in tail
 
-    until(arrived, _PATIENCE, f"order {count - 1} in {output}")
+    wait_until(arrived, _PATIENCE, f"order {count - 1} in {output}")
 
 
 def _check(output: Path, before: int, count: int) -> None:

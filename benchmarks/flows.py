@@ -28,17 +28,17 @@ def dataflow(folder: Path, output: Path) -> Dataflow:
     flow = Dataflow("file-file")
     lines = op.input("read", flow, DirSource(folder, glob_pat="*.jsonl"))
     parsed = op.map("parse", lines, json.loads)
-    kept = op.filter("filter", parsed, _kept)
-    done = op.map("change", kept, _changed)
+    kept = op.filter("filter", parsed, _is_kept)
+    done = op.map("change", kept, _change)
     op.output("write", op.key_on("key", done, _one_key), FileSink(output))
     return flow
 
 
-def _kept(document: dict[str, Any]) -> bool:
+def _is_kept(document: dict[str, Any]) -> bool:
     return bool(document["kind"] == KEPT)
 
 
-def _changed(document: dict[str, Any]) -> str:
+def _change(document: dict[str, Any]) -> str:
     del document[OMITTED]
     document[RENAMED[1]] = document.pop(RENAMED[0])
     return json.dumps(document)

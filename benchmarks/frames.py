@@ -55,20 +55,20 @@ computation after that is Spark's Parquet writer."""
 
 def measure(setting: Setting) -> Section:
     """Time slices of three sizes, through Spark and to nowhere, in turns."""
-    slices = setting.scaled(4, 1)
-    few, warm = setting.scaled(20, 5), setting.scaled(300, 100)
+    slices = setting.scale(4, 1)
+    few, warm = setting.scale(20, 5), setting.scale(300, 100)
     routes = _Routes(setting, slices * _LARGE)
-    with routes.running():
-        setting.tell(f"{warm} slices to warm Spark up")
+    with routes.run_workers():
+        setting.report(f"{warm} slices to warm Spark up")
         routes.trips("daily", _FRAME, warm)
         sides: dict[str, Callable[[], _Turn]] = {}
         for route in ("daily", "null"):
             sides[f"{route} 1"] = partial(routes.trips, route, 1, few)
             sides[f"{route} {_FRAME}"] = partial(routes.trips, route, _FRAME, few)
             sides[f"{route} {_LARGE}"] = partial(routes.trips, route, _LARGE, slices)
-        found = setting.interleaved(sides, setting.scaled(3, 2))
+        found = setting.interleave(sides, setting.scale(3, 2))
     routes.check()
-    return Section("frames", METHOD, _compared(found), limits=LIMITS)
+    return Section("frames", METHOD, _compare(found), limits=LIMITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class _Turn:
     cpu: float
 
 
-def _compared(found: dict[str, tuple[_Turn, ...]]) -> tuple[Comparison, ...]:
+def _compare(found: dict[str, tuple[_Turn, ...]]) -> tuple[Comparison, ...]:
     def median(route: str, rows: int) -> tuple[float, ...]:
         return tuple(percentile(turn.times, 0.5) for turn in found[f"{route} {rows}"])
 
@@ -129,30 +129,30 @@ class _Routes:
 
     def __init__(self, setting: Setting, rows: int) -> None:
         self._setting, self._rows = setting, rows
-        self._directory, self._out = setting.place("log"), setting.place("daily")
+        self._directory, self._out = setting.make_folder("log"), setting.make_folder("daily")
         self._workers: dict[str, Connection[Any, Any]] = {}
         self._delivered = 0
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Have a worker for each route, which the real carrier starts in a real Spark."""
+    def run_workers(self) -> Iterator[None]:
+        """Have a worker for each route, which the supervisor starts in a real Spark."""
         log_id = self._fill()
-        self._setting.tell("starting Spark")
+        self._setting.report("starting Spark")
         launcher = SparkLauncher(self._directory, cache_directory(), "local", {}, frames=True)
-        carrier = SparkSupervisor(launcher, _ignore, lambda _: None)
-        carrier.start()
+        supervisor = SparkSupervisor(launcher, _ignore, lambda _: None)
+        supervisor.start()
         try:
             for route in ("daily", "null"):
                 spec = self._spec(log_id, route)
-                worker: Any = carrier.connect(spec, threading.Event().is_set)
-                if worker is None or not isinstance(told := worker.recv(), Opened):
-                    raise RuntimeError(f"no worker ({told}); see {launcher.log}")
+                worker: Any = supervisor.connect(spec, threading.Event().is_set)
+                if worker is None or not isinstance(answer := worker.recv(), Opened):
+                    raise RuntimeError(f"no worker ({answer}); see {launcher.log}")
                 self._workers[route] = worker
             yield
             for worker in self._workers.values():
                 worker.close()
         finally:
-            carrier.stop()
+            supervisor.stop()
 
     def trips(self, route: str, rows: int, count: int) -> _Turn:
         """Return the times of *count* slices of *rows*, from the log's start on."""

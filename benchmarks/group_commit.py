@@ -38,14 +38,14 @@ it."""
 
 def measure(setting: Setting) -> Section:
     """Compare many readers with one, on a slow disk and on this one."""
-    ready, place = batches(_READERS, _ROWS), setting.place("logs")
-    slow, quick = setting.scaled(200, 40), setting.scaled(800, 80)
+    ready, place = batches(_READERS, _ROWS), setting.make_folder("logs")
+    slow, quick = setting.scale(200, 40), setting.scale(800, 80)
     fresh = map("log-{}".format, numbers())
 
     def run(readers: int, each: int, delay: float) -> float:
-        return appended(place / next(fresh), ready[:readers], each, delay)
+        return append_rate(place / next(fresh), ready[:readers], each, delay)
 
-    found = setting.interleaved(
+    found = setting.interleave(
         {
             "many, slow": partial(run, _READERS, slow, _DELAY),
             "one, slow": partial(run, 1, slow, _DELAY),
@@ -74,7 +74,7 @@ def measure(setting: Setting) -> Section:
     )
 
 
-def appended(directory: Path, ready: list[pa.RecordBatch], each: int, delay: float) -> float:
+def append_rate(directory: Path, ready: list[pa.RecordBatch], each: int, delay: float) -> float:
     """Return the messages that threads, one for each of *ready*, append in a second.
 
     Raises:

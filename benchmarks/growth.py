@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.figures import Aim, Comparison, Section
 from benchmarks.messages import batches
 from benchmarks.report import number
-from benchmarks.setting import until
+from benchmarks.setting import wait_until
 from benchmarks.sparkless import launch
 from transporter.engine.engine import Engine
 from transporter.engine.reading.reader_resume import LogResume
@@ -90,17 +90,17 @@ def measure(setting: Setting) -> Section:
     """Measure every curve."""
     curves, stops = [], {}
     for name, sizes, of in _curves(setting):
-        setting.tell(f"{name}: {', '.join(map(str, sizes))}")
+        setting.report(f"{name}: {', '.join(map(str, sizes))}")
         points = []
         for size in sizes:
-            place = setting.place(f"{name.replace(' ', '-')}-{size}")
+            place = setting.make_folder(f"{name.replace(' ', '-')}-{size}")
             points.append((size, of(place, size)))
             shutil.rmtree(place)
         curves.append(Curve(name, _UNITS[name], tuple(points)))
     for what, stop in _STOPS.items():
-        setting.tell(f"stop: {what}")
-        place = setting.place(f"stop-{what.replace(' ', '-')}")
-        stops[what] = stop(place, setting.scaled(1, 16))
+        setting.report(f"stop: {what}")
+        place = setting.make_folder(f"stop-{what.replace(' ', '-')}")
+        stops[what] = stop(place, setting.scale(1, 16))
         shutil.rmtree(place)
     comparisons = [
         Comparison(f"slope, {each.what}", "linear", "", (each.slope,), (1.0,), _NEAR_LINEAR)
@@ -111,7 +111,7 @@ def measure(setting: Setting) -> Section:
     ]
     method = METHOD.format(
         routes_rows=_ROUTE_ROWS,
-        log_mib=setting.scaled(1024, 64),
+        log_mib=setting.scale(1024, 64),
         stops=", ".join(_STOPS),
     )
     notes = tuple(each.note() for each in curves)
@@ -141,20 +141,20 @@ def _curves(
     many = (1_000, 10_000, 100_000) if not setting.quick else (250, 500, 1_000)
     return [
         ("routes", (1, 4, 16, 64) if not setting.quick else (1, 2, 4), _routes),
-        ("parking", many, _parking),
-        ("opening parked", many, _opening_parked),
-        ("keys of parked", many, _screening),
+        ("parking", many, _park),
+        ("opening parked", many, _open_parked),
+        ("keys of parked", many, _screen),
         ("namespaces", (1, 100, 10_000, 100_000), _namespaces),
-        ("superseding", many, _superseding),
+        ("superseding", many, _supersede),
         ("segments", (10, 100, 1_000, 10_000) if not setting.quick else (5, 10, 20), _segments),
-        ("max in flight", many, _in_flight),
+        ("max in flight", many, _deliver_in_flight),
         ("start", (1, 7, 50) if not setting.quick else (1, 2, 4), _start),
         ("new reader", logs, _new_reader),
         ("lost indexes", logs, _lost_indexes),
     ]
 
 
-def _timed(do: Callable[[], object], repeats: int = _REPEATS) -> float:
+def _time_call(do: Callable[[], object], repeats: int = _REPEATS) -> float:
     """Return the median seconds of this process's CPU that *do* takes."""
     times = []
     for _ in range(repeats):
@@ -175,7 +175,7 @@ def _routes(place: Path, size: int) -> float:
     began = time.perf_counter()
     engine.start()
     try:
-        until(lambda: _lag(engine) == 0, 600, "all routes have delivered")
+        wait_until(lambda: _lag(engine) == 0, 600, "all routes have delivered")
         return time.perf_counter() - began
     finally:
         engine.stop(0)
@@ -213,29 +213,29 @@ def _fill(directory: Path, rows: int, segment_bytes: int = 1 << 30) -> None:
 # Parked entries
 
 
-def _parked(size: int) -> list[ParkedEntry]:
+def _parked_entries(size: int) -> list[ParkedEntry]:
     ready = [Message("n", b"x" * 100, b"key-%d" % n) for n in range(size)]
     batch = with_offsets(messages_to_batch(ready), 0, 1)
     return [ParkedEntry(n, batch.slice(n, 1), ParkReason("no", 1, 0)) for n in range(size)]
 
 
 def _store(place: Path, size: int) -> ParkedStore:
-    store, entries = ParkedStore(place), _parked(size)
+    store, entries = ParkedStore(place), _parked_entries(size)
     for first in range(0, size, 500):
         store.park_all(entries[first : first + 500])
     return store
 
 
-def _parking(place: Path, size: int) -> float:
-    return _timed(lambda: _store(place, size), 1)
+def _park(place: Path, size: int) -> float:
+    return _time_call(lambda: _store(place, size), 1)
 
 
-def _opening_parked(place: Path, size: int) -> float:
+def _open_parked(place: Path, size: int) -> float:
     _store(place, size)
-    return _timed(lambda: ParkedStore(place))
+    return _time_call(lambda: ParkedStore(place))
 
 
-def _screening(place: Path, size: int) -> float:
+def _screen(place: Path, size: int) -> float:
     """Time a slice's queries of a store: all its keys, and the first entry of 1 000 of them."""
     store = _store(place, size)
 
@@ -245,7 +245,7 @@ def _screening(place: Path, size: int) -> float:
             store.first_of(keys[turn % len(keys)])
         _ = store.known_offsets
 
-    return _timed(screen)
+    return _time_call(screen)
 
 
 # Offset logs
@@ -260,10 +260,10 @@ def _namespaces(place: Path, size: int) -> float:  # noqa: ARG001 - pure
         for offset in range(first, first + settles):
             after = settle(after, Range(offset, offset), {f"new.{offset}": offset})
 
-    return _timed(settle_all) / settles
+    return _time_call(settle_all) / settles
 
 
-def _superseding(place: Path, size: int) -> float:
+def _supersede(place: Path, size: int) -> float:
     numbers = count()
     parts = [(2 * n + 1, 2 * n + 1) for n in range(size)]
 
@@ -271,11 +271,11 @@ def _superseding(place: Path, size: int) -> float:
         with OffsetLog(place, f"r{next(numbers)}") as offsets:
             offsets.supersede("in", 2 * size, parts, _FAR)
 
-    return _timed(supersede)
+    return _time_call(supersede)
 
 
 def _start(place: Path, size: int) -> float:
-    _full(place, "r0")
+    _fill_offset_log(place, "r0")
     for route in range(1, size):
         shutil.copytree(route_folder(place, "r0"), route_folder(place, f"r{route}"))
 
@@ -286,10 +286,10 @@ def _start(place: Path, size: int) -> float:
             offsets = OffsetLog(place, f"r{route}", stored_routes=stored)
             del offsets  # Not closed: the next start finds full files again.
 
-    return _timed(start, 1)
+    return _time_call(start, 1)
 
 
-def _full(place: Path, route: str) -> None:
+def _fill_offset_log(place: Path, route: str) -> None:
     """Leave an offset log whose file in use is nearly full, as a killed engine does."""
     offsets = OffsetLog(place, route)
     for offset in range(9_000):
@@ -310,10 +310,10 @@ def _segments(place: Path, size: int) -> float:
         with CommitLog.open(place), LogReader(place) as reader:
             reader.first_offset()
 
-    return _timed(opened)
+    return _time_call(opened)
 
 
-def _in_flight(place: Path, size: int) -> float:  # noqa: ARG001 - pure
+def _deliver_in_flight(place: Path, size: int) -> float:  # noqa: ARG001 - pure
     """Time two readers whose batches of one entry each alternate. Routes advance by 1 000."""
 
     def deliver_all() -> None:
@@ -327,10 +327,10 @@ def _in_flight(place: Path, size: int) -> float:  # noqa: ARG001 - pure
         if any(len(each) for each in readers):
             raise RuntimeError("not all is delivered")
 
-    return _timed(deliver_all)
+    return _time_call(deliver_all)
 
 
-def _megabytes(directory: Path, size: int) -> None:
+def _fill_megabytes(directory: Path, size: int) -> None:
     """Make a log of about *size* MiB, in segments of 4 MiB."""
     ready = batches(20, 100)
     wanted, turn = size * _MIB, count()
@@ -341,16 +341,16 @@ def _megabytes(directory: Path, size: int) -> None:
 
 
 def _new_reader(place: Path, size: int) -> float:
-    _megabytes(place, size)
+    _fill_megabytes(place, size)
     with CommitLog.open(place) as log:
-        return _timed(lambda: list(LogResume(log, "nobody", _ignore).recent()), 1)
+        return _time_call(lambda: list(LogResume(log, "nobody", _ignore).recent()), 1)
 
 
 def _lost_indexes(place: Path, size: int) -> float:
-    _megabytes(place, size)
+    _fill_megabytes(place, size)
     for path in place.glob("*.index"):
         path.unlink()
-    return _timed(lambda: reindex(RealFileSystem(), place), 1)
+    return _time_call(lambda: reindex(RealFileSystem(), place), 1)
 
 
 # Stops
@@ -360,8 +360,8 @@ def _stop_routes(place: Path, less: int) -> float:
     _fill(place / "log", rows=200_000 // less)
     engine = _engine(place, 64 // less)
     engine.start()
-    until(lambda: engine.status().routes[0].delivered > 0, 60, "a route delivers")
-    return _stopped(engine)
+    wait_until(lambda: engine.status().routes[0].delivered > 0, 60, "a route delivers")
+    return _time_stop(engine)
 
 
 def _stop_parked(place: Path, less: int) -> float:
@@ -370,19 +370,19 @@ def _stop_parked(place: Path, less: int) -> float:
     _store(route_folder(place / "log", "r0"), 10_000 // less)
     engine = _engine(place, 1)
     engine.start()
-    return _stopped(engine)
+    return _time_stop(engine)
 
 
 def _stop_without_indexes(place: Path, less: int) -> float:
-    _megabytes(place / "log", 512 // less)
+    _fill_megabytes(place / "log", 512 // less)
     for path in (place / "log").glob("*.index"):
         path.unlink()
     engine = _engine(place, 1, start="latest")
     engine.start()
-    return _stopped(engine)
+    return _time_stop(engine)
 
 
-def _stopped(engine: Engine) -> float:
+def _time_stop(engine: Engine) -> float:
     began = time.perf_counter()
     engine.stop(0)
     return time.perf_counter() - began

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
-from benchmarks.latency import RATE, SEQUENCE, Arrivals, producing, travelled
+from benchmarks.latency import RATE, SEQUENCE, Arrivals, make_producer, measure_travel
 from benchmarks.messages import documents
 from benchmarks.relays import SHAPES
-from benchmarks.services import Topic, of_tests
-from benchmarks.setting import ROOT, until
+from benchmarks.services import Topic, import_test_tool
+from benchmarks.setting import ROOT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,21 +69,21 @@ processes share few cores with the broker."""
 
 def measure(setting: Setting) -> Section:
     """Relay in turns, by the engine and by the loop, first plainly, then in transactions."""
-    comparisons = [each for shape in SHAPES for each in _in_shape(setting, shape)]
+    comparisons = [each for shape in SHAPES for each in _measure_shape(setting, shape)]
     return Section("kafka-kafka", METHOD, tuple(comparisons), limits=LIMITS)
 
 
-def _in_shape(setting: Setting, shape: str) -> list[Comparison]:
-    given = list(documents(setting.scaled(200_000, 20_000)))
+def _measure_shape(setting: Setting, shape: str) -> list[Comparison]:
+    given = list(documents(setting.scale(200_000, 20_000)))
     with ExitStack() as stack:
         ways = {
             kind: _Way(stack, setting.services.broker, f"{kind}-{shape}")
             for kind in ("engine", "loop")
         }
-        stack.enter_context(_engine(setting, shape, ways["engine"]))
-        stack.enter_context(_loop(setting, shape, ways["loop"]))
+        stack.enter_context(_run_engine(setting, shape, ways["engine"]))
+        stack.enter_context(_run_loop(setting, shape, ways["loop"]))
         late = _latencies(setting, ways)
-        rates = setting.interleaved({kind: partial(way.drain, given) for kind, way in ways.items()})
+        rates = setting.interleave({kind: partial(way.drain, given) for kind, way in ways.items()})
         for way in ways.values():
             way.verify()
     prefix = "" if shape == "plain" else f"{shape}, "
@@ -95,10 +95,10 @@ def _in_shape(setting: Setting, shape: str) -> list[Comparison]:
         rates["loop"],
         Aim(_AIM, at_least=True),
     )
-    return [rate, *(_compared(late, shape, prefix, label) for label in _SHARES)]
+    return [rate, *(_compare(late, shape, prefix, label) for label in _SHARES)]
 
 
-def _compared(
+def _compare(
     late: dict[str, tuple[list[float], ...]], shape: str, prefix: str, label: str
 ) -> Comparison:
     limit, share = _LATE_MS.get((shape, label)), _SHARES[label]
@@ -114,19 +114,19 @@ def _compared(
 
 def _latencies(setting: Setting, ways: dict[str, _Way]) -> dict[str, tuple[list[float], ...]]:
     """Send at a steady rate. The targets are new, or :class:`Arrivals` would see older messages."""
-    count = setting.scaled(2 * RATE, RATE // 2)
+    count = setting.scale(2 * RATE, RATE // 2)
     with ExitStack() as stack:
         sides = {
             kind: partial(way.travel, stack.enter_context(way.arrivals()), count)
             for kind, way in ways.items()
         }
-        return setting.interleaved(sides)
+        return setting.interleave(sides)
 
 
 @contextmanager
-def _engine(setting: Setting, shape: str, way: _Way) -> Iterator[None]:
+def _run_engine(setting: Setting, shape: str, way: _Way) -> Iterator[None]:
     """Run the engine between the topics of *way*."""
-    pipeline = setting.place(shape) / "pipeline.yaml"
+    pipeline = setting.make_folder(shape) / "pipeline.yaml"
     pipeline.write_text(
         _PIPELINE.format(
             servers=way.servers,
@@ -135,17 +135,17 @@ def _engine(setting: Setting, shape: str, way: _Way) -> Iterator[None]:
             transactional=str(SHAPES[shape]).lower(),
         )
     )
-    setting.tell(f"starting an engine ({shape})")
-    with of_tests("acceptance_tools").running(pipeline) as engine:
+    setting.report(f"starting an engine ({shape})")
+    with import_test_tool("acceptance_tools").running(pipeline) as engine:
         engine.await_event("worker-connected", route="target")
         yield
         engine.stop()
 
 
 @contextmanager
-def _loop(setting: Setting, shape: str, way: _Way) -> Iterator[None]:
+def _run_loop(setting: Setting, shape: str, way: _Way) -> Iterator[None]:
     """Run the loop between the topics of *way*."""
-    setting.tell(f"starting a loop ({shape})")
+    setting.report(f"starting a loop ({shape})")
     command = [sys.executable, "-m", "benchmarks.relays"]
     with subprocess.Popen(
         [*command, shape, way.servers, way.source, way.target],
@@ -171,7 +171,7 @@ class _Way:
         stack.callback(self._topic.close)
         self.target = self._topic.name
         self._sent: Counter[int] = Counter()
-        self._send = producing(self.servers, [self.source])
+        self._send = make_producer(self.servers, [self.source])
         self._producer = _transactions(self.servers)
         self._consumer = Consumer(
             {
@@ -191,7 +191,7 @@ class _Way:
     def travel(self, arrived: Arrivals, rows: int) -> list[float]:
         """Send *rows* messages at a steady rate. Return the milliseconds each took."""
         self._sent.update(range(rows))
-        return travelled(self._send, arrived, rows)
+        return measure_travel(self._send, arrived, rows)
 
     def drain(self, given: Sequence[tuple[str, bytes]]) -> float:
         """Return the messages a second that come out of a backlog of the documents *given*."""
@@ -201,8 +201,8 @@ class _Way:
         began = time.perf_counter()
         what = f"{rows} more messages in {self.target}"
         # The end of a transaction takes an offset, too: of those messages a few may be missing.
-        until(lambda: self._topic.end >= before + rows, _PATIENCE, what)
-        if rows - 1 not in self._from(before + rows - 1, _PATIENCE):
+        wait_until(lambda: self._topic.end >= before + rows, _PATIENCE, what)
+        if rows - 1 not in self._read_from(before + rows - 1, _PATIENCE):
             raise TimeoutError(f"not within {_PATIENCE:g} s: {what}")
         return rows / (time.perf_counter() - began)
 
@@ -216,14 +216,14 @@ class _Way:
 
     def verify(self) -> None:
         """Raise unless the target holds the sent messages, each once."""
-        found = Counter(self._from(0, _QUIET))
+        found = Counter(self._read_from(0, _QUIET))
         if found != self._sent:
             raise RuntimeError(
                 f"{self.target} holds {found.total()} messages, not each of the "
                 f"{self._sent.total()} once"
             )
 
-    def _from(self, offset: int, quiet: float) -> Iterator[int]:
+    def _read_from(self, offset: int, quiet: float) -> Iterator[int]:
         """Yield the sequence of committed messages from *offset* on, until none comes any more."""
         self._consumer.assign([TopicPartition(self.target, 0, offset)])
         while records := self._consumer.consume(1, quiet):

@@ -50,17 +50,17 @@ those: one thread, one interpreter lock."""
 
 def measure(setting: Setting) -> Section:
     """Read the same topics in turns, with the reader and with the loops."""
-    count = setting.scaled(400_000, 20_000)
+    count = setting.scale(400_000, 20_000)
     servers = setting.services.broker.bootstrap_servers
     comparisons: list[Comparison] = []
     for headers in (True, False):
-        topic = _filled(setting, count, headers=headers)
+        topic = _fill_topic(setting, count, headers=headers)
         sides = {
             "reader": partial(_read, servers, topic, count),
             "all": partial(_consume, servers, topic, count, _PARTS),
             "values": partial(_consume, servers, topic, count, (Message.error, Message.value)),
         }
-        found = setting.interleaved(sides)
+        found = setting.interleave(sides)
         subject = "the reader" if headers else "the reader, no headers"
         for side, rival in (("all", "consume, every part"), ("values", "consume, values")):
             ours, theirs = found["reader"], found[side]
@@ -68,8 +68,8 @@ def measure(setting: Setting) -> Section:
     return Section("kafka-read", METHOD, tuple(comparisons), (NOTE,))
 
 
-def _filled(setting: Setting, count: int, *, headers: bool) -> str:
-    setting.tell(f"producing {count} records")
+def _fill_topic(setting: Setting, count: int, *, headers: bool) -> str:
+    setting.report(f"producing {count} records")
     broker = setting.services.broker
     topic: str = broker.create_topic(f"read-{'h' if headers else 'n'}", _PARTITIONS)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50})

@@ -54,14 +54,14 @@ def measure(setting: Setting) -> Section:
     topic: str = broker.create_topic(f"write-{uuid.uuid4().hex[:8]}", _PARTITIONS)
     comparisons: list[Comparison] = []
     for rows in (1_000, 10_000):
-        total = setting.scaled(300_000, 20_000)
+        total = setting.scale(300_000, 20_000)
         slices = batches(total // rows, rows)
         for transactional in (False, True):
             sides = {
                 "writer": partial(_write, servers, topic, slices, transactional=transactional),
                 "bare": partial(_produce, servers, topic, slices, transactional=transactional),
             }
-            found = setting.interleaved(sides)
+            found = setting.interleave(sides)
             kind = "transactional, " if transactional else ""
             comparisons.append(
                 Comparison(

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
 from benchmarks.messages import documents
-from benchmarks.services import of_tests
+from benchmarks.services import import_test_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -54,24 +54,27 @@ broker, the JVM and the consumer share the cores."""
 
 def measure(setting: Setting) -> Section:
     """Measure with one route and with eight."""
-    found = [comparison for routes in _ROUTES for comparison in _with_routes(setting, routes)]
+    found = [comparison for routes in _ROUTES for comparison in _measure_routes(setting, routes)]
     return Section("latency", METHOD, tuple(found), limits=LIMITS)
 
 
-def _with_routes(setting: Setting, routes: int) -> list[Comparison]:
+def _measure_routes(setting: Setting, routes: int) -> list[Comparison]:
     broker = setting.services.broker
     ours = [broker.create_topic(f"latency-{routes}-{number}") for number in range(routes)]
     floor = [broker.create_topic(f"direct-{routes}-{number}") for number in range(routes)]
-    count = setting.scaled(2 * RATE, RATE // 2)
+    count = setting.scale(2 * RATE, RATE // 2)
     with (
-        _engine(setting, ours) as outbox,
+        _run_engine(setting, ours) as outbox,
         Arrivals(broker.bootstrap_servers, ours) as arrived,
         Arrivals(broker.bootstrap_servers, floor) as direct,
     ):
-        commit, produce = _committer(outbox), producing(broker.bootstrap_servers, floor)
+        commit, produce = _make_committer(outbox), make_producer(broker.bootstrap_servers, floor)
         sides = {"ours": (commit, arrived), "floor": (produce, direct)}
-        found = setting.interleaved(
-            {name: partial(travelled, send, seen, count) for name, (send, seen) in sides.items()}
+        found = setting.interleave(
+            {
+                name: partial(measure_travel, send, seen, count)
+                for name, (send, seen) in sides.items()
+            }
         )
     subject = "1 route" if routes == 1 else f"{routes} routes"
     return [
@@ -93,19 +96,19 @@ def _aim(routes: int, label: str) -> Aim | None:
 
 
 @contextmanager
-def _engine(setting: Setting, topics: Sequence[str]) -> Iterator[Outbox]:
+def _run_engine(setting: Setting, topics: Sequence[str]) -> Iterator[Outbox]:
     """Run the engine with a route for each topic, and yield the outbox that it reads."""
     name = f"latency-{len(topics)}"
     outbox = setting.services.postgres.outbox(name)
-    pipeline = setting.place(name) / "pipeline.yaml"
+    pipeline = setting.make_folder(name) / "pipeline.yaml"
     servers = setting.services.broker.bootstrap_servers
     routes = (
         _ROUTE.format(number=number, servers=servers, topic=topic)
         for number, topic in enumerate(topics)
     )
     pipeline.write_text(_PIPELINE.format() + "".join(routes))
-    setting.tell(f"starting an engine ({len(topics)} routes)")
-    with of_tests("acceptance_tools").running(pipeline, OUTBOX_DSN=outbox.dsn) as engine:
+    setting.report(f"starting an engine ({len(topics)} routes)")
+    with import_test_tool("acceptance_tools").running(pipeline, OUTBOX_DSN=outbox.dsn) as engine:
         for number in range(len(topics)):
             engine.await_event("worker-connected", route=f"route-{number}")
         yield outbox
@@ -154,7 +157,7 @@ class Arrivals:
                 self._seen.append((sequence, now))
                 self._changed.notify_all()
 
-    def of(self, rows: int) -> list[tuple[int, float]]:
+    def await_rows(self, rows: int) -> list[tuple[int, float]]:
         """Wait until each of *rows* came out of each topic, and return all arrivals."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._seen) >= rows * self._topics, _PATIENCE)
@@ -164,7 +167,7 @@ class Arrivals:
         return found
 
 
-def paced(rows: int) -> Iterator[tuple[int, str, str]]:
+def pace_rows(rows: int) -> Iterator[tuple[int, str, str]]:
     """Yield the number, key and document of each row, at the rate of the benchmark."""
     began = time.perf_counter()
     for number, (key, data) in enumerate(documents(rows)):
@@ -172,13 +175,15 @@ def paced(rows: int) -> Iterator[tuple[int, str, str]]:
         yield number, key, data.decode()
 
 
-def travelled(send: Callable[[int, str, str], float], arrived: Arrivals, rows: int) -> list[float]:
+def measure_travel(
+    send: Callable[[int, str, str], float], arrived: Arrivals, rows: int
+) -> list[float]:
     """Send *rows* rows at a steady rate and return the milliseconds of every arrival."""
-    sent = [send(*row) for row in paced(rows)]
-    return [(came - sent[number]) * 1000 for number, came in arrived.of(rows)]
+    sent = [send(*row) for row in pace_rows(rows)]
+    return [(came - sent[number]) * 1000 for number, came in arrived.await_rows(rows)]
 
 
-def _committer(outbox: Outbox) -> Callable[[int, str, str], float]:
+def _make_committer(outbox: Outbox) -> Callable[[int, str, str], float]:
     """Return a function that commits one row and returns the time after the commit."""
 
     def send(number: int, key: str, data: str) -> float:
@@ -188,7 +193,7 @@ def _committer(outbox: Outbox) -> Callable[[int, str, str], float]:
     return send
 
 
-def producing(servers: str, topics: Sequence[str]) -> Callable[[int, str, str], float]:
+def make_producer(servers: str, topics: Sequence[str]) -> Callable[[int, str, str], float]:
     """Return a function that produces one row to each topic and returns the time before."""
     producer = Producer(
         {

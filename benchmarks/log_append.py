@@ -78,13 +78,13 @@ def measure(setting: Setting) -> Section:
     """Compare for both codecs, with and without a slow disk, in batches and message by message."""
     ready, objects = batches(20, _ROWS), _objects(20)
     single = [batch.slice(0, 1) for batch in ready]
-    lz4 = _frames(setting.place("lz4"), ready, "lz4")
-    plain = _frames(setting.place("plain"), ready, None)
+    lz4 = _frames(setting.make_folder("lz4"), ready, "lz4")
+    plain = _frames(setting.make_folder("plain"), ready, None)
     bare = [batch.serialize().to_pybytes() for batch in ready]
-    alone = _frames(setting.place("alone"), single, "lz4")
-    place, count = setting.place("log"), setting.scaled(200, 40)
+    alone = _frames(setting.make_folder("alone"), single, "lz4")
+    place, count = setting.make_folder("log"), setting.scale(200, 40)
     append, write = partial(_append, place), partial(_write, place)
-    found = setting.interleaved(
+    found = setting.interleave(
         {
             "append": partial(append, ready, "lz4", count),
             "write": partial(write, lz4, _ROWS, count),
@@ -99,7 +99,7 @@ def measure(setting: Setting) -> Section:
         }
     )
     size = f"A frame of {_ROWS} messages takes {_mean(plain)} bytes, {_mean(lz4)} with lz4."
-    row, parts = _row_on_disk(setting)
+    row, parts = _compare_sizes(setting)
     return Section("log-append", METHOD, (*_compare(found), row), (size, parts), LIMITS)
 
 
@@ -108,13 +108,13 @@ def _compare(found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
     bare, objects = "the same, uncompressed", "append, lz4, from objects"
     slow = ("write slowly", f"{floor} + 2 ms")
     return (
-        _compared(found, ("append", default), ("write", floor), _AIM),
-        _compared(found, ("append", default), ("write bare", bare), None),
-        _compared(found, ("append objects", objects), ("write", floor), None),
-        _compared(found, ("append objects", objects), ("write bare", bare), _OBJECTS_AIM),
-        _compared(found, ("append plain", "append, no codec"), ("write plain", floor), _AIM),
-        _compared(found, ("append slowly", "append, lz4, sync + 2 ms"), slow, _AIM),
-        _compared(found, ("append alone", "append of one"), ("write alone", floor), None),
+        _comparison(found, ("append", default), ("write", floor), _AIM),
+        _comparison(found, ("append", default), ("write bare", bare), None),
+        _comparison(found, ("append objects", objects), ("write", floor), None),
+        _comparison(found, ("append objects", objects), ("write bare", bare), _OBJECTS_AIM),
+        _comparison(found, ("append plain", "append, no codec"), ("write plain", floor), _AIM),
+        _comparison(found, ("append slowly", "append, lz4, sync + 2 ms"), slow, _AIM),
+        _comparison(found, ("append alone", "append of one"), ("write alone", floor), None),
     )
 
 
@@ -124,22 +124,22 @@ def _objects(count: int) -> list[list[Message]]:
     return [found[at : at + _ROWS] for at in range(0, len(found), _ROWS)]
 
 
-def _row_on_disk(setting: Setting) -> tuple[Comparison, str]:
+def _compare_sizes(setting: Setting) -> tuple[Comparison, str]:
     """Compare a message of 200 bytes on disk with its bytes. Describe the parts of its frame."""
-    count = setting.scaled(1000, 100)
+    count = setting.scale(1000, 100)
     rows = (message for message in messages(2 * count) if len(message.data or b"") == _ROW_BYTES)
     ready = [messages_to_batch([row]) for row, _ in zip(rows, range(count), strict=False)]
-    nothing, full = setting.place("nothing") / "log", setting.place("rows") / "log"
+    nothing, full = setting.make_folder("nothing") / "log", setting.make_folder("rows") / "log"
     _fill(nothing, [], "lz4")
     _fill(full, ready, "lz4")
     each = (_size(full) - _size(nothing)) / len(ready)
     subject = f"on disk, a message of {_ROW_BYTES} bytes appended alone"
     found = Comparison(subject, "its data", "bytes", (each,), (float(_ROW_BYTES),), _ROW_AIM)
     with LogReader(full) as reader:
-        return found, parts(next(reader.frames(len(ready) - 1, len(ready) - 1)))
+        return found, describe_parts(next(reader.frames(len(ready) - 1, len(ready) - 1)))
 
 
-def parts(found: LocatedFrame) -> str:
+def describe_parts(found: LocatedFrame) -> str:
     """Return a text with the bytes of each part of the frame on the disk."""
     frame, entries = found.frame, found.entries()
     whole = entries.serialize()
@@ -158,7 +158,7 @@ def _size(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.iterdir())
 
 
-def _compared(
+def _comparison(
     found: dict[str, tuple[float, ...]],
     ours: tuple[str, str],
     theirs: tuple[str, str],
@@ -169,7 +169,7 @@ def _compared(
     return Comparison(subject, rival, "messages/s", found[mine], found[other], aim)
 
 
-def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _return_unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
@@ -179,7 +179,7 @@ def _append(
     compression: str | None,
     count: int,
     delay: float = 0.0,
-    encode: Callable[[Any], pa.RecordBatch] = _as_it_is,
+    encode: Callable[[Any], pa.RecordBatch] = _return_unchanged,
 ) -> float:
     """Return the messages appended in a second, the time of *encode* included."""
     rows = len(ready[0])

@@ -38,7 +38,7 @@ LIMITS: Final = """\
 Arrow's decoding of a frame, and with lz4 its decompression, which the floor does not do."""
 
 
-class Written(NamedTuple):
+class WrittenLog(NamedTuple):
     """A log, and the places of its frames."""
 
     directory: Path
@@ -50,18 +50,18 @@ class Written(NamedTuple):
 
 def measure(setting: Setting) -> Section:
     """Compare for both codecs, in frames of two sizes."""
-    count = setting.scaled(1_000_000, 100_000)
+    count = setting.scale(1_000_000, 100_000)
     logs = {
-        (codec, rows): written(
-            setting.place(f"{codec}-{rows}") / "log", batches(10, rows), count // rows, codec
+        (codec, rows): write_log(
+            setting.make_folder(f"{codec}-{rows}") / "log", batches(10, rows), count // rows, codec
         )
         for codec in ("lz4", None)
         for rows in (_SMALL, _LARGE)
     }
-    sides = {("read", *name): partial(read, log) for name, log in logs.items()}
-    floors = {("check", *name): partial(check, log) for name, log in logs.items()}
+    sides = {("read", *name): partial(read_rate, log) for name, log in logs.items()}
+    floors = {("check", *name): partial(check_rate, log) for name, log in logs.items()}
     named = {str(name): side for name, side in (sides | floors).items()}
-    found = setting.interleaved(named)
+    found = setting.interleave(named)
     comparisons = [
         Comparison(
             f"read, {codec or 'no codec'}, frames of {rows}",
@@ -86,9 +86,9 @@ def measure(setting: Setting) -> Section:
     return Section("log-read", METHOD.format(count=count), tuple(comparisons), (note,), LIMITS)
 
 
-def written(
+def write_log(
     directory: Path, ready: list[pa.RecordBatch], count: int, compression: str | None
-) -> Written:
+) -> WrittenLog:
     """Make a log of *count* frames, of *ready* in turn."""
     with CommitLog.open(directory, compression=compression) as log:
         for number in range(count):
@@ -97,10 +97,10 @@ def written(
     with LogReader(directory) as reader:
         found = list(reader.frames(0, last))
         frames = tuple((each.frame.byte, each.frame.end) for each in found)
-        return Written(directory, last, ready[0].num_rows, found[0].segment.path, frames)
+        return WrittenLog(directory, last, ready[0].num_rows, found[0].segment.path, frames)
 
 
-def read(log: Written) -> float:
+def read_rate(log: WrittenLog) -> float:
     """Return the messages read in a second, each with all its columns."""
     began = time.perf_counter()
     with LogReader(log.directory) as reader:
@@ -125,7 +125,7 @@ def touch(entries: pa.RecordBatch) -> int:
     return size
 
 
-def check(log: Written) -> float:
+def check_rate(log: WrittenLog) -> float:
     """Return the messages of which the bytes are read and their CRC-32C computed in a second."""
     descriptor = os.open(log.path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -30,7 +30,7 @@ _APPENDED: Final = 32 * _MIB
 _SPACE: Final = 64 * _MIB
 _LEFT: Final = _MIB
 _ROOM: Final = 1024 * _MIB
-_CHILD: Final = "from benchmarks.log_reopen import engine; engine()"
+_CHILD: Final = "from benchmarks.log_reopen import run_engine; run_engine()"
 
 METHOD: Final = f"""\
 An engine's process appends frames of 6 MiB, each durable. It is killed with SIGKILL in between, so
@@ -50,22 +50,24 @@ NOT_RUN: Final = "**Not run**: with {left} MiB free on the disk ({why})."
 def measure(setting: Setting) -> Section:
     """Time opens of logs of several sizes in turns, after a kill each."""
     sizes = {
-        "1 GiB": setting.scaled(1024, 64) * _MIB,
-        "10 GiB": setting.scaled(10 * 1024, 640) * _MIB,
+        "1 GiB": setting.scale(1024, 64) * _MIB,
+        "10 GiB": setting.scale(10 * 1024, 640) * _MIB,
     }
     with ExitStack() as stack:
-        place = setting.place("logs")
+        place = setting.make_folder("logs")
         stack.callback(shutil.rmtree, place)
-        logs = {"nothing": Crashed(place / "nothing")}
-        logs |= {name: Crashed(place / name.replace(" ", "-")) for name in sizes}
-        why = unable_to_mount()
+        logs = {"nothing": CrashedLog(place / "nothing")}
+        logs |= {name: CrashedLog(place / name.replace(" ", "-")) for name in sizes}
+        why = mount_problem()
         if not why:
-            small = stack.enter_context(small_disk(setting.place("small"), sizes["1 GiB"] + _ROOM))
-            logs["full"] = Crashed(small / "log", filler=small / "filler")
+            small = stack.enter_context(
+                small_disk(setting.make_folder("small"), sizes["1 GiB"] + _ROOM)
+            )
+            logs["full"] = CrashedLog(small / "log", filler=small / "filler")
         for name, size in (sizes | ({} if why else {"full": sizes["1 GiB"]})).items():
-            setting.tell(f"making a log of {size >> 20} MiB: {name}")
+            setting.report(f"making a log of {size >> 20} MiB: {name}")
             logs[name].grow(size)
-        found = setting.interleaved({name: partial(log.reopen) for name, log in logs.items()})
+        found = setting.interleave({name: partial(log.reopen) for name, log in logs.items()})
     subjects = {name: f"reopen of {size >> 20} MiB" for name, size in sizes.items()}
     subjects["full"] = f"{subjects['1 GiB']}, {_LEFT >> 20} MiB free"
     comparisons = tuple(
@@ -77,7 +79,7 @@ def measure(setting: Setting) -> Section:
     return Section("log-reopen", METHOD, comparisons, notes, LIMITS)
 
 
-class Crashed:
+class CrashedLog:
     """A log in *directory* whose engine is killed again and again.
 
     With a *filler*, the disk is filled up by that file while the log is opened.
@@ -89,7 +91,7 @@ class Crashed:
 
     def grow(self, size: int) -> None:
         """Append until the log takes *size* bytes more, and kill the engine."""
-        _killed_engine(self._directory, size)
+        _kill_engine(self._directory, size)
 
     def reopen(self) -> float:
         """Kill an engine that appends. Return the seconds that the next one takes to open."""
@@ -97,14 +99,14 @@ class Crashed:
             if self._filler is not None:
                 stack.callback(self._filler.unlink)
                 fill_up(self._filler, _SPACE)
-            _killed_engine(self._directory, _SPACE if self._filler else _APPENDED)
+            _kill_engine(self._directory, _SPACE if self._filler else _APPENDED)
             if self._filler is not None:
                 fill_up(self._filler, _LEFT)
-            forget(self._directory)
-            return _killed_engine(self._directory, 0)
+            drop_cached_pages(self._directory)
+            return _kill_engine(self._directory, 0)
 
 
-def _killed_engine(directory: Path, size: int) -> float:
+def _kill_engine(directory: Path, size: int) -> float:
     """Run an engine that appends *size* bytes, and kill it in the act. Return its open's seconds.
 
     One that is to append nothing, or finds the disk full, waits for its death.
@@ -120,15 +122,15 @@ def _killed_engine(directory: Path, size: int) -> float:
     return float(lines[0])
 
 
-def engine() -> None:
+def run_engine() -> None:
     """Open a log, print the time, append, print again, and go on until killed."""
     directory, size = Path(sys.argv[1]), int(sys.argv[2])
     began = time.perf_counter()
     with CommitLog.open(directory, compression=None) as log:
-        _say(f"{time.perf_counter() - began}")
+        _print(f"{time.perf_counter() - began}")
         with suppress(LogFull):
             _append(log, size)
-        _say("no more")
+        _print("no more")
         sys.stdin.read()
 
 
@@ -140,15 +142,15 @@ def _append(log: CommitLog, size: int) -> None:
         log.append(ready, "bench", "position")
         appended += ready.nbytes
         if appended - ready.nbytes < size <= appended:
-            _say("appended")
+            _print("appended")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
-def forget(directory: Path) -> None:
+def drop_cached_pages(directory: Path) -> None:
     """Let the files of *directory* leave the page cache, as far as they are on the disk."""
     for path in directory.iterdir():
         if path.is_file():
@@ -168,7 +170,7 @@ def fill_up(filler: Path, left: int) -> None:
             os.posix_fallocate(file.fileno(), file.tell(), size)
 
 
-def unable_to_mount() -> str:
+def mount_problem() -> str:
     """Return the reason why no disk can be mounted here, or an empty text."""
     if os.geteuid() != 0:
         return "it needs root"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.compaction import write
+from benchmarks.compaction import write_log
 from benchmarks.figures import Aim, Comparison, Section
 from transporter.log.inspection import inspect
 from transporter.log.reader import LogReader
@@ -45,7 +45,7 @@ amount that any of them may keep, so a figure that grew with the log would show.
 
 def measure(setting: Setting) -> Section:
     """Take the peak memory of each command on two sizes of a log."""
-    large = setting.scaled(10 << 30, 128 << 20)
+    large = setting.scale(10 << 30, 128 << 20)
     found = [_peaks(setting, size) for size in (large, large // 2)]
     comparisons = tuple(
         Comparison(what, "half the log", "MiB", (peak,), (found[1][what],), _FLAT)
@@ -56,9 +56,9 @@ def measure(setting: Setting) -> Section:
 
 def _peaks(setting: Setting, size: int) -> dict[str, float]:
     """Return the peak in MiB of each command on a log of *size* bytes."""
-    folder = setting.place(f"log-{size >> 20}")
-    setting.tell(f"writing {size >> 20} MiB")
-    write(folder / "log", size, setting.scaled(1 << 30, 16 << 20))
+    folder = setting.make_folder(f"log-{size >> 20}")
+    setting.report(f"writing {size >> 20} MiB")
+    write_log(folder / "log", size, setting.scale(1 << 30, 16 << 20))
     (folder / "years.yaml").write_text(_PIPELINE, encoding="utf-8")
     _deliver_all(folder / "log")
     transporter = [str(Path(sys.executable).with_name("transporter")), "log"]
@@ -84,7 +84,7 @@ def _deliver_all(directory: Path) -> None:
 
 def _peak(setting: Setting, what: str, command: list[str], folder: Path) -> float:
     """Return the most memory, in MiB, that *command* took."""
-    setting.tell(what)
+    setting.report(what)
     root = str(Path(__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-S", "-c", _WITNESS, *command],

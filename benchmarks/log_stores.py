@@ -48,13 +48,13 @@ def measure(setting: Setting) -> Section:
     """Commit the same messages in turns."""
     ready, given = batches(20, _ROWS), messages(20 * _ROWS)
     objects = [given[at : at + _ROWS] for at in range(0, len(given), _ROWS)]
-    count, place = setting.scaled(200, 40), setting.place("stores")
-    found = setting.interleaved(
+    count, place = setting.scale(200, 40), setting.make_folder("stores")
+    found = setting.interleave(
         {
             "objects": partial(_append, place / "log", objects, count, messages_to_batch),
             "ready": partial(_append, place / "log", ready, count, lambda batch: batch),
-            "sqlite": partial(into_sqlite, place / "sqlite", objects, count),
-            "lmdb": partial(into_lmdb, place / "lmdb", objects, count),
+            "sqlite": partial(commit_to_sqlite, place / "sqlite", objects, count),
+            "lmdb": partial(commit_to_lmdb, place / "lmdb", objects, count),
         }
     )
     subjects = {"objects": "append, from objects", "ready": "append, ready batches"}
@@ -78,9 +78,11 @@ def _append(
         return _rate(log.durable + 1, count, time.perf_counter() - began)
 
 
-def into_sqlite(folder: Path, given: list[list[Message]], count: int) -> float:
+def commit_to_sqlite(folder: Path, given: list[list[Message]], count: int) -> float:
     """Return the messages committed to SQLite in a second."""
-    with closing(sqlite3.connect(_fresh(folder) / "entries.db", isolation_level=None)) as store:
+    with closing(
+        sqlite3.connect(_make_folder(folder) / "entries.db", isolation_level=None)
+    ) as store:
         store.execute("PRAGMA journal_mode=WAL")
         store.execute("PRAGMA synchronous=FULL")
         store.execute(_TABLE)
@@ -100,9 +102,9 @@ def _rows(given: list[Message], first: int) -> Iterator[tuple[object, ...]]:
         yield number, *fields(message), pickle.dumps(message.headers)
 
 
-def into_lmdb(folder: Path, given: list[list[Message]], count: int) -> float:
+def commit_to_lmdb(folder: Path, given: list[list[Message]], count: int) -> float:
     """Return the messages committed to LMDB in a second."""
-    with closing(lmdb.open(str(_fresh(folder)), map_size=_MAP_BYTES)) as store:
+    with closing(lmdb.open(str(_make_folder(folder)), map_size=_MAP_BYTES)) as store:
         began = time.perf_counter()
         for number in range(count):
             with store.begin(write=True) as transaction:
@@ -118,7 +120,7 @@ def _pairs(given: list[Message], first: int) -> Iterator[tuple[bytes, bytes]]:
         yield number.to_bytes(8, "big"), pickle.dumps(fields(message))
 
 
-def _fresh(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

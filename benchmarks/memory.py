@@ -11,8 +11,8 @@ import psutil  # type: ignore[import-untyped]
 
 from benchmarks.figures import Comparison, Section
 from benchmarks.messages import documents
-from benchmarks.services import Topic, of_tests
-from benchmarks.setting import until
+from benchmarks.services import Topic, import_test_tool
+from benchmarks.setting import wait_until
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.meta import published_offset
 
@@ -65,7 +65,7 @@ class Family:
         """Look at *engine*."""
         self._engine = engine
 
-    def use(self) -> dict[str, Use]:
+    def measure_use(self) -> dict[str, Use]:
         """Return the current memory of each kind of process."""
         found: dict[str, list[Any]] = {}
         for process in self._processes():
@@ -78,8 +78,8 @@ class Family:
             for kind, each in found.items()
         }
 
-    def rss(self) -> dict[str, float]:
-        """Return the resident memory of each kind, in MiB. Cheaper than :meth:`use`."""
+    def measure_rss(self) -> dict[str, float]:
+        """Return the resident memory of each kind, in MiB. Cheaper than :meth:`measure_use`."""
         found: dict[str, float] = {}
         for process in self._processes():
             try:
@@ -105,31 +105,31 @@ class Family:
 
 def measure(setting: Setting) -> Section:
     """Take memory before and after the backlog."""
-    count = setting.scaled(500_000, 50_000)
+    count = setting.scale(500_000, 50_000)
     broker = setting.services.broker
     topics = [Topic(broker, f"memory-{number}") for number in range(_ROUTES)]
     folder = _pipeline(setting, count)
-    setting.tell("starting an engine")
-    with of_tests("acceptance_tools").running(folder / "pipeline.yaml") as engine:
+    setting.report("starting an engine")
+    with import_test_tool("acceptance_tools").running(folder / "pipeline.yaml") as engine:
         for route in ("first", "second"):
             engine.await_event("worker-connected", route=route)
         family = Family(engine)
-        idle = family.use()
+        idle = family.measure_use()
         with _peaks(family) as peaks:
             _log_backlog(setting, folder, count)
             _deliver_backlog(setting, topics, count)
-        after = family.use()
+        after = family.measure_use()
         engine.stop()
     for topic in topics:
         topic.close()
     note = NOTE.format(peaks=", ".join(f"{kind} {peak:.0f}" for kind, peak in peaks.items()))
     method = METHOD.format(count=count, look=_LOOK)
-    return Section("memory", method, tuple(_compared(idle, after)), (note,))
+    return Section("memory", method, tuple(_compare(idle, after)), (note,))
 
 
 def _pipeline(setting: Setting, count: int) -> Path:
     """Return a folder with a pipeline and the lines that it is to read later."""
-    folder = setting.place("engine")
+    folder = setting.make_folder("engine")
     (folder / "in").mkdir()
     servers = setting.services.broker.bootstrap_servers
     (folder / "pipeline.yaml").write_text(_PIPELINE.format(servers=servers))
@@ -140,12 +140,12 @@ def _pipeline(setting: Setting, count: int) -> Path:
 
 def _log_backlog(setting: Setting, folder: Path, count: int) -> None:
     """Log *count* messages while the broker is frozen."""
-    setting.tell(f"logging {count} messages while the broker is frozen")
+    setting.report(f"logging {count} messages while the broker is frozen")
     files, log = RealFileSystem(), folder / "log"
     setting.services.broker.pause()
     try:
         (folder / "lines.jsonl").rename(folder / "in" / "lines.jsonl")
-        until(
+        wait_until(
             lambda: (published_offset(files, log) or 0) >= count - 1, _PATIENCE, f"{count} entries"
         )
     finally:
@@ -154,9 +154,9 @@ def _log_backlog(setting: Setting, folder: Path, count: int) -> None:
 
 def _deliver_backlog(setting: Setting, topics: Sequence[Topic], count: int) -> None:
     """Wait until each of *topics* holds *count* messages."""
-    setting.tell("delivering them")
+    setting.report("delivering them")
     text = f"{count} messages in every topic"
-    until(lambda: all(topic.end >= count for topic in topics), _PATIENCE, text, pause=_LOOK)
+    wait_until(lambda: all(topic.end >= count for topic in topics), _PATIENCE, text, pause=_LOOK)
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def _peaks(family: Family) -> Iterator[dict[str, float]]:
 
     def look() -> None:
         while not ended.wait(_LOOK):
-            for kind, rss in family.rss().items():
+            for kind, rss in family.measure_rss().items():
                 peaks[kind] = max(rss, peaks.get(kind, 0.0))
 
     thread = threading.Thread(target=look, name="peaks", daemon=True)
@@ -179,7 +179,7 @@ def _peaks(family: Family) -> Iterator[dict[str, float]]:
         thread.join()
 
 
-def _compared(idle: dict[str, Use], after: dict[str, Use]) -> Iterator[Comparison]:
+def _compare(idle: dict[str, Use], after: dict[str, Use]) -> Iterator[Comparison]:
     """Compare each kind of process with itself, and all of them together."""
     for kind in sorted(idle.keys() & after.keys()):
         for measure in ("rss", "uss"):

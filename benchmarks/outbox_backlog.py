@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.figures import Aim, Comparison, Section
-from benchmarks.services import Outbox, Topic, of_tests
-from benchmarks.setting import ROOT, until
+from benchmarks.services import Outbox, Topic, import_test_tool
+from benchmarks.setting import ROOT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,17 +53,17 @@ worker turns Arrow into calls of `produce`. The poller does both without Arrow b
 
 def measure(setting: Setting) -> Section:
     """Drain the same backlog in turns through the engine and through the pollers."""
-    rows, few = setting.scaled(100_000, 20_000), setting.scaled(5000, 1000)
+    rows, few = setting.scale(100_000, 20_000), setting.scale(5000, 1000)
     claims = _claims()
     with ExitStack() as stack:
         sides: dict[str, Callable[[], float]] = {}
         for claim in claims:
-            drain = stack.enter_context(_engine(setting, claim, explicit=len(claims) > 1))
+            drain = stack.enter_context(_run_engine(setting, claim, explicit=len(claims) > 1))
             sides[claim] = partial(drain, rows)
         for shape, count in (("batch", rows), ("row", few)):
-            sides[shape] = partial(stack.enter_context(_poller(setting, shape)), count)
-        found = setting.interleaved(sides)
-    return Section("outbox-kafka-backlog", METHOD, _compared(claims, found), limits=LIMITS)
+            sides[shape] = partial(stack.enter_context(_run_poller(setting, shape)), count)
+        found = setting.interleave(sides)
+    return Section("outbox-kafka-backlog", METHOD, _compare(claims, found), limits=LIMITS)
 
 
 def _claims() -> list[str]:
@@ -74,7 +74,7 @@ def _claims() -> list[str]:
     return ["mark", "take"] if "claim" in fields else ["mark"]
 
 
-def _compared(claims: list[str], found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
+def _compare(claims: list[str], found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
     by_batch = [
         Comparison(
             f"transporter run, by {claim}",
@@ -98,12 +98,14 @@ def _compared(claims: list[str], found: dict[str, tuple[float, ...]]) -> tuple[C
 
 
 @contextmanager
-def _engine(setting: Setting, claim: str, *, explicit: bool) -> Iterator[Callable[[int], float]]:
+def _run_engine(
+    setting: Setting, claim: str, *, explicit: bool
+) -> Iterator[Callable[[int], float]]:
     """Run the engine on an empty outbox, and yield a function that times the draining of rows."""
     name = f"bench-{claim}"
     outbox = setting.services.postgres.outbox(name)
     topic = Topic(setting.services.broker, name)
-    pipeline = setting.place(name) / "pipeline.yaml"
+    pipeline = setting.make_folder(name) / "pipeline.yaml"
     pipeline.write_text(
         _PIPELINE.format(
             name=name,
@@ -111,8 +113,8 @@ def _engine(setting: Setting, claim: str, *, explicit: bool) -> Iterator[Callabl
             claim=f"claim: {claim}" if explicit else "",
         )
     )
-    setting.tell(f"starting an engine ({claim})")
-    with of_tests("acceptance_tools").running(pipeline, OUTBOX_DSN=outbox.dsn) as engine:
+    setting.report(f"starting an engine ({claim})")
+    with import_test_tool("acceptance_tools").running(pipeline, OUTBOX_DSN=outbox.dsn) as engine:
         engine.await_event("worker-connected", route="kafka")
         yield partial(_drain, outbox, topic, lambda: None)
         engine.stop()
@@ -121,7 +123,7 @@ def _engine(setting: Setting, claim: str, *, explicit: bool) -> Iterator[Callabl
 
 
 @contextmanager
-def _poller(setting: Setting, shape: str) -> Iterator[Callable[[int], float]]:
+def _run_poller(setting: Setting, shape: str) -> Iterator[Callable[[int], float]]:
     """Start a poller on an empty outbox, and yield a function that times the draining of rows."""
     name = f"bench-{shape}"
     outbox = setting.services.postgres.outbox(name)
@@ -131,21 +133,21 @@ def _poller(setting: Setting, shape: str) -> Iterator[Callable[[int], float]]:
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        _line(process)
-        yield partial(_drain, outbox, topic, partial(_go, process))
+        _read_line(process)
+        yield partial(_drain, outbox, topic, partial(_wake, process))
         process.communicate(timeout=_PATIENCE)
     topic.close()
     outbox.connection.close()
 
 
-def _go(process: subprocess.Popen[str]) -> None:
+def _wake(process: subprocess.Popen[str]) -> None:
     """Wake the poller at once, as a notification would."""
     assert process.stdin is not None  # noqa: S101 - it is a pipe
     process.stdin.write("go\n")
     process.stdin.flush()
 
 
-def _line(process: subprocess.Popen[str]) -> str:
+def _read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     return process.stdout.readline()
 
@@ -158,6 +160,8 @@ def _drain(outbox: Outbox, topic: Topic, go: Callable[[], Any], rows: int) -> fl
         outbox.fill(rows)
     began = time.perf_counter()
     go()
-    until(lambda: topic.end >= before + rows, _PATIENCE, f"{rows} more messages in {topic.name}")
-    until(lambda: outbox.empty, _PATIENCE, f"an empty outbox of {topic.name}")
+    wait_until(
+        lambda: topic.end >= before + rows, _PATIENCE, f"{rows} more messages in {topic.name}"
+    )
+    wait_until(lambda: outbox.empty, _PATIENCE, f"an empty outbox of {topic.name}")
     return rows / (time.perf_counter() - began)

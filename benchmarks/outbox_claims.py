@@ -16,7 +16,7 @@ import psycopg
 
 from benchmarks.claim_workers import BATCH
 from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
-from benchmarks.latency import RATE, paced
+from benchmarks.latency import RATE, pace_rows
 from benchmarks.report import number
 from benchmarks.setting import ROOT
 
@@ -85,7 +85,7 @@ A batch of a large backlog comes from pages that are not in the server's buffers
 
 def measure(setting: Setting) -> Section:
     """Drain at full speed, then row by row, then the beginning of a backlog."""
-    comparisons = (*_drained(setting), *_waited(setting), *_backlogs(setting))
+    comparisons = (*_measure_drain(setting), *_measure_waits(setting), *_measure_backlogs(setting))
     return Section("outbox-claims", METHOD, comparisons, limits=LIMITS)
 
 
@@ -101,9 +101,9 @@ class _Taker:
         stack.enter_context(self._process)
         stack.callback(self._process.kill)
         self.outbox, self._role = outbox, role
-        self._line()
+        self._read_line()
 
-    def go(self, rows: int) -> None:
+    def start(self, rows: int) -> None:
         """Start it on *rows* rows, which it takes as soon as they are there."""
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
         self._process.stdin.write(f"{rows}\n")
@@ -111,31 +111,34 @@ class _Taker:
 
     def result(self) -> Any:  # noqa: ANN401 - when it began, and its steps
         """Wait until it has taken them, and return the times."""
-        return json.loads(self._line())
+        return json.loads(self._read_line())
 
-    def _line(self) -> str:
+    def _read_line(self) -> str:
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         if not (line := self._process.stdout.readline()):
             raise RuntimeError(f"the process of {self._role!r} has ended by itself")
         return line
 
 
-def _taker(setting: Setting, stack: ExitStack, role: str, kind: str) -> _Taker:
+def _start_taker(setting: Setting, stack: ExitStack, role: str, kind: str) -> _Taker:
     name = f"{kind}-{role.replace(' ', '-')}"
     outbox = setting.services.postgres.outbox(f"claims-{name}")
     stack.callback(outbox.connection.close)
-    return _Taker(stack, role, outbox, setting.place(name))
+    return _Taker(stack, role, outbox, setting.make_folder(name))
 
 
 # At full speed
 
 
-def _drained(setting: Setting) -> list[Comparison]:
-    rows = setting.scaled(200_000, 20_000)
+def _measure_drain(setting: Setting) -> list[Comparison]:
+    rows = setting.scale(200_000, 20_000)
     with ExitStack() as stack:
         roles = [f"{kind}{claim}" for claim in _AIMS for kind in ("", "bare ", "parsed ")]
-        found = setting.interleaved(
-            {role: partial(_rate, _taker(setting, stack, role, "drain"), rows) for role in roles}
+        found = setting.interleave(
+            {
+                role: partial(_rate, _start_taker(setting, stack, role, "drain"), rows)
+                for role in roles
+            }
         )
     return [
         Comparison(
@@ -156,15 +159,15 @@ def _rate(taker: _Taker, rows: int) -> float:
     taker.outbox.tidy()
     with taker.outbox.connection.transaction():
         taker.outbox.fill(rows)
-    found = _taken(taker, rows)
+    found = _take_rows(taker, rows)
     if not taker.outbox.empty:
         raise RuntimeError("rows that were taken are still in the table")
     return float(rows / (found["steps"][-1][-1] - found["began"]))
 
 
-def _taken(taker: _Taker, rows: int) -> Any:  # noqa: ANN401 - when it began, and its steps
+def _take_rows(taker: _Taker, rows: int) -> Any:  # noqa: ANN401 - when it began, and its steps
     """Have *taker* take *rows* rows that are there, and return the times."""
-    taker.go(rows)
+    taker.start(rows)
     found = taker.result()
     if (count := found["steps"][-1][0]) != rows:
         raise RuntimeError(f"{count} rows of {rows} were taken")
@@ -174,13 +177,13 @@ def _taken(taker: _Taker, rows: int) -> Any:  # noqa: ANN401 - when it began, an
 # Row by row
 
 
-def _waited(setting: Setting) -> list[Comparison]:
-    rows = setting.scaled(2 * RATE, RATE // 2)
+def _measure_waits(setting: Setting) -> list[Comparison]:
+    rows = setting.scale(2 * RATE, RATE // 2)
     with ExitStack() as stack:
         roles = [f"{kind}{claim}" for claim in _AIMS for kind in ("", "bare ")]
-        takers = {role: _taker(setting, stack, role, "wait") for role in roles}
-        found = setting.interleaved(
-            {role: partial(_one_by_one, taker, rows) for role, taker in takers.items()}
+        takers = {role: _start_taker(setting, stack, role, "wait") for role in roles}
+        found = setting.interleave(
+            {role: partial(_take_one_by_one, taker, rows) for role, taker in takers.items()}
         )
     return [
         Comparison(
@@ -197,12 +200,12 @@ def _waited(setting: Setting) -> list[Comparison]:
     ]
 
 
-def _one_by_one(taker: _Taker, rows: int) -> tuple[list[float], list[float]]:
+def _take_one_by_one(taker: _Taker, rows: int) -> tuple[list[float], list[float]]:
     """Commit *rows* rows at a steady rate. Return the ms of each until at hand and purged."""
     taker.outbox.tidy()
-    taker.go(rows)
+    taker.start(rows)
     sent = []
-    for row in paced(rows):
+    for row in pace_rows(rows):
         taker.outbox.insert(*row)
         sent.append(time.time())
     return waits(sent, taker.result()["steps"])
@@ -230,43 +233,43 @@ def waits(
 # The beginning of a backlog
 
 
-def _backlogs(setting: Setting) -> list[Comparison]:
-    rows = setting.scaled(10_000_000, 400_000)
+def _measure_backlogs(setting: Setting) -> list[Comparison]:
+    rows = setting.scale(10_000_000, 400_000)
     with ExitStack() as stack:
         large = setting.services.postgres.outbox("claims-large")
         stack.callback(large.connection.close)
         small = setting.services.postgres.outbox("claims-small")
         stack.callback(small.connection.close)
-        setting.tell(f"filling an outbox with {rows} rows")
+        setting.report(f"filling an outbox with {rows} rows")
         large.connection.execute(_FILL, [rows])
         what = f"of a backlog of {number(rows)} rows"
         found = [
             each
             for held in (False, True)
             for claim in _AIMS
-            for each in _backlog(setting, claim, large, small, what, held=held)
+            for each in _measure_backlog(setting, claim, large, small, what, held=held)
         ]
         large.connection.execute("TRUNCATE outbox")
     return found
 
 
-def _backlog(
+def _measure_backlog(
     setting: Setting, claim: str, large: Outbox, small: Outbox, what: str, *, held: bool
 ) -> Iterator[Comparison]:
     """Measure batches at the beginning of *large*, which holds a backlog."""
-    count = BATCH * setting.scaled(10, 3)
+    count = BATCH * setting.scale(10, 3)
     name = f"{claim}-{'snapshot' if held else 'free'}"
     with ExitStack() as stack:
-        begin = _Taker(stack, claim, large, setting.place(f"large-{name}"))
-        empty = _Taker(stack, claim, small, setting.place(f"small-{name}"))
+        begin = _Taker(stack, claim, large, setting.make_folder(f"large-{name}"))
+        empty = _Taker(stack, claim, small, setting.make_folder(f"small-{name}"))
         if held:
             stack.enter_context(_old_snapshot(large))
-        found = setting.interleaved(
+        found = setting.interleave(
             {
                 "backlog": partial(_batches, begin, count),
                 "empty": partial(_batches, empty, count, fill=True),
             },
-            setting.scaled(3, 2),
+            setting.scale(3, 2),
         )
     for which, pick, aim in (
         ("a batch", median, Aim(_SLOWER, at_least=False)),
@@ -287,7 +290,7 @@ def _batches(taker: _Taker, rows: int, *, fill: bool = False) -> list[float]:
     if fill:
         taker.outbox.connection.execute(_FILL, [rows])
     taker.outbox.tidy()
-    found = _taken(taker, rows)
+    found = _take_rows(taker, rows)
     return batch_times(found["began"], found["steps"])
 
 

@@ -30,7 +30,7 @@ RETURNING {_COLUMNS}"""  # noqa: S608 - constants
 Connection = psycopg.Connection[Any]
 
 
-def by_batch(connection: Connection, send: Callable[[Sequence[tuple[Any, ...]]], None]) -> int:
+def send_by_batch(connection: Connection, send: Callable[[Sequence[tuple[Any, ...]]], None]) -> int:
     """Delete a batch, send it, commit: one transaction for all of it. Return its rows."""
     with connection.transaction():
         rows = sorted(connection.execute(_TAKE).fetchall())
@@ -38,7 +38,7 @@ def by_batch(connection: Connection, send: Callable[[Sequence[tuple[Any, ...]]],
     return len(rows)
 
 
-def by_row(connection: Connection, send: Callable[[Sequence[tuple[Any, ...]]], None]) -> int:
+def send_by_row(connection: Connection, send: Callable[[Sequence[tuple[Any, ...]]], None]) -> int:
     """Mark a batch, send it, and delete each row in a commit of its own. Return its rows."""
     rows = sorted(connection.execute(_MARK).fetchall())
     send(rows)
@@ -47,7 +47,7 @@ def by_row(connection: Connection, send: Callable[[Sequence[tuple[Any, ...]]], N
     return len(rows)
 
 
-SHAPES: Final = {"batch": by_batch, "row": by_row}
+SHAPES: Final = {"batch": send_by_batch, "row": send_by_row}
 
 
 class Sender:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
 from benchmarks.messages import documents
 from benchmarks.queue_workers import QUEUE, WARM
-from benchmarks.setting import ROOT, until
+from benchmarks.setting import ROOT, wait_until
 from transporter.queue import QueueProducer, QueueSettings, settings_of
 from transporter.queue.topics import make_topics
 
@@ -59,7 +59,7 @@ half a dozen round trips, each of which waits for its turn on a busy machine."""
 
 def measure(setting: Setting) -> Section:
     """Receive the same backlog in turns, with our consumers and the rivals."""
-    count, few = setting.scaled(200_000, 20_000), setting.scaled(10_000, 6000)
+    count, few = setting.scale(200_000, 20_000), setting.scale(10_000, 6000)
     sides: dict[str, Callable[[], float]] = {}
     for number in _AIMS:
         rows = count * (number // 2 or 1)
@@ -69,17 +69,17 @@ def measure(setting: Setting) -> Section:
             _rate, setting, "ours", number, rows, transactional=True
         )
     sides["each 1"] = partial(_rate, setting, "each", 1, few)
-    sides["late"] = partial(_late, setting, "late", setting.scaled(400, 100))
-    sides["hop"] = partial(_late, setting, "hop", setting.scaled(400, 100))
+    sides["late"] = partial(_measure_delay, setting, "late", setting.scale(400, 100))
+    sides["hop"] = partial(_measure_delay, setting, "hop", setting.scale(400, 100))
     return Section(
         "queue",
         METHOD,
-        compared(setting.interleaved(sides, setting.scaled(3, 1))),
+        compare(setting.interleave(sides, setting.scale(3, 1))),
         limits=LIMITS,
     )
 
 
-def compared(found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
+def compare(found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
     """Compare the rates and times with those of the rivals, and with the aims."""
     rates = [
         Comparison(
@@ -118,18 +118,18 @@ def _rate(
     setting: Setting, role: str, consumers: int, count: int, *, transactional: bool = False
 ) -> float:
     """Return the messages a second that *consumers* process together."""
-    settings = _fresh(setting, transactional=transactional)
+    settings = _make_settings(setting, transactional=transactional)
     with QueueProducer(settings) as producer:
         producer.send_many(QUEUE, (data for _, data in documents(count + consumers * WARM)))
     with ExitStack() as stack:
         tracker = _Worker(stack, "tracker", settings) if role == "ours" else None
         workers = [_Worker(stack, role, settings) for _ in range(consumers)]
-        _balanced(setting, settings, consumers)
+        _await_balance(setting, settings, consumers)
         for worker in workers:
-            worker.go()
+            worker.start()
         found = [worker.result() for worker in workers]
         if tracker:
-            tracker.go()
+            tracker.start()
             counted = tracker.result()
             if not counted["received"] == counted["acked"] >= count:
                 raise RuntimeError(f"the tracker has seen {counted} of {count} messages")
@@ -137,27 +137,27 @@ def _rate(
     return float(sum(each["count"] for each in found) / (ended - began))
 
 
-def _late(setting: Setting, role: str, count: int) -> float:
+def _measure_delay(setting: Setting, role: str, count: int) -> float:
     """Return the 99th percentile of the ms that messages are late, or on their way."""
-    settings = _fresh(setting, redeliver_after=1.0, hold=0.0)
+    settings = _make_settings(setting, redeliver_after=1.0, hold=0.0)
     with ExitStack() as stack:
         tracker = _Worker(stack, "tracker", settings)
         worker = _Worker(stack, role, settings)
-        _balanced(setting, settings, 1)
-        worker.go()
+        _await_balance(setting, settings, 1)
+        worker.start()
         with QueueProducer(settings) as producer:
             for number in range(count + 1):
                 producer.send(QUEUE, repr(time.time()).encode())
                 time.sleep(_PACE if number else _SETTLING)
         found = worker.result()["late"]
-        tracker.go()
+        tracker.start()
         tracker.result()
     if len(found) != count + 1:
         raise RuntimeError(f"{len(found)} of {count + 1} messages came")
     return percentile(found[1:], 0.99)
 
 
-def _fresh(setting: Setting, **more: float) -> QueueSettings:
+def _make_settings(setting: Setting, **more: float) -> QueueSettings:
     name = f"queue-{uuid.uuid4().hex[:8]}"
     settings = settings_of(
         bootstrap_servers=setting.services.broker.bootstrap_servers,
@@ -170,7 +170,7 @@ def _fresh(setting: Setting, **more: float) -> QueueSettings:
     return settings
 
 
-def _balanced(setting: Setting, settings: QueueSettings, consumers: int) -> None:
+def _await_balance(setting: Setting, settings: QueueSettings, consumers: int) -> None:
     """Wait until each consumer has its share of the partitions."""
     admin = setting.services.broker.admin()
     group = settings.consumer_group(QUEUE)
@@ -180,7 +180,7 @@ def _balanced(setting: Setting, settings: QueueSettings, consumers: int) -> None
         shares = [len(member.assignment.topic_partitions) for member in members]
         return shares == [_PARTITIONS // consumers] * consumers
 
-    until(shared, _PATIENCE, "every consumer has its partitions", pause=0.1)
+    wait_until(shared, _PATIENCE, "every consumer has its partitions", pause=0.1)
 
 
 class _Worker:
@@ -197,9 +197,9 @@ class _Worker:
         )
         stack.callback(self._process.kill)
         stack.enter_context(self._process)
-        self._line()
+        self._read_line()
 
-    def go(self) -> None:
+    def start(self) -> None:
         """Start it, or end a tracker."""
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
         self._process.stdin.write("go\n")
@@ -207,8 +207,8 @@ class _Worker:
 
     def result(self) -> Any:  # noqa: ANN401 - what its role measures
         """Wait for its end, and return its measurements."""
-        return json.loads(self._line())
+        return json.loads(self._read_line())
 
-    def _line(self) -> str:
+    def _read_line(self) -> str:
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         return self._process.stdout.readline()

@@ -27,10 +27,10 @@ WARM: Final = 5000
 _QUIET: Final = 1.5
 
 
-def ours(settings: QueueSettings) -> dict[str, float]:
+def receive_and_ack(settings: QueueSettings) -> dict[str, float]:
     """Receive in batches, ack each message by itself."""
     with QueueConsumer(settings, QUEUE) as consumer:
-        _ready()
+        _await_start()
 
         def batches() -> Iterator[int]:
             while taken := consumer.receive_many(BATCH, _QUIET):
@@ -38,12 +38,12 @@ def ours(settings: QueueSettings) -> dict[str, float]:
                     consumer.ack(message)
                 yield len(taken)
 
-        return _measured(batches())
+        return _measure(batches())
 
 
-def bare(settings: QueueSettings) -> dict[str, float]:
+def read_and_commit(settings: QueueSettings) -> dict[str, float]:
     """Read in batches and commit each: nothing is acked by itself, or redelivered."""
-    consumer = _consumer(settings)
+    consumer = _make_consumer(settings)
 
     def batches() -> Iterator[int]:
         while records := _read(consumer, BATCH):
@@ -52,17 +52,17 @@ def bare(settings: QueueSettings) -> dict[str, float]:
             consumer.commit(asynchronous=False)
             yield len(records)
 
-    found = _measured(batches())
+    found = _measure(batches())
     consumer.close()
     return found
 
 
-def each(settings: QueueSettings) -> dict[str, float]:
+def mark_each(settings: QueueSettings) -> dict[str, float]:
     """Write and await a Start, commit, and write an End for each message, as kafka-mq-go does."""
     producer = Producer(
         {"bootstrap.servers": settings.bootstrap_servers, "acks": "all", "linger.ms": 0}
     )
-    consumer = _consumer(settings)
+    consumer = _make_consumer(settings)
     topic = settings.markers_topic
 
     def batches() -> Iterator[int]:
@@ -79,19 +79,19 @@ def each(settings: QueueSettings) -> dict[str, float]:
                 )
             yield len(records)
 
-    found = _measured(batches())
+    found = _measure(batches())
     producer.flush()
     producer.close()
     consumer.close()
     return found
 
 
-def late(settings: QueueSettings) -> dict[str, list[float]]:
+def measure_delay(settings: QueueSettings) -> dict[str, list[float]]:
     """Leave each message alone once. Return the ms by which it was redelivered too late."""
     first: dict[bytes | None, float] = {}
     found: list[float] = []
     with QueueConsumer(settings, QUEUE) as consumer:
-        _ready()
+        _await_start()
         while message := consumer.receive(settings.redeliver_after + 2 * _QUIET):
             now = time.monotonic()
             if message.redeliveries:
@@ -102,9 +102,9 @@ def late(settings: QueueSettings) -> dict[str, list[float]]:
     return {"late": found}
 
 
-def hop(settings: QueueSettings) -> dict[str, list[float]]:
+def measure_hop(settings: QueueSettings) -> dict[str, list[float]]:
     """Return the ms that messages, which hold their time, are on their way."""
-    consumer = _consumer(settings)
+    consumer = _make_consumer(settings)
     found = []
     while records := consumer.consume(1, 2 * _QUIET):
         found += [1000 * (time.time() - float(record.value())) for record in records]
@@ -112,16 +112,16 @@ def hop(settings: QueueSettings) -> dict[str, list[float]]:
     return {"late": found}
 
 
-def tracker(settings: QueueSettings) -> dict[str, int]:
+def run_tracker(settings: QueueSettings) -> dict[str, int]:
     """Track until the next line comes."""
     with Tracker(settings) as running:
-        _ready()
+        _await_start()
         time.sleep(2 * settings.commit_interval)
     counted = running.metrics()
     return {"received": counted.received, "acked": counted.acked}
 
 
-def _consumer(settings: QueueSettings) -> Consumer:
+def _make_consumer(settings: QueueSettings) -> Consumer:
     """Return a member of the queue's group that reads nothing before the line comes."""
     consumer = Consumer(
         {
@@ -140,7 +140,7 @@ def _consumer(settings: QueueSettings) -> Consumer:
         consumer.pause(places)
 
     consumer.subscribe([settings.queue_topic], on_assign=paused)
-    told = threading.Thread(target=_ready, name="ready")
+    told = threading.Thread(target=_await_start, name="ready")
     told.start()
     while told.is_alive():
         consumer.poll(0.05)
@@ -153,7 +153,7 @@ def _read(consumer: Consumer, most: int) -> list[Any]:
     return records + consumer.consume(most - 1, 0) if records and most > 1 else records
 
 
-def _measured(batches: Iterator[int]) -> dict[str, float]:
+def _measure(batches: Iterator[int]) -> dict[str, float]:
     """Return the number of messages behind the first ones, and the times of the first and last."""
     count, began, ended = 0, 0.0, 0.0
     for number in batches:
@@ -165,7 +165,7 @@ def _measured(batches: Iterator[int]) -> dict[str, float]:
     return {"count": count, "began": began, "ended": ended}
 
 
-def _ready() -> None:
+def _await_start() -> None:
     """Print that this process is ready, and wait for the line."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -173,12 +173,12 @@ def _ready() -> None:
 
 
 ROLES: Final[dict[str, Callable[[QueueSettings], Any]]] = {
-    "ours": ours,
-    "bare": bare,
-    "each": each,
-    "late": late,
-    "hop": hop,
-    "tracker": tracker,
+    "ours": receive_and_ack,
+    "bare": read_and_commit,
+    "each": mark_each,
+    "late": measure_delay,
+    "hop": measure_hop,
+    "tracker": run_tracker,
 }
 
 if __name__ == "__main__":

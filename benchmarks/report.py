@@ -69,7 +69,7 @@ def _pair(times: tuple[float, float]) -> str:
 def _section(section: Section) -> str:
     rows = "".join(f"{row}\n" for row in map(_row, section.comparisons))
     notes = "".join(f"- {note}\n" for note in section.notes)
-    missed = f"**Why an aim is missed.** {section.limits}\n" if section.missed else ""
+    missed = f"**Why an aim is missed.** {section.limits}\n" if section.has_missed_aim else ""
     blocks = (f"## {section.name}\n", f"{section.method}\n", _TABLE + rows, notes, missed)
     return "\n".join(block for block in blocks if block)
 
@@ -82,7 +82,7 @@ def _row(comparison: Comparison) -> str:
         f"{comparison.rival}: {_spread(Spread.of(comparison.theirs))} {unit}",
         _spread(comparison.ratio),
         _aim(comparison.aim),
-        {True: "reached", False: "**missed**", None: ""}[comparison.reached],
+        {True: "reached", False: "**missed**", None: ""}[comparison.is_reached],
     )
     return f"| {' | '.join(cells)} |"
 

@@ -36,7 +36,7 @@ _COPY: Final = (
 )
 
 
-def of_tests(module: str) -> Any:  # noqa: ANN401 - a module
+def import_test_tool(module: str) -> Any:  # noqa: ANN401 - a module
     """Return a module of the folder ``tests/support``: its services and tools serve here too."""
     folder = str(ROOT / "tests" / "support")
     if folder not in sys.path:
@@ -47,15 +47,15 @@ def of_tests(module: str) -> Any:  # noqa: ANN401 - a module
 class Services:
     """A Kafka broker and a PostgreSQL server, each with its data below *folder*."""
 
-    def __init__(self, folder: Path, stack: ExitStack, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, report: Callable[[str], None]) -> None:
         """Start nothing yet. *stack* stops every started service."""
-        self._folder, self._stack, self._tell = folder, stack, tell
+        self._folder, self._stack, self._report = folder, stack, report
 
     @cached_property
     def broker(self) -> Any:  # noqa: ANN401 - the tests' Broker
         """A running Kafka broker."""
-        self._tell("starting a Kafka broker")
-        kafka = of_tests("services.kafka")
+        self._report("starting a Kafka broker")
+        kafka = import_test_tool("services.kafka")
         cache = kafka.cache_folder()
         jars = kafka.fetch_jars()
         (self._folder / "kafka").mkdir()
@@ -68,7 +68,7 @@ class Services:
     @cached_property
     def postgres(self) -> Postgres:
         """A running PostgreSQL server."""
-        self._tell("starting a PostgreSQL server")
+        self._report("starting a PostgreSQL server")
         folder = self._folder / "postgres"
         return Postgres(self._stack.enter_context(embedded_postgres(folder, _SETTINGS)))
 

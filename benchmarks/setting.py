@@ -23,26 +23,26 @@ class Setting:
     folder: Path
     services: Services
     quick: bool
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
 
-    def scaled(self, full: int, quick: int) -> int:
+    def scale(self, full: int, quick: int) -> int:
         """Return the size of a full run or that of a quick one."""
         return quick if self.quick else full
 
-    def place(self, name: str) -> Path:
+    def make_folder(self, name: str) -> Path:
         """Return a new folder."""
         folder = self.folder / name
         folder.mkdir(parents=True)
         return folder
 
-    def interleaved(
+    def interleave(
         self, sides: Mapping[str, Callable[[], T]], pairs: int | None = None
     ) -> dict[str, tuple[T, ...]]:
         """Measure each side once to warm up, then in turns: A B A B and so on."""
         found: dict[str, list[T]] = {name: [] for name in sides}
-        count = pairs or self.scaled(5, 2)
+        count = pairs or self.scale(5, 2)
         for number in range(count + 1):
-            self.tell(f"pair {number} of {count}" if number else "warming up")
+            self.report(f"pair {number} of {count}" if number else "warming up")
             for name, measure in sides.items():
                 value = measure()
                 if number:
@@ -50,7 +50,7 @@ class Setting:
         return {name: tuple(values) for name, values in found.items()}
 
 
-def until(holds: Callable[[], bool], seconds: float, what: str, pause: float = 0.002) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float, what: str, pause: float = 0.002) -> None:
     """Check every *pause* seconds whether *holds*, because no event could wake us."""
     deadline = time.monotonic() + seconds
     while not holds():

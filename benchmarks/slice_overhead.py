@@ -33,7 +33,7 @@ _LARGE: Final = 1000
 _ECHO: Final = "from benchmarks.slice_overhead import echo; echo()"
 
 METHOD: Final = """\
-Slices go to a null writer in a worker that the real carrier started in a real Spark. A round trip
+Slices go to a null writer in a worker that our supervisor started in a real Spark. A round trip
 is everything that the route waits for: the request, the worker's read of the log (frame found,
 checksum verified, Arrow decoded), the namespace filter, the call of the writer, the outcome. The
 floor is a process that sends every request back over `multiprocessing.connection`.
@@ -45,9 +45,9 @@ messages."""
 
 def measure(setting: Setting) -> Section:
     """Time round trips in turns, for small slices and for large ones."""
-    small, large = setting.scaled(1000, 200), setting.scaled(200, 50)
-    with _worker(setting, small, large) as worker, _echoing() as echoer:
-        found = setting.interleaved(
+    small, large = setting.scale(1000, 200), setting.scale(200, 50)
+    with _start_worker(setting, small, large) as worker, _start_echo() as echoer:
+        found = setting.interleave(
             {
                 "small": partial(_trips, worker, range(small), 1),
                 "large": partial(_trips, worker, range(small, small + large * _LARGE), _LARGE),
@@ -76,23 +76,23 @@ def measure(setting: Setting) -> Section:
 
 
 @contextmanager
-def _worker(setting: Setting, small: int, large: int) -> Iterator[Connection[Any, Any]]:
+def _start_worker(setting: Setting, small: int, large: int) -> Iterator[Connection[Any, Any]]:
     """Yield a worker in Spark that serves a log of *small* and then *large* frames."""
-    directory = setting.place("log")
+    directory = setting.make_folder("log")
     log_id = _fill(directory, small, large)
-    setting.tell("starting Spark")
+    setting.report("starting Spark")
     launcher = SparkLauncher(directory, cache_directory(), "local", {})
     problems: list[BaseException] = []
-    carrier = SparkSupervisor(launcher, _ignore, problems.append)
-    carrier.start()
+    supervisor = SparkSupervisor(launcher, _ignore, problems.append)
+    supervisor.start()
     try:
-        worker = carrier.connect(_spec(directory, log_id), threading.Event().is_set)
+        worker = supervisor.connect(_spec(directory, log_id), threading.Event().is_set)
         if worker is None or not isinstance(worker.recv(), Opened):
             raise RuntimeError(f"no worker; see {launcher.log}") from next(iter(problems), None)
         with worker:
             yield worker
     finally:
-        carrier.stop()
+        supervisor.stop()
 
 
 def _ignore(event: str, **details: object) -> None:
@@ -133,13 +133,13 @@ def _trips(worker: Connection[Any, Any], offsets: range, rows: int) -> list[floa
     return [_trip(worker, Slice(first, first + rows - 1, 0)) for first in starts]
 
 
-def _trip(worker: Connection[Any, Any], asked: Slice) -> float:
+def _trip(worker: Connection[Any, Any], slice_: Slice) -> float:
     began = time.perf_counter()
-    worker.send(asked)
+    worker.send(slice_)
     outcome = worker.recv()
     took = time.perf_counter() - began
     if not isinstance(outcome, Outcome) or outcome.failure:
-        raise RuntimeError(f"{asked} came back as {outcome}")
+        raise RuntimeError(f"{slice_} came back as {outcome}")
     return took * 1000
 
 
@@ -154,7 +154,7 @@ def _echoes(echoer: Connection[Any, Any], count: int) -> list[float]:
 
 
 @contextmanager
-def _echoing() -> Iterator[Connection[Any, Any]]:
+def _start_echo() -> Iterator[Connection[Any, Any]]:
     """Yield the connection to a process that sends everything back."""
     with Listener(family="AF_UNIX", authkey=b"echo") as listener:
         command = [sys.executable, "-c", _ECHO, str(listener.address)]

@@ -16,15 +16,15 @@ from transporter.worker import worker
 
 
 def launch(ticket: Ticket) -> subprocess.Popen[bytes]:
-    """Start a host that calls by *ticket*. Implements ``carrier.Launch``."""
-    said = json.dumps([ticket.address, ticket.key.hex()]).encode() + b"\n"
+    """Start a host that calls by *ticket*. Implements ``spark_supervisor.Launch``."""
+    line = json.dumps([ticket.address, ticket.key.hex()]).encode() + b"\n"
     host = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.sparkless"],
         stdin=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert host.stdin is not None  # noqa: S101 - it was asked for
-    host.stdin.write(said)
+    host.stdin.write(line)
     host.stdin.flush()
     return host
 
@@ -40,8 +40,8 @@ def _serve() -> None:
         engine.send(HostReady("none", "local"))
         while True:
             match engine.recv():
-                case StartWorker(asked):
-                    fork.Process(target=worker.run, args=(asked,), daemon=True).start()
+                case StartWorker(spec):
+                    fork.Process(target=worker.run, args=(spec,), daemon=True).start()
                 case StopHost():
                     return
 

@@ -53,16 +53,18 @@ def measure(setting: Setting) -> Section:
     """Measure each kind of step, in turns with its floor."""
     slices = [
         with_offsets(batch, number * _ROWS, 0)
-        for number, batch in enumerate(batches(setting.scaled(10, 2), _ROWS))
+        for number, batch in enumerate(batches(setting.scale(10, 2), _ROWS))
     ]
     sides: dict[str, Callable[[], float]] = {}
     for name, (step, loop) in _kinds().items():
-        sides[name] = partial(_ours, slices, [_route(step)])
-        sides[f"{name}, floor"] = partial(_floor, slices, loop, 2 if name == "pretty" else None)
+        sides[name] = partial(_our_rate, slices, [_route(step)])
+        sides[f"{name}, floor"] = partial(
+            _floor_rate, slices, loop, 2 if name == "pretty" else None
+        )
     fan_out = [_route({"rename": {"fields": {"note": f"note_{n}"}}}) for n in range(_ROUTES)]
-    sides["fan-out"] = partial(_ours, slices, fan_out)
-    sides["fan-out, floor"] = partial(_fan_out, slices)
-    found = setting.interleaved(sides)
+    sides["fan-out"] = partial(_our_rate, slices, fan_out)
+    sides["fan-out, floor"] = partial(_fan_out_rate, slices)
+    found = setting.interleave(sides)
     return Section(
         "steps",
         METHOD,
@@ -85,8 +87,8 @@ def _kinds() -> dict[str, tuple[dict[str, Any], Loop | None]]:
     """Return an example of each kind of step, and the change that a loop makes for it."""
     return {
         "omit": ({"omit": {"fields": ["note"]}}, _without_note),
-        "rename": ({"rename": {"fields": {"trace": "trace_id"}}}, _renamed),
-        "pick": ({"pick": {"fields": ["order", "amount"]}}, _picked),
+        "rename": ({"rename": {"fields": {"trace": "trace_id"}}}, _rename),
+        "pick": ({"pick": {"fields": ["order", "amount"]}}, _pick),
         "only": ({"only": {"field": "state", "operator": "eq", "value": "paid"}}, _only_paid),
         "opfilter": ({"opfilter": {"allow": ["insert"]}}, None),
         "remap": ({"remap": {"namespaces": {"orders": "sales"}}}, None),
@@ -115,12 +117,12 @@ def _without_note(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _renamed(document: dict[str, Any]) -> dict[str, Any]:
+def _rename(document: dict[str, Any]) -> dict[str, Any]:
     document["trace_id"] = document.pop("trace")
     return document
 
 
-def _picked(document: dict[str, Any]) -> dict[str, Any]:
+def _pick(document: dict[str, Any]) -> dict[str, Any]:
     return {name: document[name] for name in ("order", "amount")}
 
 
@@ -128,7 +130,7 @@ def _only_paid(document: dict[str, Any]) -> dict[str, Any] | None:
     return document if document["state"] == "paid" else None
 
 
-class _Taking:
+class _TakingWriter:
     """Writer that takes everything."""
 
     Config: ClassVar[type[AdaptorConfig]] = AdaptorConfig
@@ -148,9 +150,9 @@ def _route(step: dict[str, Any]) -> Delivery:
     return Delivery(NamespaceFilter(), "bench", steps)
 
 
-def _ours(slices: list[pa.RecordBatch], routes: list[Delivery]) -> float:
+def _our_rate(slices: list[pa.RecordBatch], routes: list[Delivery]) -> float:
     """Return the messages that go through *routes* in a second. Each route counts them."""
-    writer = _Taking()
+    writer = _TakingWriter()
     began = time.perf_counter()
     for each in slices:
         for route in routes:
@@ -160,7 +162,7 @@ def _ours(slices: list[pa.RecordBatch], routes: list[Delivery]) -> float:
     return len(routes) * sum(each.num_rows for each in slices) / (time.perf_counter() - began)
 
 
-def _floor(slices: list[pa.RecordBatch], change: Loop | None, indent: int | None) -> float:
+def _floor_rate(slices: list[pa.RecordBatch], change: Loop | None, indent: int | None) -> float:
     """Return the messages that a loop changes in a second, columns to columns."""
     began = time.perf_counter()
     for rows in slices:
@@ -175,7 +177,7 @@ def _floor(slices: list[pa.RecordBatch], change: Loop | None, indent: int | None
     return sum(each.num_rows for each in slices) / (time.perf_counter() - began)
 
 
-def _fan_out(slices: list[pa.RecordBatch]) -> float:
+def _fan_out_rate(slices: list[pa.RecordBatch]) -> float:
     """Return the messages that a loop makes for all routes in a second."""
     began = time.perf_counter()
     for each in slices:

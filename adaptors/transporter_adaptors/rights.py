@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _Mode = Literal["0600", "0640", "0644", "0660", "0664"]
 
 
-def _quoted(value: Any) -> Any:  # noqa: ANN401 - whatever a pipeline file holds
+def _quote_mode(value: Any) -> Any:  # noqa: ANN401 - whatever a pipeline file holds
     """Return the mode that was written without quotes: YAML 1.2 reads ``0640`` as 640."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return f"{value:04d}" if whole else value
@@ -21,13 +21,13 @@ def _quoted(value: Any) -> Any:  # noqa: ANN401 - whatever a pipeline file holds
 
 FileMode = Annotated[
     _Mode,
-    BeforeValidator(_quoted),
+    BeforeValidator(_quote_mode),
     WithJsonSchema({"enum": [*get_args(_Mode), *map(int, get_args(_Mode))]}),
 ]
 """Permissions to read and write a file, as ``chmod`` takes them. Its owner always has both."""
 
 
-def bits(mode: str) -> int:
+def mode_bits(mode: str) -> int:
     """Return *mode* in the form that system calls take."""
     return int(mode, 8)
 

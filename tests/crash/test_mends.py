@@ -682,8 +682,8 @@ MENDS = (
     Mend(
         "a commit costs the same however many batches are open",
         "adaptors/transporter_adaptors/kafka/reader.py",
-        "while position in self._given:",
-        "while position in list(self._given):",
+        "while position in self._open_batches:",
+        "while position in list(self._open_batches):",
         "adaptors/transporter_adaptors/kafka/test_kafka_reader.py",
         ("test_commits_of_many_open_batches_cost_the_same_each[True]",),
     ),
@@ -816,9 +816,8 @@ MENDS = (
     Mend(
         "readiness quotes nobody",
         "observe/readiness.py",
-        'yield NotReadyReason("route", route.name, state.value, why, route.still, counts)',
-        'yield NotReadyReason("route", route.name, state.value, route.problem, route.still, '
-        "counts)",
+        "route.name, state.value, why, route.still, counts)",
+        "route.name, state.value, route.problem, route.still, counts)",
         "observe/test_readiness.py",
         ("test_the_report_tells_how_long_and_how_much_but_quotes_nobody",),
     ),
@@ -841,7 +840,7 @@ MENDS = (
     Mend(
         "a file is known by its beginning, too",
         "adaptors/transporter_adaptors/file/known.py",
-        "and head_of(descriptor, known.byte) == known.head",
+        "and head_digest(descriptor, known.byte) == known.head",
         "and known.head is not None",
         "adaptors/transporter_adaptors/file/test_file_reader.py",
         ("test_a_file_that_was_overwritten_is_read_from_its_beginning",),
@@ -849,7 +848,7 @@ MENDS = (
     Mend(
         "numbers in names of files are numbers",
         "adaptors/transporter_adaptors/file/known.py",
-        "sorted(names, key=in_order)",
+        "sorted(names, key=natural_key)",
         "sorted(names)",
         "adaptors/transporter_adaptors/file/test_file_reader.py",
         ("test_numbers_in_names_are_numbers",),

@@ -124,7 +124,7 @@ def test_topics(
     told = ("fine", f"topic {kafka_topic}: 1 partition, 1 copy")
     assert told in found["in"]
     assert told in found["out"]
-    assert ("fine", f"group {group}: it is new, and begins at: earliest") in found["in"]
+    assert ("fine", f"group {group}: new, and starts at earliest") in found["in"]
 
     missing = f"missing-{uuid.uuid4().hex[:8]}"
     code, found = look(
@@ -133,7 +133,7 @@ def test_topics(
     assert code == 3
     for name in ("in", "out"):
         assert any(
-            level == "problem" and text.startswith(f"topic {missing}: there is none")
+            level == "problem" and text.startswith(f"topic {missing} does not exist")
             for level, text in found[name]
         )
     code, found = look(

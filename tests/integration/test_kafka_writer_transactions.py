@@ -178,7 +178,7 @@ def test_a_commit_without_an_answer_is_neither_lost_nor_repeated(
     """The next attempt finds out whether the brokers had committed."""
     writer = sink.writer()
     with monkeypatch.context() as patch:
-        patch.setattr(WriterTransactions, "_call", without_answer(before=before))
+        patch.setattr(WriterTransactions, "_call_with_retry", without_answer(before=before))
         lost = write(writer, entries(numbered(10)))
 
     again = write(writer, entries(numbered(10)))
@@ -191,7 +191,7 @@ def test_a_commit_without_an_answer_is_neither_lost_nor_repeated(
 
 def without_answer(*, before: bool) -> Callable[..., None]:
     """Return a substitute for a transaction's calls that loses the answer to a commit."""
-    real = WriterTransactions._call
+    real = WriterTransactions._call_with_retry
 
     def call(self: Any, ends: float, act: Callable[..., Any], *values: object) -> None:
         lost = act.__name__ == "commit_transaction"

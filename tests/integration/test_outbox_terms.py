@@ -233,10 +233,10 @@ def test_a_stopped_leader_is_out_of_the_way_after_half_a_term(outbox: Database, 
     """A share of the term's row blocks the next leader for half a term, and no longer."""
     dsn = SecretStr(outbox.dsn)
     with connect(dsn, TERM) as connection:
-        first = term.acquire(connection, TABLE, dsn, TERM)
+        first = term.begin_term(connection, TABLE, dsn, TERM)
         with holding(outbox, how):
             begun = time.monotonic()
-            second = term.acquire(connection, TABLE, dsn, TERM)
+            second = term.begin_term(connection, TABLE, dsn, TERM)
             took = time.monotonic() - begun
     assert second.number == first.number + 1
     assert TERM / 2 <= took < TERM
@@ -250,11 +250,11 @@ def test_who_may_end_nobody_waits_no_longer_than_a_term(outbox: Database) -> Non
         outbox.execute("GRANT CREATE, USAGE ON SCHEMA public TO timid")
         dsn = SecretStr(outbox.dsn_as("timid"))
         with connect(dsn, TERM) as connection:
-            term.acquire(connection, TABLE, dsn, TERM)
+            term.begin_term(connection, TABLE, dsn, TERM)
             with holding(outbox, "transaction"):
                 begun = time.monotonic()
                 with pytest.raises(SourceUnavailable, match="lock timeout"):
-                    term.acquire(connection, TABLE, dsn, TERM)
+                    term.begin_term(connection, TABLE, dsn, TERM)
                 assert time.monotonic() - begun < 2 * TERM
     finally:
         outbox.execute("DROP OWNED BY timid")
@@ -329,7 +329,7 @@ def test_rows_too_many_for_one_statement_are_purged_in_parts(outbox: Database) -
         for _ in range(300):
             insert(session)
     with connect(dsn, TERM) as connection:
-        table = Outbox(connection, TABLE, term.acquire(connection, TABLE, dsn, TERM), "outbox")
+        table = Outbox(connection, TABLE, term.begin_term(connection, TABLE, dsn, TERM), "outbox")
         found = table.mark(IdBounds(1), 300, 100_000)
         slow_rows(outbox)
         table.purge(found.ids)

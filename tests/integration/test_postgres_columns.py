@@ -169,7 +169,7 @@ def test_ids_must_be_unique(outbox: Outbox, opened: Callable[..., Any]) -> None:
     )
     quoted = name.replace('"', '""')
     outbox.database.execute(f'ALTER TABLE {TABLE} DROP CONSTRAINT "{quoted}"')
-    with pytest.raises(EnvironmentFault, match="no unique index") as caught:
+    with pytest.raises(EnvironmentFault, match="has no unique index") as caught:
         opened(**outbox.settings)
     outbox.database.execute(str(caught.value).partition("; run ")[2])
     opened(**outbox.settings)

@@ -15,7 +15,7 @@ from transporter_adaptors.postgres import pacing
 from transporter_adaptors.postgres.gaps import HIGHEST, LOWEST, MOST_GAPS
 from transporter_adaptors.postgres.outbox import Outbox
 from transporter_adaptors.postgres.position import Position
-from transporter_adaptors.postgres.session import TooSlow
+from transporter_adaptors.postgres.session import StatementTooSlow
 from transporter_adaptors.postgres.table import TableName, term_ddl
 
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
@@ -239,7 +239,7 @@ def test_a_sweep_that_takes_too_long_stops_nobody(
 
     def slow(outbox: Outbox, statement: bytes, **arguments: Any) -> Any:
         if arguments.get("low") == LOWEST:
-            raise TooSlow("canceling statement due to statement timeout")
+            raise StatementTooSlow("canceling statement due to statement timeout")
         return run(outbox, statement, **arguments)
 
     monkeypatch.setattr(Outbox, "_run", slow)
@@ -559,7 +559,7 @@ def test_a_notification_during_a_statement_is_kept(
     assert read(reader, 0) == []
     insert(outbox)
     reader._connection.execute("SELECT pg_sleep(0.3)")
-    assert reader._pace.hurry, "the notification came with the statement's answer"
+    assert reader._pace.has_known_rows, "the notification came with the statement's answer"
     assert read(reader, 0) == [1]
 
 

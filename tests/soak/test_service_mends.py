@@ -97,7 +97,7 @@ MENDS = (
     Mend(
         "a server that says nothing is given up",
         "adaptors/transporter_adaptors/postgres/session.py",
-        "            gen = _limit(gen, time.monotonic() + self.patience)\n",
+        "            gen = _limit_time(gen, time.monotonic() + self.patience)\n",
         "",
         "tests/integration/test_outbox_terms.py",
         ("test_a_server_that_hangs_is_given_up_without_an_elector",),
@@ -113,7 +113,7 @@ MENDS = (
     Mend(
         "a pooler of transactions is refused",
         "adaptors/transporter_adaptors/postgres/session.py",
-        "            if not looked_at:\n",
+        "            if not is_checked:\n",
         "            if False:\n",
         "tests/integration/test_postgres_sessions.py",
         ("test_a_pooler_of_transactions_is_refused_and_left_as_it_was",),
@@ -137,7 +137,7 @@ MENDS = (
     Mend(
         "a fatal error is followed by a new client",
         "adaptors/transporter_adaptors/kafka/slice.py",
-        "            self.fatal = _fatal_of(error)\n",
+        "            self.fatal_error = _fatal_error(error)\n",
         "            pass\n",
         "tests/integration/test_kafka_writer.py",
         ("test_a_fatal_error_is_followed_by_a_new_client",),

@@ -60,14 +60,14 @@ class EndingDisk(Disk):
         self._done()
         return written
 
-    def put(self, descriptor: int, text: bytes, byte: int) -> None:
+    def write_at(self, descriptor: int, text: bytes, byte: int) -> None:
         self._call(last=False)
-        super().put(descriptor, text, byte)
+        super().write_at(descriptor, text, byte)
         self._done()
 
-    def cut(self, descriptor: int, length: int) -> None:
+    def truncate(self, descriptor: int, length: int) -> None:
         self._call(last=False)
-        super().cut(descriptor, length)
+        super().truncate(descriptor, length)
         self._done()
 
     def sync(self, descriptor: int) -> None:
@@ -221,13 +221,13 @@ class PowerDisk(Disk):
         self._call()
         return super().append(descriptor, text)
 
-    def put(self, descriptor: int, text: bytes, byte: int) -> None:
+    def write_at(self, descriptor: int, text: bytes, byte: int) -> None:
         self._call()
-        super().put(descriptor, text, byte)
+        super().write_at(descriptor, text, byte)
 
-    def cut(self, descriptor: int, length: int) -> None:
+    def truncate(self, descriptor: int, length: int) -> None:
         self._call()
-        super().cut(descriptor, length)
+        super().truncate(descriptor, length)
 
     def sync(self, descriptor: int) -> None:
         self._call()

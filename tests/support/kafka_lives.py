@@ -72,7 +72,7 @@ def live(world: World, epoch: int, shard: int, seed: int, death: Death | None) -
     """Deliver from the sink's stored offset to the end, unless *death* comes first."""
     chance = random.Random(seed)
     if death is not None:
-        transactions.WriterTransactions._call = dying(death)  # type: ignore[method-assign]
+        transactions.WriterTransactions._call_with_retry = dying(death)  # type: ignore[method-assign]
     writer = KafkaWriter(
         KafkaWriterConfig(bootstrap_servers=world.servers, topic=world.topic, transactional=True)
     )
@@ -111,7 +111,7 @@ def written(writer: KafkaWriter, batch: Entries, behind: int) -> int:
 
 def dying(death: Death) -> Callable[..., None]:
     """Return a replacement for a transaction's calls that ends this process at *death*."""
-    real, count = transactions.WriterTransactions._call, 0
+    real, count = transactions.WriterTransactions._call_with_retry, 0
 
     def call(self: Any, ends: float, act: Callable[..., Any], *values: object) -> None:
         nonlocal count

@@ -86,7 +86,7 @@ def order_message(seed: int, number: int, timestamp: int = 0) -> Message:
     group, part = divmod(number, 4)
     order = 2 * group + part % 2
     choose = random.Random(f"{seed}/{order}")  # noqa: S311 - made-up goods are no secret
-    placed = _placed_order(choose, 1000 + order)
+    placed = _placed_document(choose, 1000 + order)
     shipped = {"id": 1000 + order, "carrier": choose.choice(_CARRIERS)}
     return Message(
         namespace="orders.placed" if part < 2 else "orders.shipped",  # noqa: PLR2004 - first two of four
@@ -97,7 +97,7 @@ def order_message(seed: int, number: int, timestamp: int = 0) -> Message:
     )
 
 
-def _placed_order(choose: random.Random, order: int) -> dict[str, object]:
+def _placed_document(choose: random.Random, order: int) -> dict[str, object]:
     goods = choose.sample(_GOODS, choose.randint(1, 3))
     basket = [(sku, choose.randint(1, 4), cents) for sku, cents in goods]
     return {

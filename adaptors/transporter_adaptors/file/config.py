@@ -61,14 +61,14 @@ class FileWriterConfig(AdaptorConfig):
     """Begin the next numbered file with the first entry that was logged in a later period."""
 
     @model_validator(mode="after")
-    def _only_files_have_them(self) -> Self:
-        if self.path == "-" and self.rolls:
-            raise ValueError("standard output does not roll: name a file, or leave out roll_*")
+    def _check_standard_output(self) -> Self:
+        if self.path == "-" and self.has_numbered_files:
+            raise ValueError("standard output cannot roll: name a file, or leave out roll_*")
         if self.path == "-" and "mode" in self.model_fields_set:
-            raise ValueError("standard output has the rights it came with: leave out mode")
+            raise ValueError("mode has no effect on standard output: leave it out")
         return self
 
     @property
-    def rolls(self) -> bool:
+    def has_numbered_files(self) -> bool:
         """Whether there are numbered files."""
         return self.roll_bytes is not None or self.roll_every is not None

@@ -64,12 +64,12 @@ class Disk:
         """Write some of *text* at the end, and return how much."""
         return os.write(descriptor, text)
 
-    def put(self, descriptor: int, text: bytes, byte: int) -> None:
+    def write_at(self, descriptor: int, text: bytes, byte: int) -> None:
         """Write *text*, which is small, at *byte*."""
         if os.pwrite(descriptor, text, byte) < len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def cut(self, descriptor: int, length: int) -> None:
+    def truncate(self, descriptor: int, length: int) -> None:
         """Make the file *length* bytes long."""
         os.ftruncate(descriptor, length)
 
@@ -108,7 +108,9 @@ def exclusive_lock(descriptor: int, seconds: float, place: object) -> Iterator[N
             break
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise SinkTimeout(f"{place}: another writer held it for {seconds:g} s") from None
+                raise SinkTimeout(
+                    f"{place}: another writer held the lock for {seconds:g} s"
+                ) from None
             pause.wait(_LOCK_LOOK_SECONDS)
     try:
         yield

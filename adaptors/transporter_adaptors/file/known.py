@@ -36,7 +36,7 @@ class ExistingFile(NamedTuple):
     changed: int
 
 
-class Known(NamedTuple):
+class FileProgress(NamedTuple):
     """The progress in a file, and a digest of its beginning up to there."""
 
     byte: int
@@ -52,7 +52,7 @@ class ReadPosition:
 
     file: str = ""
     id: str = ""
-    files: dict[str, Known] = field(default_factory=dict)
+    files: dict[str, FileProgress] = field(default_factory=dict)
 
     def __str__(self) -> str:
         shown = {"file": self.file, "id": self.id, "files": self.files}
@@ -63,7 +63,10 @@ class ReadPosition:
         """Parse the text that ``str`` wrote, or raise ``SourceError`` for anything else."""
         try:
             found = json.loads(text)
-            files = {each: Known(int(at), str(head)) for each, (at, head) in found["files"].items()}
+            files = {
+                each: FileProgress(int(at), str(head))
+                for each, (at, head) in found["files"].items()
+            }
             file_id = str(found["id"])
             # The file that is being read is among them.
             files = {file_id: files[file_id]} | files
@@ -75,7 +78,7 @@ class ReadPosition:
             ) from error
 
 
-def in_order(name: str) -> tuple[list[str | int], str]:
+def natural_key(name: str) -> tuple[list[str | int], str]:
     """Return a sort key for *name* in which numbers count as numbers."""
     parts = _DIGITS.split(name)
     return [int(part) if index % 2 else part for index, part in enumerate(parts)], name
@@ -87,13 +90,13 @@ def matching_files(path: Path, *, links: bool) -> tuple[list[ExistingFile], dict
     Only regular files are read, and no link unless *links* are. Otherwise a user with rights to
     the folder could choose files elsewhere for the reader, or block it with a pipe.
     """
-    names = [path.name] if os.path.lexists(path) else _names(path.parent, path.name)
-    return _list_files(path.parent, sorted(names, key=in_order), links=links)
+    names = [path.name] if os.path.lexists(path) else _matching_names(path.parent, path.name)
+    return _list_files(path.parent, sorted(names, key=natural_key), links=links)
 
 
 def find_renamed(folder: Path, file_id: str, *, links: bool) -> list[ExistingFile]:
     """Return the files of *folder* that have *file_id*, whatever their names are."""
-    found, _ = _list_files(folder, _names(folder, "*"), links=links)
+    found, _ = _list_files(folder, _matching_names(folder, "*"), links=links)
     return [each for each in found if each.id == file_id]
 
 
@@ -119,7 +122,7 @@ def open_regular(path: Path, *, links: bool) -> BinaryIO:
     raise SourceUnavailable(f"{path}: it has just been replaced")
 
 
-def left_behind(found: Iterable[ExistingFile]) -> set[str]:
+def abandoned_ids(found: Iterable[ExistingFile]) -> set[str]:
     """Return the ids of files that are left, because a later one in natural order changed since.
 
     A file that is rotated to a later name is older, and does not count.
@@ -132,20 +135,21 @@ def left_behind(found: Iterable[ExistingFile]) -> set[str]:
     return left
 
 
-def head_of(descriptor: int, byte: int) -> str:
+def head_digest(descriptor: int, byte: int) -> str:
     """Return a digest of the first :data:`HEAD_BYTES` of a file, but of none behind *byte*."""
     text = os.pread(descriptor, min(HEAD_BYTES, byte), 0)
     return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
-def is_same(descriptor: int, known: Known) -> bool:
+def is_same_file(descriptor: int, known: FileProgress) -> bool:
     """Return whether an open file is still the one of *known*, and not shorter than that."""
     return (
-        os.fstat(descriptor).st_size >= known.byte and head_of(descriptor, known.byte) == known.head
+        os.fstat(descriptor).st_size >= known.byte
+        and head_digest(descriptor, known.byte) == known.head
     )
 
 
-def _names(folder: Path, pattern: str) -> list[str]:
+def _matching_names(folder: Path, pattern: str) -> list[str]:
     return [found.name for found in folder.glob(pattern)]
 
 

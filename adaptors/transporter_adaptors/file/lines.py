@@ -29,12 +29,12 @@ _BLOCK_BYTES: Final = 256 * 1024
 """Bytes read at once: more than a batch of usual lines, because the rest is read again."""
 
 
-def _constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
 # Numbers stay text: a key is spelt as in the line, and no digit limit applies.
-_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_constant)
+_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)
 
 
 class TextLine(NamedTuple):
@@ -104,14 +104,14 @@ def read_lines(file: BinaryIO, rows: int, size: int, limit: int, *, partial: boo
     """
     found, place, room = TextLines(), file.tell(), size
     while room > 0 and (count := len(found)) < rows:
-        whole = _whole_lines(file, rows - count, room)
+        whole = _read_whole_lines(file, rows - count, room)
         if whole and max(map(len, whole)) <= limit:
             found.add_whole(whole, place)
             place += sum(map(len, whole)) + len(whole)
             file.seek(place)
         else:
             file.seek(place)
-            line = _single(file, place, limit, partial=partial)
+            line = _read_single_line(file, place, limit, partial=partial)
             if line is None:
                 break
             found.add(line)
@@ -120,22 +120,22 @@ def read_lines(file: BinaryIO, rows: int, size: int, limit: int, *, partial: boo
     return found
 
 
-def _whole_lines(file: BinaryIO, rows: int, room: int) -> list[bytes]:
+def _read_whole_lines(file: BinaryIO, rows: int, room: int) -> list[bytes]:
     """Return lines of the next block that have ends, through the one that fills *room*."""
     lines = file.read(_BLOCK_BYTES).split(b"\n", rows)
     lines.pop()  # text that has no end here, or is one line too many
     return lines[: bisect_left(list(accumulate(map(len, lines))), room) + 1]
 
 
-def _single(file: BinaryIO, start: int, limit: int, *, partial: bool) -> TextLine | None:
+def _read_single_line(file: BinaryIO, start: int, limit: int, *, partial: bool) -> TextLine | None:
     """Return the line that begins at *start*, the place of *file*, however long it is."""
     data = file.readline(limit + 1)
     if data.endswith(b"\n"):
         return TextLine(data[:-1], start)
-    return _unended_line(file, data, start, limit, partial=partial)
+    return _read_unended_line(file, data, start, limit, partial=partial)
 
 
-def _unended_line(
+def _read_unended_line(
     file: BinaryIO, data: bytes, start: int, limit: int, *, partial: bool
 ) -> TextLine | None:
     """Return the line that begins with *data*, which is longer than the limit or the last."""
@@ -150,13 +150,13 @@ def _unended_line(
     return TextLine(data[:limit], start, problem)
 
 
-def batch_of(lines: TextLines, origin: Origin) -> pa.RecordBatch:
+def to_batch(lines: TextLines, origin: Origin) -> pa.RecordBatch:
     """Return *lines* as messages. A line that is not JSON carries an error header instead."""
     try:
         keys = _quick_keys(lines, origin.key)
     except ValueError:
         # The quick parser refuses more than is wrong, and does not give the reason.
-        return messages_to_batch([message_of(line, origin) for line in lines])
+        return messages_to_batch([to_message(line, origin) for line in lines])
     count = len(lines)
     columns = {
         "namespace": _repeat(origin.namespace, "namespace", count),
@@ -200,14 +200,14 @@ def _quick_key(data: bytes, name: str) -> bytes | None:
     raise ValueError("no text and no plain number")
 
 
-def message_of(line: TextLine, origin: Origin) -> Message:
+def to_message(line: TextLine, origin: Origin) -> Message:
     """Return *line* as a message. A line that is not JSON carries an error header instead."""
     problem, found = line.problem, None
     if problem is None:
         try:
-            found = _key(_document(line.data), origin.key)
+            found = _key_of(_parse_document(line.data), origin.key)
         except (ValueError, RecursionError) as error:
-            problem = f"not JSON: {error}" if isinstance(error, ValueError) else "nested too deep"
+            problem = f"not JSON: {error}" if isinstance(error, ValueError) else "nested too deeply"
     return Message(
         origin.namespace,
         line.data,
@@ -221,15 +221,15 @@ def message_of(line: TextLine, origin: Origin) -> Message:
     )
 
 
-def _document(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
+def _parse_document(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
     return _DECODER.decode(data.decode())
 
 
-def _key(document: Any, name: str | None) -> bytes | None:  # noqa: ANN401 - any JSON value
+def _key_of(document: Any, name: str | None) -> bytes | None:  # noqa: ANN401 - any JSON value
     """Return the key of *document*: text as it is, a number as it is spelt."""
     value = document.get(name) if name is not None and isinstance(document, dict) else None
     if value is None:
         return None
     if isinstance(value, dict | list):
-        raise ValueError(f"the key field {name!r} holds no text or number")  # noqa: TRY004 - one of many ways a line can be wrong
+        raise ValueError(f"the key field {name!r} is not text or a number")  # noqa: TRY004 - one of many ways a line can be wrong
     return str(value).lower().encode() if isinstance(value, bool) else str(value).encode()

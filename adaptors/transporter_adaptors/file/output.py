@@ -18,12 +18,12 @@ from transporter_adaptors.file.progress import (
     SUFFIX,
     FileState,
     PendingSlice,
-    Put,
-    being_written,
-    blank,
-    newest,
-    put_slice,
-    put_state,
+    PlacedBytes,
+    empty_content,
+    newest_state,
+    pending_slice,
+    place_slice,
+    place_state,
 )
 from transporter_adaptors.file.rolling import number_of, numbered_path, shard_path
 
@@ -57,11 +57,14 @@ class Output:
     def __init__(self, config: FileWriterConfig, context: WriterContext, disk: Disk) -> None:
         """Write for *context* according to *config*. :meth:`open` comes first."""
         self._path = shard_path(config.path, context.shard, context.shards)  # type: ignore[arg-type]
-        self._rolls, self._always = config.rolls, config.exact_after == "power-cut"
+        self._is_numbered, self._sync_always = (
+            config.has_numbered_files,
+            config.exact_after == "power-cut",
+        )
         self._context, self._disk = context, disk
         self._progress = -1
         self._descriptor, self._inode = -1, -1
-        self._known: tuple[bytes, FileState | None] = b"", None
+        self._cached_state: tuple[bytes, FileState | None] = b"", None
 
     def open(self) -> None:
         """Open the progress file, and make it and its folder when they do not exist."""
@@ -70,7 +73,7 @@ class Output:
 
     def close(self) -> None:
         """Close all files. Safe to call twice."""
-        self._leave()
+        self._close_file()
         progress, self._progress = self._progress, -1
         if progress >= 0:
             os.close(progress)
@@ -93,10 +96,10 @@ class Output:
         Raises:
             RouteFault: Lines that were acked are missing.
         """
-        content = self._content()
-        if not content or content != self._known[0]:
-            self._known = content, self._newest_state(content)
-        return self._whole(self._known[1], content)
+        content = self._read_content()
+        if not content or content != self._cached_state[0]:
+            self._cached_state = content, self._newest_state(content)
+        return self._verify_state(self._cached_state[1], content)
 
     def check_epoch(self, state: FileState) -> None:
         """Raise :class:`RouteFault` when a newer epoch has written *state*."""
@@ -107,7 +110,7 @@ class Output:
                 f"{self._context.epoch}: another engine has opened the log since"
             )
 
-    def next_file(self, state: FileState) -> FileState:
+    def begin_next_file(self, state: FileState) -> FileState:
         """Return the state of the file that follows the one of *state*, which is empty."""
         return self._begin_next(state)
 
@@ -122,34 +125,34 @@ class Output:
         if before and self._disk.read(self._descriptor, 1, before - 1) != b"\n":
             text = b"\n" + text  # The last line is another writer's, because ours have ends.
         try:
-            self._put(put_slice(PendingSlice(state.turn, len(text), crc32c(text))))
+            self._write_placed(place_slice(PendingSlice(state.turn, len(text), crc32c(text))))
             append_all(self._disk, self._descriptor, text)
             self._disk.sync(self._descriptor)
-            return self._store(self._grow(state, text, part, generation), durable=False)
+            return self._store_state(self._grow(state, text, part, generation), durable=False)
         except OSError:
             # Lines that cannot be taken back now are cut off before the next slice.
             with suppress(OSError):
-                self._disk.cut(self._descriptor, before)
+                self._disk.truncate(self._descriptor, before)
             with suppress(OSError):
-                self._put(put_state(replace(state, turn=state.turn + 2)))
+                self._write_placed(place_state(replace(state, turn=state.turn + 2)))
             raise
 
     def _grow(self, state: FileState, text: bytes, part: RolledPart, generation: int) -> FileState:
         known = state.stored_for(self._context)
         stored = self._context.stored(generation, part.offsets[-1], known)
         length = state.length + len(text)
-        grown = replace(state, length=length, end=self._end(length), period=part.period)
+        grown = replace(state, length=length, end=self._end_crc(length), period=part.period)
         return grown.with_stored(stored)
 
-    def _store(self, state: FileState, *, durable: bool = True) -> FileState:
+    def _store_state(self, state: FileState, *, durable: bool = True) -> FileState:
         """Write *state* as the next turn and return it, after waiting for the disk if need be.
 
         Against a kill alone no wait is needed, except for the state that first relies on this:
         a state with acked lines behind it must not be taken for the newest.
         """
         boot = self._disk.boot
-        kept = replace(state, turn=state.turn + 1, boot=boot, synced=self._always or not boot)
-        self._put(put_state(kept))
+        kept = replace(state, turn=state.turn + 1, boot=boot, synced=self._sync_always or not boot)
+        self._write_placed(place_state(kept))
         if durable or kept.synced or state.synced:
             self._disk.sync(self._progress)
         return kept
@@ -158,68 +161,68 @@ class Output:
     def _progress_path(self) -> Path:
         return self._path.with_name(self._path.name + SUFFIX)
 
-    def _put(self, put: Put) -> None:
-        self._disk.put(self._progress, put.text, put.byte)
+    def _write_placed(self, put: PlacedBytes) -> None:
+        self._disk.write_at(self._progress, put.text, put.byte)
 
-    def _content(self) -> bytes:
+    def _read_content(self) -> bytes:
         return self._disk.read(self._progress, SIZE, 0)
 
     def _newest_state(self, content: bytes) -> FileState | None:
         try:
-            return newest(content)
+            return newest_state(content)
         except RouteFault as error:
             raise RouteFault(
-                f"{self._progress_path} {error}: move it away to go on behind what "
-                f"{self._path.name} holds"
+                f"{self._progress_path} {error}: move it away, and the route continues "
+                f"at the end of {self._path.name}"
             ) from None
 
-    def _whole(self, state: FileState | None, content: bytes) -> FileState:
+    def _verify_state(self, state: FileState | None, content: bytes) -> FileState:
         """Return *state* once its file has its length, or the state of the file in its place."""
         if state is None:
-            return self._first()
+            return self._store_first_state()
         path = self._path.with_name(state.file)
         status = self._disk.status(path)
         if status is None or status.st_ino != state.inode:
             return self._begin_next(state)
-        self._enter(path, status.st_ino)
+        self._open_file(path, status.st_ino)
         if status.st_size != state.length:
             state = self._repair(state, status.st_size, content)
-        if self._rolls != (number_of(self._path, state.file) is not None):
+        if self._is_numbered != (number_of(self._path, state.file) is not None):
             return self._begin_next(state)
         return state
 
-    def _first(self) -> FileState:
-        self._put(blank())
+    def _store_first_state(self) -> FileState:
+        self._write_placed(empty_content())
         return self._begin_next(FileState(0, "", 0, 0, 0))
 
     def _repair(self, state: FileState, size: int, content: bytes) -> FileState:
         """Return the state of the open file, which has *size* bytes, unlike *state*."""
         if size == 0:
-            return self._store(replace(state, length=0, end=self._end(0)))
+            return self._store_state(replace(state, length=0, end=self._end_crc(0)))
         if size < state.length:
             raise RouteFault(
                 f"{self._path.with_name(state.file)}: has {size} bytes, and {state.length} were "
-                "written and synced: put back what is missing, or move the file away for the "
-                "route to begin a new one"
+                "written and synced: restore the missing bytes, or move the file away "
+                "so that the route begins a new one"
             )
         unsure = not state.synced and state.boot != self._disk.boot
-        if unsure or self._end(state.length) != state.end:
+        if unsure or self._end_crc(state.length) != state.end:
             # A power cut may have left a state from before lines that were acked. Or the file was
             # edited in place, or is another one with this inode number. Nothing of it is cut.
-            return self._store(replace(state, length=size, end=self._end(size)))
+            return self._store_state(replace(state, length=size, end=self._end_crc(size)))
         if not self._is_ours(state, size, content):
             self._set_aside(state, size)
-        self._disk.cut(self._descriptor, state.length)
+        self._disk.truncate(self._descriptor, state.length)
         self._disk.sync(self._descriptor)
         return state
 
     def _is_ours(self, state: FileState, size: int, content: bytes) -> bool:
         """Return whether all behind the length of *state* is the slice that was being written."""
-        tail = being_written(content)
+        tail = pending_slice(content)
         if tail is None or (tail.turn, tail.size) != (state.turn, size - state.length):
             return False
         crc = 0
-        for chunk in self._chunks(state.length, size):
+        for chunk in self._read_chunks(state.length, size):
             crc = crc32c(chunk, crc)
         return crc == tail.crc
 
@@ -233,7 +236,7 @@ class Output:
             number += 1
         aside = self._disk.open(path, _MADE | os.O_EXCL)
         try:
-            for chunk in self._chunks(state.length, size):
+            for chunk in self._read_chunks(state.length, size):
                 append_all(self._disk, aside, chunk)
             self._disk.sync(aside)
         except OSError:
@@ -244,14 +247,14 @@ class Output:
             os.close(aside)
         self._disk.sync_folder(self._path.parent)
 
-    def _chunks(self, first: int, end: int) -> Iterator[bytes]:
+    def _read_chunks(self, first: int, end: int) -> Iterator[bytes]:
         while first < end and (
             chunk := self._disk.read(self._descriptor, min(_CHUNK, end - first), first)
         ):
             yield chunk
             first += len(chunk)
 
-    def _end(self, length: int) -> int:
+    def _end_crc(self, length: int) -> int:
         size = min(length, END_BYTES)
         return crc32c(self._disk.read(self._descriptor, size, length - size))
 
@@ -260,19 +263,19 @@ class Output:
 
         Without numbers that is the file that has the name now, with numbers a new one.
         """
-        self._leave()
-        path = self._next_numbered(state) if self._rolls else self._path
-        self._enter(path, None)
+        self._close_file()
+        path = self._next_numbered(state) if self._is_numbered else self._path
+        self._open_file(path, None)
         status = os.fstat(self._descriptor)
         # Lines are only as durable as the names of their file and of its progress.
         self._disk.sync_folder(path.parent)
-        return self._store(
+        return self._store_state(
             replace(
                 state,
                 file=path.name,
                 inode=status.st_ino,
                 length=status.st_size,
-                end=self._end(status.st_size),
+                end=self._end_crc(status.st_size),
             )
         )
 
@@ -286,14 +289,14 @@ class Output:
             return newest_name
         return numbered_path(self._path, max(numbers) + 1)
 
-    def _enter(self, path: Path, inode: int | None) -> None:
+    def _open_file(self, path: Path, inode: int | None) -> None:
         if inode is not None and inode == self._inode:
             return
-        self._leave()
+        self._close_file()
         self._descriptor = self._disk.open(path, _MADE)
         self._inode = os.fstat(self._descriptor).st_ino
 
-    def _leave(self) -> None:
+    def _close_file(self) -> None:
         descriptor, self._descriptor, self._inode = self._descriptor, -1, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -89,34 +89,38 @@ class PendingSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PlacedBytes:
     """Bytes of the progress file, and their place in it."""
 
     text: bytes
     byte: int
 
 
-def blank() -> Put:
+def empty_content() -> PlacedBytes:
     """Return a progress file that holds nothing yet."""
-    return Put(b" " * (SIZE - 1) + b"\n", 0)
+    return PlacedBytes(b" " * (SIZE - 1) + b"\n", 0)
 
 
-def put_state(state: FileState) -> Put:
+def place_state(state: FileState) -> PlacedBytes:
     """Return *state* for its place. The oldest offsets are dropped when there is no room."""
-    parts = {"version": VERSION, **_parts(state), "stored": [_parts(one) for one in state.stored]}
-    while len(text := _line(parts)) > _STATE:
+    parts = {
+        "version": VERSION,
+        **_fields_of(state),
+        "stored": [_fields_of(one) for one in state.stored],
+    }
+    while len(text := _encode_line(parts)) > _STATE:
         parts["stored"] = parts["stored"][1:]
     width = -len(text) % _PAGE
-    return Put(text[:-1] + b" " * width + b"\n", state.turn % 2 * _STATE)
+    return PlacedBytes(text[:-1] + b" " * width + b"\n", state.turn % 2 * _STATE)
 
 
-def put_slice(slice_: PendingSlice) -> Put:
+def place_slice(slice_: PendingSlice) -> PlacedBytes:
     """Return *slice_* for its place."""
-    text = _line(_parts(slice_))
-    return Put(text[:-1] + b" " * (_SLICE - len(text)) + b"\n", _SLICE_AT)
+    text = _encode_line(_fields_of(slice_))
+    return PlacedBytes(text[:-1] + b" " * (_SLICE - len(text)) + b"\n", _SLICE_AT)
 
 
-def newest(content: bytes) -> FileState | None:
+def newest_state(content: bytes) -> FileState | None:
     """Return the newest state in *content*, or ``None`` when it never held a durable one.
 
     That is so until the second turn: the first one, and the blanks that were
@@ -125,8 +129,8 @@ def newest(content: bytes) -> FileState | None:
     Raises:
         RouteFault: It no longer holds a whole state, or holds one of another version.
     """
-    found = [_fields(content[at : at + _STATE]) for at in (0, _STATE)]
-    states = [_state(fields) for fields in found if fields is not None]
+    found = [_parse_fields(content[at : at + _STATE]) for at in (0, _STATE)]
+    states = [_to_state(fields) for fields in found if fields is not None]
     if states:
         return max(states, key=lambda state: state.turn)
     if content[:_STATE].strip(b" \n\0"):
@@ -134,9 +138,9 @@ def newest(content: bytes) -> FileState | None:
     return None
 
 
-def being_written(content: bytes) -> PendingSlice | None:
+def pending_slice(content: bytes) -> PendingSlice | None:
     """Return the slice that *content* names, if it is whole."""
-    fields = _fields(content[_SLICE_AT:])
+    fields = _parse_fields(content[_SLICE_AT:])
     return PendingSlice(**fields) if fields is not None else None
 
 
@@ -144,17 +148,17 @@ def _owner(stored: StoredOffset) -> tuple[str, str, int]:
     return stored.log_id, stored.route, stored.shard
 
 
-def _parts(value: FileState | PendingSlice | StoredOffset) -> dict[str, Any]:
+def _fields_of(value: FileState | PendingSlice | StoredOffset) -> dict[str, Any]:
     """Return the fields of *value*. ``asdict`` copies deeply, at ten times the cost."""
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def _line(parts: dict[str, Any]) -> bytes:
+def _encode_line(parts: dict[str, Any]) -> bytes:
     text = _ENCODER.encode(parts).encode()
     return b"%08x %b\n" % (crc32c(text), text)
 
 
-def _fields(place: bytes) -> dict[str, Any] | None:
+def _parse_fields(place: bytes) -> dict[str, Any] | None:
     line = place.partition(b"\n")[0].rstrip(b" ")
     text = line[9:]
     if line[:9] != b"%08x " % crc32c(text):
@@ -163,7 +167,7 @@ def _fields(place: bytes) -> dict[str, Any] | None:
     return fields
 
 
-def _state(fields: dict[str, Any]) -> FileState:
+def _to_state(fields: dict[str, Any]) -> FileState:
     if fields.pop("version") != VERSION:
         raise RouteFault("was written by another version")
     stored = tuple(StoredOffset(**one) for one in fields.pop("stored"))

@@ -12,17 +12,17 @@ from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter_adaptors.file.config import FileReaderConfig
 from transporter_adaptors.file.known import (
     ExistingFile,
-    Known,
+    FileProgress,
     ReadPosition,
+    abandoned_ids,
     find_renamed,
-    head_of,
-    in_order,
-    is_same,
-    left_behind,
+    head_digest,
+    is_same_file,
     matching_files,
+    natural_key,
     open_regular,
 )
-from transporter_adaptors.file.lines import Origin, TextLines, batch_of, read_lines
+from transporter_adaptors.file.lines import Origin, TextLines, read_lines, to_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ _LOOK_SECONDS: Final = 0.1
 """Interval of checks for the end of a followed file, because no portable call waits for it."""
 
 _CUT: Final = "it was cut short or overwritten: it is read from its beginning"
-_GONE: Final = "it is gone from its folder: what was not read of it is lost"
+_GONE: Final = "it is gone from its folder: its unread lines are lost"
 
 
 class FileReader:
@@ -57,10 +57,10 @@ class FileReader:
         """Keep *config*."""
         self._config = config
         self._file: BinaryIO | None = None
-        self._place = ReadPosition()
-        self._quiet: dict[str, tuple[int, int, bool]] = {}
+        self._position = ReadPosition()
+        self._unchanged: dict[str, tuple[int, int, bool]] = {}
         """Size and time of the files in which nothing was found to read, and if they were left."""
-        self._refused: dict[str, str] = {}
+        self._refusals: dict[str, str] = {}
         """Refused files in the folder, with the reason. Reported when first seen."""
         self._resume: Resume
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
@@ -72,15 +72,20 @@ class FileReader:
             SourceUnavailable: No file exists, and ``follow`` does not wait for one.
             EnvironmentFault: It may not be read, or is not a regular file.
         """
-        self._resume, self._place, self._quiet, self._refused = resume, ReadPosition(), {}, {}
-        found = self._look()
+        self._resume, self._position, self._unchanged, self._refusals = (
+            resume,
+            ReadPosition(),
+            {},
+            {},
+        )
+        found = self._list_files()
         if not found and not self._config.follow:
-            if problem := self._refused.get(self._config.path.name):
+            if problem := self._refusals.get(self._config.path.name):
                 raise EnvironmentFault(f"{self._config.path}: {problem}")
-            raise SourceUnavailable(f"{self._config.path}: there is no such file")
+            raise SourceUnavailable(f"{self._config.path}: the file does not exist")
         if resume.position is not None:
-            self._place = ReadPosition.parse(resume.position)
-            self._find(found)
+            self._position = ReadPosition.parse(resume.position)
+            self._resume_file(found)
 
     def poll(self, timeout: float) -> Batch:
         """Return the next lines, waiting up to *timeout* seconds for one when following."""
@@ -118,9 +123,11 @@ class FileReader:
                 yield Finding(f"{each.path}: {who} may not read it", "problem")
         if not found and not refused:
             if self._config.follow:
-                yield Finding(f"{path}: no such file is there yet; it is waited for", "warning")
+                yield Finding(
+                    f"{path}: the file does not exist yet; the reader waits for it", "warning"
+                )
             else:
-                yield Finding(f"{path}: there is no such file", "problem")
+                yield Finding(f"{path}: the file does not exist", "problem")
         elif found:
             yield Finding(f"{path}: {len(found)} {'file' if len(found) == 1 else 'files'}")
 
@@ -129,123 +136,125 @@ class FileReader:
         if self._file is None:
             return None
         status, left = os.fstat(self._file.fileno()), False
-        lines = self._lines(self._file, partial=False)
+        lines = self._read_lines(self._file, partial=False)
         if not lines:
             left = not self._config.follow or self._is_left(status.st_mtime_ns)
-            lines = self._lines(self._file, partial=left)
-        known = self._place.files.get(self._place.id)
+            lines = self._read_lines(self._file, partial=left)
+        known = self._position.files.get(self._position.id)
         # Checked after the read: a file overwritten before it has another beginning now.
-        if known is not None and not is_same(self._file.fileno(), known):
-            self._lose(known, _CUT)
+        if known is not None and not is_same_file(self._file.fileno(), known):
+            self._report_loss(known, _CUT)
             self.close()
             return None
         byte = self._file.tell()
-        self._place.files[self._place.id] = Known(byte, head_of(self._file.fileno(), byte))
+        self._position.files[self._position.id] = FileProgress(
+            byte, head_digest(self._file.fileno(), byte)
+        )
         if not lines:
-            self._quiet[self._place.id] = status.st_size, status.st_mtime_ns, left
+            self._unchanged[self._position.id] = status.st_size, status.st_mtime_ns, left
             return None
-        name = self._place.file
+        name = self._position.file
         namespace = self._config.namespace or name.rsplit(".", 1)[0] or name
         origin = Origin(namespace, name, status.st_mtime_ns // 1000, self._config.key)
-        return Batch(batch_of(lines, origin), str(self._place))
+        return Batch(to_batch(lines, origin), str(self._position))
 
-    def _lines(self, file: BinaryIO, *, partial: bool) -> TextLines:
+    def _read_lines(self, file: BinaryIO, *, partial: bool) -> TextLines:
         config = self._config
         return read_lines(
             file, config.batch_rows, config.batch_bytes, config.max_line_bytes, partial=partial
         )
 
     def _is_left(self, changed: int) -> bool:
-        """Return whether the file, *changed* then, is left: see :func:`left_behind`.
+        """Return whether the file, *changed* then, is left: see :func:`abandoned_ids`.
 
         It keeps the name with which it was begun, which may be another file's by now.
         """
-        mine = self._place
+        mine = self._position
         return any(
             found.id != mine.id
-            and in_order(found.name) >= in_order(mine.file)
+            and natural_key(found.name) >= natural_key(mine.file)
             and found.changed >= changed
-            for found in self._look()
+            for found in self._list_files()
         )
 
-    def _lose(self, known: Known, problem: str) -> None:
+    def _report_loss(self, known: FileProgress, problem: str) -> None:
         """Report that *known*, the file of the position, cannot be read on, and forget it."""
-        self._resume.tell("file-lost", file=self._place.file, byte=known.byte, problem=problem)
-        del self._place.files[self._place.id]
+        self._resume.tell("file-lost", file=self._position.file, byte=known.byte, problem=problem)
+        del self._position.files[self._position.id]
 
-    def _find(self, found: list[ExistingFile]) -> None:
+    def _resume_file(self, found: list[ExistingFile]) -> None:
         """Continue in the file of the position, which may have another name by now."""
-        place, config = self._place, self._config
+        place, config = self._position, self._config
         known = place.files[place.id]
         there = [each for each in found if each.id == place.id]
         for each in there or find_renamed(config.path.parent, place.id, links=config.follow_links):
             if self._is_known(each):
-                self._enter(each, place.file)
+                self._open_at(each, place.file)
                 return
-        self._lose(known, _CUT if there else _GONE)
+        self._report_loss(known, _CUT if there else _GONE)
 
     def _advance(self) -> bool:
         """Leave the file, whose end was reached, if there is another to continue with."""
-        following = self._next()
+        following = self._next_file()
         if following is None:
             return False
         self.close()
-        self._enter(following, following.name)
+        self._open_at(following, following.name)
         return True
 
-    def _look(self) -> list[ExistingFile]:
+    def _list_files(self) -> list[ExistingFile]:
         """Return the files in the folder, and report those that are refused for the first time."""
         found, refused = matching_files(self._config.path, links=self._config.follow_links)
         for name, problem in refused.items():
-            if name not in self._refused:
+            if name not in self._refusals:
                 self._resume.tell("file-refused", file=name, problem=problem)
-        self._refused = refused
+        self._refusals = refused
         return found
 
-    def _next(self) -> ExistingFile | None:
+    def _next_file(self) -> ExistingFile | None:
         """Return the first file, in natural order, that has something to read."""
-        found = self._look()
-        mine = self._place.id if self._file is not None else None
-        left = left_behind(found)
+        found = self._list_files()
+        mine = self._position.id if self._file is not None else None
+        left = abandoned_ids(found)
         others = (each for each in found if each.id != mine)
         following = next((each for each in others if self._has_unread(each, each.id in left)), None)
         if following is not None:
-            self._forget_all_but({each.id for each in found} | {self._place.id})
+            self._forget_all_but({each.id for each in found} | {self._position.id})
         return following
 
     def _forget_all_but(self, there: set[str]) -> None:
         """Forget the files that are gone, because the position would grow for ever with them."""
-        files, quiet = self._place.files, self._quiet
-        self._place.files = {each: known for each, known in files.items() if each in there}
-        self._quiet = {each: state for each, state in quiet.items() if each in there}
+        files, quiet = self._position.files, self._unchanged
+        self._position.files = {each: known for each, known in files.items() if each in there}
+        self._unchanged = {each: state for each, state in quiet.items() if each in there}
 
     def _has_unread(self, found: ExistingFile, left: bool) -> bool:  # noqa: FBT001 - one of its properties
         """Return whether *found* is new, has grown, is left, or is another file by now."""
         state = found.size, found.changed, left
-        if self._quiet.get(found.id) == state:
+        if self._unchanged.get(found.id) == state:
             return False
-        known = self._place.files.get(found.id)
+        known = self._position.files.get(found.id)
         if known is None or known.byte != found.size or not self._is_known(found):
             return True
-        self._quiet[found.id] = state
+        self._unchanged[found.id] = state
         return False
 
     def _is_known(self, found: ExistingFile) -> bool:
-        known = self._place.files.get(found.id)
+        known = self._position.files.get(found.id)
         if known is None:
             return False
         with self._open_file(found) as file:
-            return is_same(file.fileno(), known)
+            return is_same_file(file.fileno(), known)
 
-    def _enter(self, found: ExistingFile, name: str) -> None:
+    def _open_at(self, found: ExistingFile, name: str) -> None:
         """Open *found*, which was begun as *name*, and seek to the place where it was left."""
-        self._place.file, self._place.id = name, found.id
+        self._position.file, self._position.id = name, found.id
         self._file = self._open_file(found)
-        known = self._place.files.get(found.id)
-        if known is not None and is_same(self._file.fileno(), known):
+        known = self._position.files.get(found.id)
+        if known is not None and is_same_file(self._file.fileno(), known):
             self._file.seek(known.byte)
         else:
-            self._place.files.pop(found.id, None)
+            self._position.files.pop(found.id, None)
 
     def _open_file(self, found: ExistingFile) -> BinaryIO:
         try:

@@ -45,7 +45,7 @@ class Roll:
     size: int | None = None
     every: int | None = None
 
-    def parts(
+    def divide(
         self, groups: Iterable[RolledGroup], length: int, period: int
     ) -> Iterator[RolledPart]:
         """Divide *groups* among the file of *length* bytes and *period*, and those after it."""
@@ -56,12 +56,12 @@ class Roll:
             filled = length > 0 or bool(held)
             if filled and (began > period or len(group.text) > room):
                 if held:
-                    yield _part(held, fresh=fresh, period=period)
+                    yield _join_groups(held, fresh=fresh, period=period)
                 held, length, room, fresh = [], 0, self._room(0), True
             held.append(group)
             room, period = room - len(group.text), began
         if held:
-            yield _part(held, fresh=fresh, period=period)
+            yield _join_groups(held, fresh=fresh, period=period)
 
     def _room(self, length: int) -> float:
         return float("inf") if self.size is None else self.size - length
@@ -70,7 +70,7 @@ class Roll:
         return 0 if self.every is None else logged_at - logged_at % self.every
 
 
-def _part(groups: list[RolledGroup], *, fresh: bool, period: int) -> RolledPart:
+def _join_groups(groups: list[RolledGroup], *, fresh: bool, period: int) -> RolledPart:
     text = b"".join(group.text for group in groups)
     return RolledPart(text, tuple(group.offset for group in groups), fresh, period)
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from transporter.message import Entry
 
 
-def _refuse(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)
+_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)
 # Made once: json.dumps and json.loads make a new one for every call with settings.
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,12 +44,12 @@ def json_line(entry: Entry) -> bytes:
         "op": message.op,
         "phase": message.phase,
         "key": text_or_base64(message.key),
-        "timestamp": _iso(message.timestamp),
-        "logged_at": _iso(entry.logged_at),
+        "timestamp": _iso_time(message.timestamp),
+        "logged_at": _iso_time(entry.logged_at),
         "source_id": message.source_id,
         "headers": [[name, text_or_base64(value)] for name, value in message.headers],
     }
-    line = _ENCODER.encode(head)[:-1] + _data(message.data)
+    line = _ENCODER.encode(head)[:-1] + _data_json(message.data)
     if line.isascii() and "\x7f" not in line:
         return line.encode()
     return _TERMINAL.sub(lambda found: f"\\u{ord(found[0]):04x}", line).encode()
@@ -67,7 +67,7 @@ def data_line(entry: Entry, *, terminal: bool) -> bytes:
     return _CONTROL.sub(lambda found: b"".join(b"\\x%02x" % byte for byte in found[0]), data)
 
 
-def _data(data: bytes | None) -> str:
+def _data_json(data: bytes | None) -> str:
     if data is None:
         return "}"
     try:
@@ -89,6 +89,6 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _iso(microseconds: int) -> str:
+def _iso_time(microseconds: int) -> str:
     moment = _EPOCH + timedelta(microseconds=microseconds)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

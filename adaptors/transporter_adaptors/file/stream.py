@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class StandardOutput:
     """The engine's standard output. It is flushed, may block, and stays open."""
 
-    def terminal(self) -> bool:
+    def is_terminal(self) -> bool:
         """Return whether a terminal shows the output."""
         return sys.stdout.isatty()
 
@@ -46,7 +46,7 @@ class Device:
         flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         self._descriptor = os.open(path, flags)
 
-    def terminal(self) -> bool:
+    def is_terminal(self) -> bool:
         """Return whether it is a terminal."""
         return os.isatty(self._descriptor)
 
@@ -76,4 +76,4 @@ class Device:
         poll = select.poll()
         poll.register(self._descriptor, select.POLLOUT)
         if seconds <= 0 or not poll.poll(seconds * 1000):
-            raise SinkTimeout(f"{self._path}: its reader took nothing for {self._seconds:g} s")
+            raise SinkTimeout(f"{self._path}: its reader accepted nothing for {self._seconds:g} s")

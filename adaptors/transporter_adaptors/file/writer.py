@@ -15,8 +15,8 @@ from transporter_adaptors.file.output import Output, has_length
 from transporter_adaptors.file.rolling import Roll, RolledGroup, RolledPart
 from transporter_adaptors.file.shapes import data_line, json_line
 from transporter_adaptors.file.stream import Device, StandardOutput
-from transporter_adaptors.folders import writable
-from transporter_adaptors.rights import bits
+from transporter_adaptors.folders import check_writable
+from transporter_adaptors.rights import mode_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +54,7 @@ class FileWriter:
 
     def __init__(self, config: FileWriterConfig, disk: Disk | None = None) -> None:
         """Keep *config*. Files are opened by :meth:`open`, through *disk*."""
-        self._config, self._disk = config, disk or Disk(bits(config.mode))
+        self._config, self._disk = config, disk or Disk(mode_bits(config.mode))
         every = config.roll_every
         self._roll = Roll(config.roll_bytes, None if every is None else round(every * 1e6))
         self._sink: Output | Device | StandardOutput | None = None
@@ -78,7 +78,7 @@ class FileWriter:
             if isinstance(self._sink, Output):
                 self._append(self._sink, batch, ack)
             elif self._sink is not None:
-                self._sink.write(self._text(batch, terminal=self._sink.terminal()))
+                self._sink.write(self._text(batch, terminal=self._sink.is_terminal()))
                 ack.all()
         except OSError as error:
             ack.fail(self._translate_error(error))
@@ -94,7 +94,7 @@ class FileWriter:
     def probe(self) -> Iterable[Finding]:
         """Check that the file can be written, and report the room."""
         path = self._config.path
-        yield Finding("standard output") if path == "-" else writable(path)
+        yield Finding("standard output") if path == "-" else check_writable(path)
 
     def _open(self, context: WriterContext) -> StoredOffset | None:
         path = self._config.path
@@ -102,8 +102,10 @@ class FileWriter:
             self._sink = StandardOutput()
             return None
         if not has_length(path, self._disk):
-            if self._config.rolls:
-                raise RouteFault(f"{path}: is not a regular file and cannot roll: name another")
+            if self._config.has_numbered_files:
+                raise RouteFault(
+                    f"{path}: is not a regular file and cannot roll: name a regular file"
+                )
             self._sink = Device(path, context.deadline)
             return None
         self._sink = output = Output(self._config, context, self._disk)
@@ -115,13 +117,13 @@ class FileWriter:
         if not len(batch):
             ack.all()
             return
-        lines = self._groups(batch) if self._config.rolls else self._text(batch)
+        lines = self._groups(batch) if self._config.has_numbered_files else self._text(batch)
         with output.exclusive_lock():
             state = output.state()
             output.check_epoch(state)
             for part in self._parts(lines, batch, state):
                 if part.fresh:
-                    state = output.next_file(state)
+                    state = output.begin_next_file(state)
                 state = output.commit(state, part, batch.generation)
                 ack(part.offsets)
 
@@ -130,7 +132,7 @@ class FileWriter:
     ) -> Iterable[RolledPart]:
         if isinstance(lines, bytes):
             return [RolledPart(lines, tuple(batch.offsets))]
-        return self._roll.parts(lines, state.length, state.period)
+        return self._roll.divide(lines, state.length, state.period)
 
     def _groups(self, batch: Entries) -> list[RolledGroup]:
         groups: list[RolledGroup] = []

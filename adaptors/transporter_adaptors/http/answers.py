@@ -49,22 +49,22 @@ def is_gone(answer: Answer) -> bool:
     return answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
-def describe(answer: Answer, place: str, hidden: Sequence[str] = ()) -> str:
-    """Describe *answer* of *place*, with the beginning of its text but nothing *hidden*."""
+def describe_answer(answer: Answer, place: str, secrets: Sequence[str] = ()) -> str:
+    """Describe *answer* of *place*, with the beginning of its text but without *secrets*."""
     status = answer.status
-    return f"{place} answered {status}{_phrase(status)}{_excerpt(answer.text, hidden)}"
+    return f"{place} answered {status}{_status_phrase(status)}{_excerpt(answer.text, secrets)}"
 
 
 def sink_error(
-    answer: Answer, place: str, offset: int | None = None, hidden: Sequence[str] = ()
+    answer: Answer, place: str, offset: int | None = None, secrets: Sequence[str] = ()
 ) -> SinkError:
     """Translate an *answer* of *place* that is not an ack.
 
     *offset* is that of the entry if the request had only one. The beginning of the answer's
-    text is shown, without the secrets in *hidden*.
+    text is shown, without the secrets in *secrets*.
     """
     status = answer.status
-    text = describe(answer, place, hidden)
+    text = describe_answer(answer, place, secrets)
     if status in _FAULTS:
         return RouteFault(f"{text}: check the url, the method and the headers")
     if status == _TIMED_OUT:
@@ -73,7 +73,7 @@ def sink_error(
         return SinkUnavailable(text)
     if status >= HTTPStatus.BAD_REQUEST:
         return Rejected(text, offset)
-    return RouteFault(f"{text}, which does not say that the entries were taken: check the url")
+    return RouteFault(f"{text}, which does not acknowledge the entries: check the url")
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
@@ -84,30 +84,30 @@ def retry_after(headers: Mapping[str, str]) -> float:
     asked = (headers.get("Retry-After") or "").strip()
     if _SECONDS.fullmatch(asked):
         return float(asked)
-    until, now = _time(asked), _time(headers.get("Date") or "")
+    until, now = _parse_time(asked), _parse_time(headers.get("Date") or "")
     if until is None:
         return 0.0
     return max(0.0, until - (time.time() if now is None else now))
 
 
-def _time(text: str) -> float | None:
+def _parse_time(text: str) -> float | None:
     try:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError):
         return None
 
 
-def _phrase(status: int) -> str:
+def _status_phrase(status: int) -> str:
     try:
         return f" {HTTPStatus(status).phrase}"
     except ValueError:
         return ""
 
 
-def _excerpt(text: bytes, hidden: Sequence[str]) -> str:
+def _excerpt(text: bytes, secrets: Sequence[str]) -> str:
     """Return the beginning of *text* on one line, in quotes, or an empty text without one."""
     shown = text.decode(errors="replace")
-    for each in hidden:
+    for each in secrets:
         shown = shown.replace(each, "***")
     shown = _CONTROL.sub(" ", shown).strip()
     if not shown:

@@ -71,7 +71,7 @@ class Requests:
         # Most URLs have no fields, so their path is the same for all entries.
         self._path = None if fields_of(self._url) else config.target.path
 
-    def of(self, batch: Entries) -> Iterator[Request]:
+    def split(self, batch: Entries) -> Iterator[Request]:
         """Yield *batch* as requests, in order, each with entries of one address only.
 
         Raises:
@@ -113,9 +113,9 @@ class Requests:
                 yield [row], row.entry.message.data or b"", _document_headers(row, generation)
             return
         before, between, behind, media_type = _FRAMES[config.format]
-        pieces = [_whole(row, generation) for row in rows]
+        pieces = [_entry_json(row, generation) for row in rows]
         room = config.batch_bytes - len(before) - len(behind)
-        for first, end in _cuts(pieces, config.batch_rows, room, len(between)):
+        for first, end in _request_bounds(pieces, config.batch_rows, room, len(between)):
             body = before + between.join(pieces[first:end]) + behind
             yield rows[first:end], body, {"Content-Type": media_type}
 
@@ -138,7 +138,9 @@ class Requests:
         return Request(len(rows), address, body, headers, first if first == last else None)
 
 
-def _cuts(pieces: Sequence[bytes], most: int, room: int, between: int) -> Iterator[tuple[int, int]]:
+def _request_bounds(
+    pieces: Sequence[bytes], most: int, room: int, between: int
+) -> Iterator[tuple[int, int]]:
     """Yield the first row of each request and the one behind its last, within the limits."""
     first = used = 0
     for at, piece in enumerate(pieces):
@@ -152,7 +154,7 @@ def _cuts(pieces: Sequence[bytes], most: int, room: int, between: int) -> Iterat
         yield first, len(pieces)
 
 
-def _whole(row: HttpEntry, generation: int) -> bytes:
+def _entry_json(row: HttpEntry, generation: int) -> bytes:
     """Return the entry as a JSON object like the file writer's, with data about redeliveries."""
     head = {
         "id": row.id,

@@ -63,7 +63,7 @@ class Client:
         self._connection: HTTPConnection | None = None
         self._abandoned: _Exchange | None = None
 
-    def ask(
+    def send(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float
     ) -> Answer:
         """Send a request and return the whole answer.
@@ -95,8 +95,8 @@ class Client:
         assert exchange.answer is not None  # noqa: S101 - it ended without an error
         return exchange.answer
 
-    def reach(self, seconds: float) -> None:
-        """Connect, send nothing, and close. Raises as :meth:`ask`.
+    def check_connection(self, seconds: float) -> None:
+        """Connect, send nothing, and close. Raises as :meth:`send`.
 
         *seconds* bound each step of it: the connection, the proxy's answer, TLS.
         """
@@ -131,7 +131,7 @@ class Client:
     def _await_abandoned(self, seconds: float) -> None:
         """Ensure that there is at most one abandoned request."""
         if self._abandoned is not None and not self._abandoned.wait(seconds):
-            raise SinkTimeout(f"{self.place}: the attempt before still waits for a connection")
+            raise SinkTimeout(f"{self.place}: the previous attempt still waits for a connection")
         self._abandoned = None
 
     def _translate_error(self, error: Exception, seconds: float) -> SinkError:
@@ -148,17 +148,17 @@ class Client:
             # urllib3 puts its own name for the connection before the reason.
             cause = (isinstance(error, NewConnectionError) and error.__cause__) or error
             if found := _TUNNEL.match(str(cause)):
-                return _refused_tunnel(place, int(found[1]))
+                return _tunnel_error(place, int(found[1]))
             text = " ".join(str(cause).split()) or type(cause).__name__
             return SinkUnavailable(f"{place}: {text}")
         raise error
 
 
-def _refused_tunnel(place: str, status: int) -> SinkError:
+def _tunnel_error(place: str, status: int) -> SinkError:
     """Return the error for a proxy's answer with *status*, without its text."""
     text = f"{place}: the proxy answered {status}"
     if status in _REFUSED:
-        return RouteFault(f"{text}: check the setting proxy, and what the proxy allows")
+        return RouteFault(f"{text}: check the setting proxy and the proxy's own rules")
     return SinkUnavailable(text)
 
 
@@ -177,7 +177,7 @@ class _Exchange:
         self.error: Exception | None = None
         self._connection, self._request = connection, request
         self._socket: socket.socket | None = None
-        self._given_up = False
+        self._is_abandoned = False
         self._thread = threading.Thread(target=self._run, name="http-request", daemon=True)
         self._thread.start()
 
@@ -185,7 +185,7 @@ class _Exchange:
         """Wait for the end, or after *seconds* cut the connection and return ``False``."""
         if self.join(seconds):
             return True
-        self._given_up = True
+        self._is_abandoned = True
         # During the exchange with a proxy only the connection has the socket.
         sock = self._socket or self._connection.sock
         if sock is not None:
@@ -202,23 +202,23 @@ class _Exchange:
         self._thread.join(max(0.0, seconds))
         if self._thread.is_alive():
             return False
-        if self._given_up:
+        if self._is_abandoned:
             self._connection.close()
         return True
 
     def _run(self) -> None:
         try:
-            self.answer = self._ask()
+            self.answer = self._send_and_receive()
         except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
             self.error = error
 
-    def _ask(self) -> Answer:
+    def _send_and_receive(self) -> Answer:
         connection = self._connection
         if connection.sock is None:
             connection.connect()
         # First the socket, then the check. The waiting thread uses the opposite order.
         self._socket = connection.sock
-        if self._given_up:
+        if self._is_abandoned:
             raise TimeoutError
         unsent = self._send()
         answer = self._receive()

@@ -13,7 +13,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_va
 
 from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
 from transporter.message import OPS
-from transporter_adaptors.http.targets import FIELDS, basic, fill_url, proxy_of, target_of
+from transporter_adaptors.http.targets import (
+    FIELDS,
+    basic_credentials,
+    fill_url,
+    proxy_of,
+    target_of,
+)
 from transporter_adaptors.templates import fields_of
 
 if TYPE_CHECKING:
@@ -45,7 +51,7 @@ OWNED_PARAMETERS: Final = frozenset({"client_id", "client_secret", "grant_type",
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?")
 _ORIGIN: Final = re.compile(r"[a-zA-Z]+://[^/?#]*")
-_TELLING: Final = re.compile(
+_SECRET_NAME: Final = re.compile(
     "auth|cookie|credential|key|passw|secret|session|signature|token", re.IGNORECASE
 )
 _SHORTEST_SECRET: Final = 4
@@ -84,7 +90,7 @@ def _check_parameters(parameters: dict[str, str]) -> dict[str, str]:
 def _check_headers(headers: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
     names = [name.lower() for name in headers]
     if not all(_TOKEN.fullmatch(name) for name in headers):
-        raise ValueError("holds a name that no header may have")
+        raise ValueError("holds an invalid header name")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"these headers are given twice: {', '.join(twice)}")
     if owned := sorted(set(names) & OWNED.keys()):
@@ -93,7 +99,7 @@ def _check_headers(headers: dict[str, str | SecretStr]) -> dict[str, str | Secre
     if any(name.startswith(OWNED_PREFIX) for name in names):
         raise ValueError("headers that begin with Entry- are the writer's own")
     for name, value in headers.items():
-        if not _VALUE.fullmatch(plain(value)):
+        if not _VALUE.fullmatch(plain_value(value)):
             raise ValueError(f"the value of {name} must be printable ASCII, on one line")
     return headers
 
@@ -104,13 +110,13 @@ def _hide_secrets(headers: object) -> object:
         return headers
     return {
         name: SecretStr(value)
-        if isinstance(name, str) and isinstance(value, str) and _TELLING.search(name)
+        if isinstance(name, str) and isinstance(value, str) and _SECRET_NAME.search(name)
         else value
         for name, value in headers.items()
     }
 
 
-def plain(value: str | SecretStr) -> str:
+def plain_value(value: str | SecretStr) -> str:
     """Return a header's value as it is sent."""
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
@@ -214,7 +220,7 @@ class HttpWriterConfig(AdaptorConfig):
                     f"has a {name}, and a url that begins with http:// and not https://"
                 )
         if self.format == "data" and {"batch_rows", "batch_bytes"} & self.model_fields_set:
-            raise ValueError("has batch_rows or batch_bytes, and a format of one entry a request")
+            raise ValueError("has batch_rows or batch_bytes, but sends one entry a request")
         return self
 
     @model_validator(mode="after")
@@ -224,7 +230,7 @@ class HttpWriterConfig(AdaptorConfig):
         if self.key_password is not None and self.key_file is None:
             raise ValueError("key_password needs key_file")
         if self.oauth2 is not None and "authorization" in map(str.lower, self.headers):
-            raise ValueError("has oauth2 and the header Authorization, which it sends")
+            raise ValueError("has oauth2, which sends Authorization: leave that out of headers")
         return self
 
     @property
@@ -239,7 +245,7 @@ class HttpWriterConfig(AdaptorConfig):
         return any(target.scheme == "https" for target in targets)
 
     @property
-    def through(self) -> Proxy | None:
+    def parsed_proxy(self) -> Proxy | None:
         """The proxy on the way."""
         return None if self.proxy is None else proxy_of(self.proxy.get_secret_value())
 
@@ -252,9 +258,9 @@ def secrets_of(config: HttpWriterConfig) -> tuple[str, ...]:
         found.update((literal, unquote(literal)))
     for value in config.headers.values():
         if isinstance(value, SecretStr):
-            found.update(_parts(plain(value)))
-    if (proxy := config.through) is not None:
-        found.update(_parts(basic(proxy.user, proxy.password)))
+            found.update(_secret_parts(plain_value(value)))
+    if (proxy := config.parsed_proxy) is not None:
+        found.update(_secret_parts(basic_credentials(proxy.user, proxy.password)))
     if (oauth2 := config.oauth2) is not None:
         found.update(_oauth2_secrets(oauth2))
     return longest_first(found)
@@ -262,19 +268,21 @@ def secrets_of(config: HttpWriterConfig) -> tuple[str, ...]:
 
 def longest_first(secrets: Iterable[str]) -> tuple[str, ...]:
     """Return *secrets* without those that would be found by chance, the longest first."""
-    return tuple(sorted((each for each in secrets if len(each) >= _SHORTEST_SECRET), key=_longest))
+    return tuple(
+        sorted((each for each in secrets if len(each) >= _SHORTEST_SECRET), key=_longest_key)
+    )
 
 
 def _oauth2_secrets(oauth2: OAuth2) -> Iterator[str]:
     secret = oauth2.client_secret.get_secret_value()
     yield from (secret, quote_plus(secret), oauth2.token_url.get_secret_value())
-    yield from _parts(basic(quote_plus(oauth2.client_id), quote_plus(secret)))
+    yield from _secret_parts(basic_credentials(quote_plus(oauth2.client_id), quote_plus(secret)))
     for name, value in oauth2.parameters.items():
-        if _TELLING.search(name):
+        if _SECRET_NAME.search(name):
             yield from (value, quote_plus(value))
 
 
-def _parts(value: str) -> Iterator[str]:
+def _secret_parts(value: str) -> Iterator[str]:
     """Yield a secret value, the part behind its scheme, and a password inside that."""
     scheme, _, rest = value.partition(" ")
     yield value
@@ -286,5 +294,5 @@ def _parts(value: str) -> Iterator[str]:
             yield decoded.partition(":")[2]
 
 
-def _longest(text: str) -> tuple[int, str]:
+def _longest_key(text: str) -> tuple[int, str]:
     return -len(text), text

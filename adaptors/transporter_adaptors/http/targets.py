@@ -36,7 +36,7 @@ class Target(NamedTuple):
     @property
     def place(self) -> str:
         """Host and port for people. Path and query are left out, because they may hold a secret."""
-        return _place(self.host, self.port)
+        return _host_and_port(self.host, self.port)
 
 
 class Proxy(NamedTuple):
@@ -50,17 +50,17 @@ class Proxy(NamedTuple):
     @property
     def place(self) -> str:
         """Host and port for people."""
-        return _place(self.host, self.port)
+        return _host_and_port(self.host, self.port)
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers for the proxy."""
         if not self.user:
             return {}
-        return {"Proxy-Authorization": basic(self.user, self.password)}
+        return {"Proxy-Authorization": basic_credentials(self.user, self.password)}
 
 
-def basic(user: str, password: str) -> str:
+def basic_credentials(user: str, password: str) -> str:
     """Return the credentials of the scheme Basic (RFC 7617)."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
@@ -74,14 +74,14 @@ def target_of(url: str) -> Target:
     """
     found = _parse(url)
     if found.scheme not in _PORTS or not found.host or _BLANK.search(url):
-        raise ValueError("must begin with http:// or https://, a host, and hold no blanks")
+        raise ValueError("must begin with http:// or https:// and a host, without blanks")
     if found.auth is not None:
-        raise ValueError("may hold no user and password; use the header Authorization")
+        raise ValueError("must not hold a user or password; use the header Authorization")
     if found.fragment is not None:
-        raise ValueError("may hold no fragment: it is never sent")
+        raise ValueError("must not hold a fragment, which is never sent")
     port = _PORTS[found.scheme] if found.port is None else found.port
     if not port:
-        raise ValueError("may not name port 0")
+        raise ValueError("must not use port 0")
     return Target(found.scheme, found.host.strip("[]"), port, found.request_uri)
 
 
@@ -95,7 +95,7 @@ def fill_url(url: str, namespace: str, key: bytes | None) -> Target:
     fields = fields_of(url)
     values = {"namespace": quote(namespace, safe=""), "key": quote_from_bytes(key or b"", safe="")}
     if missing := [name for name in sorted(fields) if not values[name]]:
-        raise ValueError(f"the entry has no {missing[0]}, and the url wants one")
+        raise ValueError(f"the entry has no {missing[0]}, but the url needs one")
     text = url.format(**values)
     # Receivers may decode a path before they resolve it.
     if fields and {".", ".."} & {*_SEPARATOR.split(unquote(text.partition("?")[0]))}:
@@ -112,9 +112,9 @@ def proxy_of(url: str) -> Proxy:
     """
     found = _parse(url)
     if found.scheme != "http" or not found.host or _BLANK.search(url) or found.port == 0:
-        raise ValueError("must be http://, perhaps user:password@, a host and a port")
+        raise ValueError("must have the form http://host:port or http://user:password@host:port")
     if found.path not in (None, "/") or found.query is not None or found.fragment is not None:
-        raise ValueError("may hold nothing behind host and port")
+        raise ValueError("must end after host and port")
     user, _, password = (found.auth or "").partition(":")
     port = _PORTS["http"] if found.port is None else found.port
     return Proxy(found.host.strip("[]"), port, unquote(user), unquote(password))
@@ -127,5 +127,5 @@ def _parse(url: str) -> Url:
         raise ValueError("is not a URL") from None
 
 
-def _place(host: str, port: int) -> str:
+def _host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.http.config import HttpWriterConfig
 
-_Seen = tuple[tuple[int, ...] | None, ...]
+_FileStates = tuple[tuple[int, ...] | None, ...]
 
 
 class Tls:
@@ -25,7 +25,7 @@ class Tls:
         """Read nothing yet."""
         self._config = config
         self._context: ssl.SSLContext | None = None
-        self._seen: _Seen = ()
+        self._loaded_states: _FileStates = ()
 
     def context(self) -> ssl.SSLContext:
         """Return the context of the next connection.
@@ -36,13 +36,13 @@ class Tls:
                 be about to be replaced.
         """
         seen = self._file_states()
-        if self._context is None or seen != self._seen:
-            self._context, self._seen = self._make_context(), seen
+        if self._context is None or seen != self._loaded_states:
+            self._context, self._loaded_states = self._make_context(), seen
         return self._context
 
-    def _file_states(self) -> _Seen:
+    def _file_states(self) -> _FileStates:
         config = self._config
-        return tuple(map(_state, (config.ca_file, config.cert_file, config.key_file)))
+        return tuple(map(_file_state, (config.ca_file, config.cert_file, config.key_file)))
 
     def _make_context(self) -> ssl.SSLContext:
         ca_file, cert_file = self._config.ca_file, self._config.cert_file
@@ -50,13 +50,13 @@ class Tls:
             context = ssl.create_default_context(cafile=ca_file)
         except OSError as error:
             text = f"{ca_file}: {_reason(error)}: ca_file must be a readable file of PEM"
-            raise self._unusable(f"{text} certificates") from None
+            raise self._unusable_error(f"{text} certificates") from None
         if cert_file is not None:
             try:
                 self._load(context)
             except (OSError, ValueError) as error:
                 text = f"{cert_file}, {self._config.key_file}: {_reason(error)}: cert_file and"
-                raise self._unusable(
+                raise self._unusable_error(
                     f"{text} key_file must be readable PEM files of a certificate and its key, "
                     "and key_password the key's, if it has one"
                 ) from None
@@ -69,11 +69,11 @@ class Tls:
         # Without a password the library would prompt for one at the terminal.
         context.load_cert_chain(config.cert_file, config.key_file, password)
 
-    def _unusable(self, text: str) -> RouteFault | SinkUnavailable:
+    def _unusable_error(self, text: str) -> RouteFault | SinkUnavailable:
         return RouteFault(text) if self._context is None else SinkUnavailable(text)
 
 
-def _state(path: Path | None) -> tuple[int, ...] | None:
+def _file_state(path: Path | None) -> tuple[int, ...] | None:
     """Return values that change with the file's content, or ``None`` without a file."""
     if path is None:
         return None

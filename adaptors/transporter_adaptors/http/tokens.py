@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus, urlencode
 
 from transporter.errors import RouteFault, SinkUnavailable
-from transporter_adaptors.http.answers import describe, is_ack, sink_error
-from transporter_adaptors.http.targets import basic
+from transporter_adaptors.http.answers import describe_answer, is_ack, sink_error
+from transporter_adaptors.http.targets import basic_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,16 +34,21 @@ class Tokens:
         self,
         config: OAuth2,
         client: Client,
-        heed: Callable[[Answer], float],
-        hidden: Sequence[str],
+        on_answer: Callable[[Answer], float],
+        secrets: Sequence[str],
     ) -> None:
-        """Fetch nothing yet. *heed* is called with each answer that may ask for a pause.
+        """Fetch nothing yet. *on_answer* is called with each answer that may ask for a pause.
 
-        Nothing of *hidden* is ever shown.
+        Nothing of *secrets* is ever shown.
         """
-        self._config, self._client, self._heed, self._hidden = config, client, heed, hidden
+        self._config, self._client, self._on_answer, self._secrets = (
+            config,
+            client,
+            on_answer,
+            secrets,
+        )
         self._token = ""
-        self._ends = 0.0
+        self._expires_at = 0.0
 
     @property
     def token(self) -> str:
@@ -57,35 +62,35 @@ class Tokens:
             SinkUnavailable: No token can be fetched now, within *seconds*.
             RouteFault: The endpoint refuses, or answers without a token.
         """
-        if not self._token or time.monotonic() >= self._ends:
+        if not self._token or time.monotonic() >= self._expires_at:
             self._fetch(seconds)
         return f"Bearer {self._token}"
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Fetch another token for the next request, because this one was refused."""
-        self._ends = 0.0
+        self._expires_at = 0.0
 
     def _fetch(self, seconds: float) -> None:
         begun = time.monotonic()
         path = self._config.target.path
-        answer = self._client.ask("POST", path, self._body(), self._headers(), seconds)
+        answer = self._client.send("POST", path, self._body(), self._headers(), seconds)
         if not is_ack(answer):
             raise self._refusal(answer)
-        fields = _fields(answer.text)
+        fields = _parse_fields(answer.text)
         token, kind = fields.get("access_token"), fields.get("token_type", "Bearer")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise RouteFault(f"{self._client.place} answered without a token: check token_url")
         if str(kind).lower() != "bearer":
             raise RouteFault(f"{self._client.place} returned a token that is not a bearer token")
         self._token = token
-        self._ends = begun + _seconds_kept(fields.get("expires_in"))
+        self._expires_at = begun + _seconds_to_keep(fields.get("expires_in"))
 
     def _refusal(self, answer: Answer) -> Exception:
-        error = sink_error(answer, self._client.place, hidden=self._hidden)
+        error = sink_error(answer, self._client.place, secrets=self._secrets)
         if error.retriable:
-            wait = self._heed(answer)
+            wait = self._on_answer(answer)
             return SinkUnavailable(str(error), wait) if wait else error
-        text = describe(answer, self._client.place, self._hidden)
+        text = describe_answer(answer, self._client.place, self._secrets)
         return RouteFault(f"{text}: check the settings of oauth2")
 
     def _headers(self) -> dict[str, str]:
@@ -97,7 +102,7 @@ class Tokens:
         if self._config.client_auth == "basic":
             # Section 2.3.1 requires both encoded as in a form.
             user, secret = map(quote_plus, self._credentials())
-            headers["Authorization"] = basic(user, secret)
+            headers["Authorization"] = basic_credentials(user, secret)
         return headers
 
     def _body(self) -> bytes:
@@ -112,7 +117,7 @@ class Tokens:
         return self._config.client_id, self._config.client_secret.get_secret_value()
 
 
-def _fields(text: bytes) -> dict[str, Any]:
+def _parse_fields(text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -120,7 +125,7 @@ def _fields(text: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _seconds_kept(expires_in: object) -> float:
+def _seconds_to_keep(expires_in: object) -> float:
     """Return the seconds for which a token is kept. Without a time it is kept until refused."""
     try:
         seconds = float(str(expires_in))

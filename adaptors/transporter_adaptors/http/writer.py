@@ -20,7 +20,12 @@ from transporter_adaptors.http.answers import (
 )
 from transporter_adaptors.http.bodies import Requests
 from transporter_adaptors.http.client import Client
-from transporter_adaptors.http.config import HttpWriterConfig, longest_first, plain, secrets_of
+from transporter_adaptors.http.config import (
+    HttpWriterConfig,
+    longest_first,
+    plain_value,
+    secrets_of,
+)
 from transporter_adaptors.http.targets import target_of
 from transporter_adaptors.http.tls import Tls
 from transporter_adaptors.http.tokens import Tokens
@@ -54,7 +59,7 @@ class HttpWriter:
         """Keep *config*. The connection is made by the first request."""
         self._config = config
         self._target = config.target
-        self._hidden = secrets_of(config)
+        self._secrets = secrets_of(config)
         self._clients: list[Client] = []
         self._tokens: Tokens | None = None
         self._requests: Requests
@@ -74,23 +79,23 @@ class HttpWriter:
         logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
         self._clients = self._make_clients()
         if (oauth2 := self._config.oauth2) is not None:
-            self._tokens = Tokens(oauth2, self._clients[-1], self._heed, self._hidden)
+            self._tokens = Tokens(oauth2, self._clients[-1], self._obey_retry_after, self._secrets)
         return None
 
     def probe(self) -> Iterable[Finding]:
         """Connect to the receiver, and to the token endpoint, and send nothing."""
         for client in self._make_clients():
-            client.reach(_PROBE_SECONDS)
-            yield Finding(f"{client.place} takes connections; nothing was sent")
+            client.check_connection(_PROBE_SECONDS)
+            yield Finding(f"{client.place} accepts connections; nothing was sent")
 
     def _make_clients(self) -> list[Client]:
         """Return the clients of the receiver and of the token endpoint, if there is one."""
         tls, oauth2 = Tls(self._config), self._config.oauth2
         if self._config.wants_tls:
             tls.context()
-        made = [Client(self._target, tls, self._config.through, "HTTP receiver")]
+        made = [Client(self._target, tls, self._config.parsed_proxy, "HTTP receiver")]
         if oauth2 is not None:
-            made.append(Client(oauth2.target, tls, self._config.through, "token endpoint"))
+            made.append(Client(oauth2.target, tls, self._config.parsed_proxy, "token endpoint"))
         return made
 
     def write(self, batch: Entries, ack: Ack) -> None:
@@ -98,8 +103,8 @@ class HttpWriter:
         offsets, done = batch.offsets, 0
         end = time.monotonic() + self._seconds
         try:
-            for request in self._requests.of(batch):
-                self._rest(end)
+            for request in self._requests.split(batch):
+                self._await_retry_time(end)
                 self._deliver(request)
                 ack(offsets[done : batch.whole(done + request.rows)])
                 done += request.rows
@@ -112,7 +117,7 @@ class HttpWriter:
         for client in clients:
             client.close()
 
-    def _rest(self, end: float) -> None:
+    def _await_retry_time(self, end: float) -> None:
         """Wait for the end of a Retry-After, if that is short and leaves enough time."""
         now = time.monotonic()
         rest = max(0.0, self._not_before - now)
@@ -125,38 +130,38 @@ class HttpWriter:
             time.sleep(rest)
         if now + rest + self._timeout > end:
             raise SinkTimeout(
-                f"{self._place}: not everything was taken within {self._seconds:g} s "
-                "(smaller slices, or larger requests, would be)"
+                f"{self._place}: the slice was not accepted in full within {self._seconds:g} s: "
+                "use smaller slices or larger requests"
             )
 
     def _deliver(self, request: Request) -> None:
-        answer = self._answer(request)
+        answer = self._send(request)
         alone = request.offset is not None
         if is_ack(answer) or (alone and request.address.method == "DELETE" and is_gone(answer)):
             return
-        hidden = self._hidden
+        secrets = self._secrets
         if self._tokens is not None:
             token = self._tokens.token
-            hidden = longest_first({*hidden, token, *token.split(".")})
-        error = sink_error(answer, self._place, request.offset, hidden)
+            secrets = longest_first({*secrets, token, *token.split(".")})
+        error = sink_error(answer, self._place, request.offset, secrets)
         if error.retriable:
-            wait = self._heed(answer)
+            wait = self._obey_retry_after(answer)
             if isinstance(error, SinkUnavailable):
                 error = SinkUnavailable(str(error), wait)
         raise error
 
-    def _heed(self, answer: Answer) -> float:
+    def _obey_retry_after(self, answer: Answer) -> float:
         """Obey the Retry-After of *answer*, and return its seconds."""
         wait = min(retry_after(answer.headers), self._config.retry_after_max)
         self._not_before = time.monotonic() + wait
         return wait
 
-    def _answer(self, request: Request) -> Answer:
+    def _send(self, request: Request) -> Answer:
         """Send *request* and return the answer. A token that is refused is replaced once."""
         end = time.monotonic() + self._timeout
         answer = self._follow_redirects(request, end)
         if answer.status == UNAUTHORIZED and self._tokens is not None:
-            self._tokens.forget()
+            self._tokens.invalidate()
             answer = self._follow_redirects(request, end)
         return answer
 
@@ -165,7 +170,7 @@ class HttpWriter:
         method, path = request.address
         headers = {"User-Agent": "transporter", **self._headers(end), **request.headers}
         for _ in range(_MOST_REDIRECTS + 1):
-            answer = self._clients[0].ask(method, path, request.body, headers, _seconds_left(end))
+            answer = self._clients[0].send(method, path, request.body, headers, _seconds_left(end))
             if answer.status not in REDIRECTS:
                 return answer
             path = self._redirect_path(path, answer.headers)
@@ -178,16 +183,18 @@ class HttpWriter:
         try:
             there = target_of(urljoin(base, headers.get("Location", "")).partition("#")[0])
         except ValueError as error:
-            raise RouteFault(f"{self._place} redirected to what {error}: check url") from None
+            raise RouteFault(
+                f"{self._place} redirected to an address that {error}: check url"
+            ) from None
         if there.origin != here.origin:
             raise RouteFault(
-                f"{self._place} redirected to {there.scheme}://{there.place}, and entries and "
-                f"headers are sent nowhere but to {here.scheme}://{here.place}: check url"
+                f"{self._place} redirected to {there.scheme}://{there.place}, but entries "
+                f"and headers are sent only to {here.scheme}://{here.place}: check url"
             )
         return there.path
 
     def _headers(self, end: float) -> dict[str, str]:
-        headers = {name: plain(value) for name, value in self._config.headers.items()}
+        headers = {name: plain_value(value) for name, value in self._config.headers.items()}
         if self._tokens is not None:
             headers["Authorization"] = self._tokens.header(_seconds_left(end))
         return headers

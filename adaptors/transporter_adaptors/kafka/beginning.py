@@ -31,8 +31,8 @@ class GroupMark:
     logged: int | None
 
     def __str__(self) -> str:
-        told = {"transporter": self.owner, "topic": self.topic_id, "logged": self.logged}
-        return json.dumps(told, separators=(",", ":"))
+        fields = {"transporter": self.owner, "topic": self.topic_id, "logged": self.logged}
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def parse(cls, text: str | None) -> Self | None:
@@ -52,7 +52,7 @@ class Committed:
     mark: GroupMark | None
 
 
-def beginning(
+def choose_start(
     position: Position, topic: str, topic_id: str, partition: int, committed: Committed | None
 ) -> KafkaOffset | Edge:
     """Return the place to begin at, from the log's position and the group's commit.
@@ -63,7 +63,7 @@ def beginning(
     and the topic that took its name is read from its beginning.
     """
     gone = position.is_recreated(topic, topic_id)
-    if committed and committed.mark and _is_other(committed.mark.topic_id, topic_id):
+    if committed and committed.mark and _is_other_topic(committed.mark.topic_id, topic_id):
         committed, gone = None, True
     logged = position.place(topic, topic_id, partition)
     if committed is None:
@@ -74,5 +74,5 @@ def beginning(
     return committed.place if mark.logged == logged.next else logged
 
 
-def _is_other(known: str, topic_id: str) -> bool:
+def _is_other_topic(known: str, topic_id: str) -> bool:
     return bool(known and topic_id and known != topic_id)

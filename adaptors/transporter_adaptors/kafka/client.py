@@ -38,8 +38,8 @@ class ProducerFactory:
         """Make no producer yet."""
         self.config = config
         self.seconds = min(seconds, LONGEST_TRANSACTION / 2000) if config.transactional else seconds
-        self.trouble: KafkaError | None = None
-        self._alone = False
+        self.last_error: KafkaError | None = None
+        self._has_lost_brokers = False
         self._producer: Producer | None = None
 
     def producer(self, transactional_id: str = "", *, kept: bool = True) -> Producer:
@@ -60,12 +60,12 @@ class ProducerFactory:
                 **settings,
             }
             settings["transactional.id"] = transactional_id
-        producer = self.build(Producer, settings)
+        producer = self.build_client(Producer, settings)
         if kept:
             self._producer = producer
         return producer
 
-    def build(self, kind: Callable[[dict[str, Any]], _T], settings: dict[str, Any]) -> _T:
+    def build_client(self, kind: Callable[[dict[str, Any]], _T], settings: dict[str, Any]) -> _T:
         """Return the client of *kind* with *settings*, or raise an error without their values."""
         try:
             return kind(settings)
@@ -73,20 +73,20 @@ class ProducerFactory:
             shown = self.config.redact(error.args[0].str())
             raise RouteFault(f"{self.place()}: {shown}: check the client settings") from None
 
-    def was_alone(self) -> bool:
+    def has_lost_brokers(self) -> bool:
         """Return whether the kept producer was without any broker at some moment."""
         if self._producer is not None:
             self._producer.poll(0)  # Runs the error callbacks that have waited since its last use.
-        return self._alone
+        return self._has_lost_brokers
 
     def drop(self) -> None:
         """Drop the producer and its queue."""
-        producer, self._producer, self.trouble = self._producer, None, None
-        self._alone = False
+        producer, self._producer, self.last_error = self._producer, None, None
+        self._has_lost_brokers = False
         if producer is not None:
             producer.purge(blocking=False)
 
-    def connection(self) -> dict[str, Any]:
+    def connection_settings(self) -> dict[str, Any]:
         """Return the settings that every client needs."""
         return {
             "log_level": 2,
@@ -106,19 +106,19 @@ class ProducerFactory:
         topic = row[0] if row else self.config.topic
         return f"Kafka topic {topic} at {self.config.bootstrap_servers}"
 
-    def reason(self, found: SentSlice, offsets: list[int]) -> tuple[SinkError, int | None]:
+    def delivery_error(self, found: SentSlice, offsets: list[int]) -> tuple[SinkError, int | None]:
         """Return why *found* was not delivered to its end, and the entry's offset, if at fault."""
         if failure := found.failure():
-            offset = offsets[failure.row] if failure.alone else None
+            offset = offsets[failure.row] if failure.is_cause else None
             place = self.place(found.rows[failure.row])
             fixed = self.config.fixed_topic is not None
             error = sink_error(failure.error, place, offset, fixed_topic=fixed)
             return error, offset if isinstance(error, Rejected) else None
-        if trouble := found.fatal or self.trouble:
+        if trouble := found.fatal_error or self.last_error:
             return sink_error(trouble, self.place()), None
-        return self.late(), None
+        return self.deadline_error(), None
 
-    def late(self) -> SinkTimeout:
+    def deadline_error(self) -> SinkTimeout:
         """Return the error for a deadline that has passed."""
         return SinkTimeout(
             f"{self.place()}: not everything was confirmed within {self.seconds:g} s"
@@ -154,9 +154,9 @@ class ProducerFactory:
 
     def _record_error(self, error: KafkaError) -> None:
         alone = error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public code
-        self._alone |= alone
-        if self.trouble is None or not alone:
-            self.trouble = error  # An earlier error explains better why no broker is left.
+        self._has_lost_brokers |= alone
+        if self.last_error is None or not alone:
+            self.last_error = error  # An earlier error explains better why no broker is left.
         if is_fault(error) and self._producer is not None:
             self._producer.purge(blocking=False)  # Waiting longer would not help.
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from transporter.errors import EnvironmentFault
 from transporter.kafka.clients import ClientLog
-from transporter_adaptors.kafka.config import matching
+from transporter_adaptors.kafka.config import matching_topics
 from transporter_adaptors.kafka.failures import is_fault, source_error
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ REQUEST_SECONDS: Final = 10.0
 _GLANCE_SECONDS: Final = 5.0
 """Time limit of queries for operators. After it the answer is unknown, and the query repeated."""
 
-_HEAR_SECONDS: Final = 0.2
+_ERROR_CHECK_SECONDS: Final = 0.2
 """Seconds between two checks for an error that makes waiting useless, such as a bad password."""
 
 _ALL_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public code
@@ -47,17 +47,17 @@ class Cluster:
         EnvironmentFault: From every method, when the brokers refuse to answer.
     """
 
-    def __init__(self, config: KafkaConnection, place: str, **own: object) -> None:
-        """Make a client, with settings of its *own*. It connects with the first query."""
+    def __init__(self, config: KafkaConnection, place: str, **settings: object) -> None:
+        """Make a client, with *settings* of its own. It connects with the first query."""
         self._place = place
-        self._trouble: KafkaError | None = None
+        self._last_error: KafkaError | None = None
         with translate_refusal(config, place):
             self._admin: Any = AdminClient(
                 {
                     "log_level": 2,
                     **config.client,
                     **config.security_settings,
-                    **own,
+                    **settings,
                     "bootstrap.servers": config.bootstrap_servers,
                     "error_cb": self._record_error,
                     "logger": ClientLog(__name__, config.redact_secrets),
@@ -98,10 +98,12 @@ class Cluster:
                 found[name] = self._answer(future)
         return found
 
-    def matching(self, pattern: str) -> list[str]:
+    def matching_topics(self, pattern: str) -> list[str]:
         """Return the topics whose names match *pattern* anywhere, sorted."""
         with self._translate_errors():
-            return matching(list(self._admin.list_topics(timeout=REQUEST_SECONDS).topics), pattern)
+            return matching_topics(
+                list(self._admin.list_topics(timeout=REQUEST_SECONDS).topics), pattern
+            )
 
     def ends(
         self, partitions: Iterable[TopicPartition], isolation: str
@@ -115,7 +117,7 @@ class Cluster:
                 found[partition.topic, partition.partition] = self._answer(future).offset
         return found
 
-    def ask_ends(self, partitions: Iterable[TopicPartition], isolation: str) -> Ends:
+    def query_ends(self, partitions: Iterable[TopicPartition], isolation: str) -> Ends:
         """Return the same as a query whose answer need not be awaited."""
         return Ends(self._list_ends(partitions, isolation, _GLANCE_SECONDS))
 
@@ -136,31 +138,31 @@ class Cluster:
         """Return the answer, or raise as soon as it is certain that none will come."""
         while True:
             try:
-                return future.result(_HEAR_SECONDS)
+                return future.result(_ERROR_CHECK_SECONDS)
             except TimeoutError:
                 self._admin.poll(0)
-                if self._trouble is not None and is_fault(self._trouble):
-                    raise KafkaException(self._trouble) from None
+                if self._last_error is not None and is_fault(self._last_error):
+                    raise KafkaException(self._last_error) from None
 
     def _record_error(self, error: KafkaError) -> None:
         """Keep the reason for missing answers: a right, a certificate, a name, a port."""
-        known = self._trouble
+        known = self._last_error
         if known is None or (error.code() != _ALL_DOWN and not is_fault(known)):
-            self._trouble = error
+            self._last_error = error
 
     @contextmanager
-    def _translate_errors(self, but: int | None = None) -> Iterator[None]:
-        """Translate errors raised inside the block, and ignore one with the code *but*."""
+    def _translate_errors(self, ignored_code: int | None = None) -> Iterator[None]:
+        """Translate errors raised inside the block, and ignore one with the code *ignored_code*."""
         try:
             yield
             self._admin.poll(0)
-            self._trouble = None  # The answer proves that it has passed.
+            self._last_error = None  # The answer proves that it has passed.
         except KafkaException as error:
             asked = error.args[0]
-            if asked.code() == but:
+            if asked.code() == ignored_code:
                 return
             self._admin.poll(0)  # The reason, when there is one, waits in the error callback.
-            heard = None if is_fault(asked) else self._trouble
+            heard = None if is_fault(asked) else self._last_error
             raise source_error(heard or asked, self._place) from error
 
 

@@ -50,13 +50,13 @@ class Commits:
     ) -> None:
         """Commit by *consumer*. *held* changes with the assignment, *position* with commits."""
         self._config, self._consumer, self._position = config, consumer, position
-        self._place, self._held = place, held
-        self._silent_since: float | None = None
+        self._place, self._partitions = place, held
+        self._failing_since: float | None = None
 
     def is_settled(self, held: AssignedPartition) -> bool:
         """Return whether the group may get everything that was ever handed out of *held*."""
         known = self._position().place(held.topic, held.topic_id, held.partition)
-        return known == (held.handed or held.logged)
+        return known == (held.returned or held.logged)
 
     def commit_due(self) -> None:
         """Commit the due places. The result comes later, to :meth:`record_result`.
@@ -64,19 +64,19 @@ class Commits:
         Raises:
             SourceUnavailable: No commit has been accepted for a minute.
         """
-        due = self._due(self._held.values())
+        due = self._due(self._partitions.values())
         if not due:
-            self._silent_since = None
+            self._failing_since = None
             return
-        self._silent_since = self._silent_since or monotonic()
-        if monotonic() - self._silent_since > COMMIT_PATIENCE:
+        self._failing_since = self._failing_since or monotonic()
+        if monotonic() - self._failing_since > COMMIT_PATIENCE:
             raise SourceUnavailable(
-                f"{self._place}: the group {self._config.group} has taken no commit for "
+                f"{self._place}: the group {self._config.group} has accepted no commit for "
                 f"{COMMIT_PATIENCE:g} s; trying again may help"
             )
         self._consumer.commit(offsets=self._marks(due), asynchronous=True)
 
-    def pin(self, starts: list[AssignedPartition]) -> None:
+    def commit_starts(self, starts: list[AssignedPartition]) -> None:
         """Commit *starts* before the group has members. Later only a member can commit."""
         try:
             self._consumer.commit(offsets=self._marks(starts), asynchronous=False)
@@ -96,7 +96,7 @@ class Commits:
     def commit_last(self) -> None:
         """Commit the due places, and wait for the result as long as a close may take."""
         deadline = monotonic() + _CLOSE_SECONDS
-        due = self._due(self._held.values())
+        due = self._due(self._partitions.values())
         if not due:
             return
         try:
@@ -113,17 +113,17 @@ class Commits:
         failures: list[KafkaError] = []
         for partition in partitions:
             failed = partition.error or error
-            held = self._held.get((partition.topic, partition.partition))
+            held = self._partitions.get((partition.topic, partition.partition))
             if failed is not None:
                 failures.append(failed)
             elif held is not None:
-                held.told, self._silent_since = partition.offset, None
+                held.committed, self._failing_since = partition.offset, None
         return failures
 
     def _marks(self, due: Iterable[AssignedPartition]) -> list[TopicPartition]:
         owner = self._position().owner
         return [
-            partition_of(held, KafkaOffset(held.due, epoch_of(held)), held.mark_of(owner))
+            partition_of(held, KafkaOffset(held.due, epoch_of(held)), held.commit_metadata(owner))
             for held in due
             if held.due is not None
         ]
@@ -132,7 +132,7 @@ class Commits:
         found = []
         for each in held:
             if each.logged is None and self.is_settled(each):
-                each.logged = each.handed
-            if each.due is not None and each.due != each.told:
+                each.logged = each.returned
+            if each.due is not None and each.due != each.committed:
                 found.append(each)
         return found

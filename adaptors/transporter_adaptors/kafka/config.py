@@ -36,13 +36,13 @@ OWNED: Final = {
     "allow.auto.create.topics": "use create_topics",
     "bootstrap.servers": "use bootstrap_servers",
     "delivery.report.only.error": "the writer relies on it",
-    "delivery.timeout.ms": "the slice's deadline rules",
+    "delivery.timeout.ms": "the slice's deadline applies",
     "dr_cb": "the writer has its own",
     "enable.idempotence": "retries would reorder and repeat messages",
     "error_cb": "the writer has its own",
     "logger": "the writer has its own",
     "message.max.bytes": "use max_message_bytes",
-    "message.timeout.ms": "the slice's deadline rules",
+    "message.timeout.ms": "the slice's deadline applies",
     "metadata.broker.list": "use bootstrap_servers",
     "on_delivery": "the writer has its own",
     "request.required.acks": "every message waits for all in-sync replicas",
@@ -60,7 +60,7 @@ READER_OWNED: Final = {
     "enable.partition.eof": "the reader relies on it",
     "error_cb": "the reader has its own",
     "group.id": "use group",
-    "group.protocol": "the reader speaks the protocol that all brokers know",
+    "group.protocol": "the reader uses the protocol that all brokers support",
     "isolation.level": "use isolation",
     "logger": "the reader has its own",
     "metadata.broker.list": "use bootstrap_servers",
@@ -139,15 +139,15 @@ class KafkaConnection(AdaptorConfig):
             raise ValueError("sasl_mechanism needs security_protocol sasl_ssl or sasl_plaintext")
         if self.sasl_mechanism == "OAUTHBEARER" and self.username is not None:
             raise ValueError(
-                "OAUTHBEARER takes no username and password; see sasl.oauthbearer.* of client"
+                "OAUTHBEARER has no username and password; set sasl.oauthbearer.* in client"
             )
         if (self.ssl_certificate is None) != (self.ssl_key is None):
             raise ValueError("ssl_certificate and ssl_key go together")
         if (self.ssl_ca or self.ssl_key) and protocol not in {"ssl", "sasl_ssl"}:
             raise ValueError("ssl_* needs security_protocol ssl or sasl_ssl")
         given = {_ALIASES.get(name, name) for name in self.client}
-        told = given & self.security_settings.keys()
-        if twice := sorted(name for name, key in _NAMES.items() if key in told):
+        doubled = given & self.security_settings.keys()
+        if twice := sorted(name for name, key in _NAMES.items() if key in doubled):
             raise ValueError(f"given here and in client: {', '.join(twice)}")
         return self
 
@@ -257,7 +257,7 @@ class KafkaWriterConfig(KafkaConnection):
     @field_validator("client")
     @classmethod
     def _check_client(cls, client: dict[str, Value]) -> dict[str, Value]:
-        return _refuse(client, OWNED, "writer")
+        return _refuse_owned(client, OWNED, "writer")
 
     @field_validator("progress_topic")
     @classmethod
@@ -352,13 +352,13 @@ class KafkaReaderConfig(KafkaConnection):
     @classmethod
     def _check_pattern(cls, pattern: str | None) -> str | None:
         if pattern is not None:
-            matching([], pattern)
+            matching_topics([], pattern)
         return pattern
 
     @field_validator("client")
     @classmethod
     def _check_client(cls, client: dict[str, Value]) -> dict[str, Value]:
-        return _refuse(client, READER_OWNED, "reader")
+        return _refuse_owned(client, READER_OWNED, "reader")
 
     @model_validator(mode="after")
     def _check_topics(self) -> Self:
@@ -374,7 +374,7 @@ def is_topic(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 
-def matching(names: list[str], pattern: str) -> list[str]:
+def matching_topics(names: list[str], pattern: str) -> list[str]:
     """Return those of *names*, sorted, that match *pattern* anywhere, without internal topics.
 
     Raises:
@@ -394,7 +394,7 @@ def matching(names: list[str], pattern: str) -> list[str]:
     return [name for name, matches in zip(known, found, strict=False) if matches]
 
 
-def _refuse(client: dict[str, Value], owned: Mapping[str, str], who: str) -> dict[str, Value]:
+def _refuse_owned(client: dict[str, Value], owned: Mapping[str, str], who: str) -> dict[str, Value]:
     """Return *client*, or raise :class:`ValueError` when it holds a setting that is *owned*."""
     if found := sorted(client.keys() & owned.keys()):
         reasons = "; ".join(f"{name}: {owned[name]}" for name in found)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.kafka.held import AssignedPartition
 
 
-def consumer_of(
+def make_consumer(
     config: KafkaReaderConfig, on_error: Callable[..., None], on_commit: Callable[..., None]
 ) -> Any:  # noqa: ANN401 - the library has no types
     """Return a consumer that reports errors to *on_error* and results of commits to *on_commit*."""

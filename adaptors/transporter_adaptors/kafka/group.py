@@ -15,12 +15,12 @@ from confluent_kafka import Message as Record
 
 from transporter.errors import SourceError, SourceUnavailable, TransporterError
 from transporter.kafka.groups import committed_offsets
-from transporter_adaptors.kafka.beginning import Edge, beginning
+from transporter_adaptors.kafka.beginning import Edge, choose_start
 from transporter_adaptors.kafka.cluster import REQUEST_SECONDS, translate_refusal
 from transporter_adaptors.kafka.commits import Commits
 from transporter_adaptors.kafka.consumer import (
     committed_of,
-    consumer_of,
+    make_consumer,
     partition_of,
     place_behind,
 )
@@ -45,7 +45,7 @@ _CHUNK: Final = 1000
 Key = tuple[str, int]
 
 
-class Taken(NamedTuple):
+class TakenRecords(NamedTuple):
     """Records, and the places that they reach in their partitions."""
 
     records: list[Record]
@@ -74,17 +74,17 @@ class ReaderGroup:
         """
         self._config, self._cluster, self._position = config, cluster, position
         self._place = place
-        self.held: dict[Key, AssignedPartition] = {}
-        self.assigned = False
+        self.partitions: dict[Key, AssignedPartition] = {}
+        self.has_assignment = False
         """Whether any assignment has come, even an empty one."""
-        self.doubt = False
+        self.needs_check = False
         """Whether there is a reason to check the topics."""
-        self._left: list[Record] = []
+        self._kept_records: list[Record] = []
         self._paused = self._closing = False
-        self._trouble: TransporterError | None = None
+        self._last_error: TransporterError | None = None
         with translate_refusal(config, place):
-            self._consumer: Any = consumer_of(config, self._on_error, self._on_commit)
-        self._commits = Commits(config, self._consumer, settled, place, self.held)
+            self._consumer: Any = make_consumer(config, self._on_error, self._on_commit)
+        self._commits = Commits(config, self._consumer, settled, place, self.partitions)
 
     # Records
 
@@ -101,7 +101,7 @@ class ReaderGroup:
                 on_lost=self._on_lost,
             )
 
-    def begin(self, topics: list[str]) -> None:
+    def commit_beginnings(self, topics: list[str]) -> None:
         """Commit the beginnings with ``start: latest`` of those of *topics* new to the group.
 
         This comes before any member joins, and covers all existing partitions. So a partition
@@ -112,7 +112,7 @@ class ReaderGroup:
             with self._translate_errors():
                 # A new group may not have a coordinator yet.
                 known = committed_offsets(self._consumer, places, monotonic() + REQUEST_SECONDS)
-        found = self._of_new_topics(known)
+        found = self._select_new_topics(known)
         new = {each.topic for each in found}
         if self._config.pattern is not None and (self._position().topics or len(new) < len(topics)):
             return  # The group has begun, so these topics were found later.
@@ -122,12 +122,12 @@ class ReaderGroup:
             for each in found
             if each.topic in ids
         ]
-        self._put_at_the_end(starts)
+        self._start_at_end(starts)
         if starts:
             with self._translate_errors():
-                self._commits.pin(starts)
+                self._commits.commit_starts(starts)
 
-    def take(self, timeout: float) -> Taken:
+    def poll(self, timeout: float) -> TakenRecords:
         """Return the next records, waiting up to *timeout* seconds for the first.
 
         At most ``batch_rows``, and none behind ``batch_bytes``, except for the rest of one
@@ -136,26 +136,26 @@ class ReaderGroup:
         with self._translate_errors():
             self._resume()
             found = self._collect_records(timeout)
-        self._raise_trouble()
+        self._raise_last_error()
         events: list[Record] = []
         if any(map(Record.error, found)):
             events = [record for record in found if record.error() is not None]
             found = [record for record in found if record.error() is None]
-        taken = self._hand_out(found)
+        taken = self._mark_returned(found)
         for event in events:
             self._handle_event(
                 event
             )  # After the records, because an end comes behind the last of them.
         return taken
 
-    def ask_ends(self) -> Ends:
+    def query_ends(self) -> Ends:
         """Query the ends of the partitions, which the client gets from fetches alone."""
-        return self._cluster.ask_ends(self._partitions(), self._config.isolation)
+        return self._cluster.query_ends(self._client_partitions(), self._config.isolation)
 
     def known_ends(self) -> dict[Key, int]:
         """Return the ends of partitions at their last fetch, for those that were fetched."""
         found = {}
-        for key, held in self.held.items():
+        for key, held in self.partitions.items():
             with self._translate_errors():
                 _, end = self._consumer.get_watermark_offsets(partition_of(held), cached=True)
             if end >= 0:
@@ -164,40 +164,40 @@ class ReaderGroup:
 
     def backlog(self, ends: dict[Key, int]) -> int | None:
         """Return the number of offsets to read before *ends*, or ``None`` if that is unknown."""
-        if not self.assigned:
+        if not self.has_assignment:
             return None
         waiting = 0
-        for key, held in self.held.items():
+        for key, held in self.partitions.items():
             if (end := ends.get(key)) is None:
                 return None
-            place = held.handed or held.logged
+            place = held.returned or held.logged
             begun = max(place.next if place else 0, held.passed[1] if held.passed else 0)
             waiting += max(0, end - begun)
         return waiting
 
-    def keep(self) -> None:
+    def keep_membership(self) -> None:
         """Stay a member without reading, while the log has no room."""
         with self._translate_errors():
-            self._pause(self._partitions())
+            self._pause(self._client_partitions())
             while (record := self._consumer.poll(0)) is not None:
                 if record.error() is None:
-                    self._left.append(record)
+                    self._kept_records.append(record)
                 else:
                     self._handle_event(record)
-        self._raise_trouble()
+        self._raise_last_error()
 
     @property
-    def ended(self) -> bool:
+    def is_at_end(self) -> bool:
         """Whether every assigned partition was read to its end."""
-        return self.assigned and all(held.ended for held in self.held.values())
+        return self.has_assignment and all(held.is_at_end for held in self.partitions.values())
 
-    def recognise(self, topic: str, topic_id: str) -> None:
+    def check_topic_id(self, topic: str, topic_id: str) -> None:
         """Read *topic* from its beginning if *topic_id* shows that it is another one now."""
-        held = [held for held in self.held.values() if held.topic == topic]
+        held = [held for held in self.partitions.values() if held.topic == topic]
         if any(topic_id and each.topic_id and each.topic_id != topic_id for each in held):
-            self._restart(held, topic, topic_id)
+            self._restart_topic(held, topic, topic_id)
 
-    def _restart(self, held: list[AssignedPartition], topic: str, topic_id: str) -> None:
+    def _restart_topic(self, held: list[AssignedPartition], topic: str, topic_id: str) -> None:
         _LOG.warning(
             "%s: topic %s was deleted and created anew (its id is now %s); "
             "it is read from its beginning",
@@ -206,7 +206,7 @@ class ReaderGroup:
             topic_id,
         )
         for each in held:
-            self._move(AssignedPartition(topic, topic_id, each.partition), OFFSET_BEGINNING)
+            self._restart_at(AssignedPartition(topic, topic_id, each.partition), OFFSET_BEGINNING)
 
     def close(self) -> None:
         """Commit the logged places if the brokers answer, and leave the group.
@@ -214,8 +214,8 @@ class ReaderGroup:
         With a commit under way to brokers that are away this takes a session's time-out.
         """
         self._closing = True
-        if not self.doubt:
-            self._pause(self._partitions())
+        if not self.needs_check:
+            self._pause(self._client_partitions())
             self._commits.commit_last()
         self._consumer.close()
 
@@ -223,7 +223,7 @@ class ReaderGroup:
 
     def commit_due(self) -> None:
         """Commit logged places that the group does not have. The result comes later."""
-        if self.doubt:
+        if self.needs_check:
             return  # The client would keep a commit for brokers that are away, and its own close.
         with self._translate_errors():
             self._commits.commit_due()
@@ -236,31 +236,31 @@ class ReaderGroup:
     # Callbacks of rebalances
 
     def _on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:  # noqa: ANN401
-        self.assigned = True
+        self.has_assignment = True
         try:
             starts = self._hold_assigned(partitions)
         except TransporterError as error:
-            self._trouble = error
+            self._last_error = error
             starts = []
         consumer.incremental_assign(starts)
         self._pause_or_resume(starts)
 
     def _on_revoke(self, consumer: Any, partitions: list[TopicPartition]) -> None:  # noqa: ANN401
         """Commit logged places of *partitions*, so that their next readers repeat nothing."""
-        gone = self._drop(partitions)
+        gone = self._drop_partitions(partitions)
         if not self._closing:
             self._commits.commit_revoked(gone)
         consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Any, partitions: list[TopicPartition]) -> None:  # noqa: ANN401
         """Drop *partitions*, because other members have them already, and may have committed."""
-        self._drop(partitions)
+        self._drop_partitions(partitions)
         consumer.incremental_unassign(partitions)
 
-    def _drop(self, partitions: list[TopicPartition]) -> list[AssignedPartition]:
+    def _drop_partitions(self, partitions: list[TopicPartition]) -> list[AssignedPartition]:
         keys = {(each.topic, each.partition) for each in partitions}
-        self._left = [each for each in self._left if _key(each) not in keys]
-        found = [self.held.pop(key, None) for key in keys]
+        self._kept_records = [each for each in self._kept_records if _key(each) not in keys]
+        found = [self.partitions.pop(key, None) for key in keys]
         return [held for held in found if held is not None]
 
     # Beginnings of partitions
@@ -270,15 +270,15 @@ class ReaderGroup:
         ids = self._cluster.ids(each.topic for each in partitions)
         if gone := sorted({each.topic for each in partitions} - ids.keys()):
             raise SourceUnavailable(
-                f"{self._place}: these topics have just gone: {', '.join(gone)}; trying again "
-                "may help"
+                f"{self._place}: these topics have just disappeared: {', '.join(gone)}; "
+                "trying again may help"
             )
-        begun = {topic for topic, _ in self.held}
+        begun = {topic for topic, _ in self.partitions}
         starts, unknown = [], []
         for each in self._committed_places(partitions):
             held = AssignedPartition(each.topic, ids[each.topic], each.partition)
-            where = self._beginning(held, committed_of(each))
-            self.held[held.topic, held.partition] = held
+            where = self._choose_start(held, committed_of(each))
+            self.partitions[held.topic, held.partition] = held
             if where is Edge.UNKNOWN and each.topic not in begun:
                 unknown.append(held)
             else:
@@ -302,37 +302,38 @@ class ReaderGroup:
         """Return the beginnings of partitions without a known place.
 
         They are at the partition's beginning, except with ``start: latest`` for a topic that has
-        never begun. Topics that a pattern finds were begun by :meth:`begin`, or are later.
+        never begun. Topics that a pattern finds were begun by :meth:`commit_beginnings`, or are
+        later.
         """
         latest = self._config.start == "latest" and self._config.pattern is None
         topics = {each.topic for each in unknown} if latest else set()
         found = self._committed_places(self._cluster.partitions(topics)) if topics else []
-        new = {each.topic for each in self._of_new_topics(found)}
+        new = {each.topic for each in self._select_new_topics(found)}
         at_end = [held for held in unknown if held.topic in new]
-        self._put_at_the_end(at_end)
+        self._start_at_end(at_end)
         return [
             partition_of(held, None if held.due is None else KafkaOffset(held.due))
             for held in unknown
         ]
 
-    def _of_new_topics(self, found: list[TopicPartition]) -> list[TopicPartition]:
+    def _select_new_topics(self, found: list[TopicPartition]) -> list[TopicPartition]:
         """Return those of *found*, the group's commits, whose topics have never begun."""
         known = {each.topic for each in found if each.offset >= 0} | self._position().topics.keys()
         return [each for each in found if each.topic not in known]
 
-    def _beginning(
+    def _choose_start(
         self, held: AssignedPartition, committed: Committed | None
     ) -> KafkaOffset | Edge:
         position = self._position()
         topic, topic_id, partition = held.topic, held.topic_id, held.partition
         held.logged = position.place(topic, topic_id, partition)
-        where = beginning(position, topic, topic_id, partition, committed)
+        where = choose_start(position, topic, topic_id, partition, committed)
         if isinstance(where, KafkaOffset) and where != held.logged:
             held.passed = (held.logged, where.next)
         elif not self._commits.is_settled(held):
             # Invariant 1: an earlier assignment has handed out records that may not be durable,
             # or not delivered where the group waits for that.
-            held.logged, held.handed = None, held.logged
+            held.logged, held.returned = None, held.logged
         if where is Edge.RECREATED:
             _LOG.warning(
                 "%s: topic %s is not the one that was read before (its id is now %s); "
@@ -344,7 +345,7 @@ class ReaderGroup:
             )
         return where
 
-    def _put_at_the_end(self, held: list[AssignedPartition]) -> None:
+    def _start_at_end(self, held: list[AssignedPartition]) -> None:
         """Begin *held* at their present ends."""
         ends = self._cluster.ends(map(partition_of, held), self._config.isolation)
         for each in held:
@@ -353,22 +354,22 @@ class ReaderGroup:
     # Events
 
     def _handle_event(self, event: Record) -> None:
-        error, held = event.error(), self.held.get(_key(event))
+        error, held = event.error(), self.partitions.get(_key(event))
         match kind_of(error):
             case EventKind.END if held is not None:
-                held.reach(event.offset())
+                held.record_end(event.offset())
             case EventKind.RANGE if held is not None:
-                self._out_of_range(held, event.offset())
+                self._handle_out_of_range(held, event.offset())
             case EventKind.DOUBT:
-                self.doubt = True
+                self.needs_check = True
             case EventKind.FAILURE:
                 raise source_error(error, self._place_of(event))
 
-    def _out_of_range(self, held: AssignedPartition, wanted: int) -> None:
+    def _handle_out_of_range(self, held: AssignedPartition, wanted: int) -> None:
         """Stop, or continue elsewhere, because the records at *wanted* are not there."""
         for topic, topic_id in self._cluster.ids([held.topic]).items():
-            self.recognise(topic, topic_id)
-        if held not in self.held.values():
+            self.check_topic_id(topic, topic_id)
+        if held not in self.partitions.values():
             return  # Another topic has its name now, and is read from its beginning.
         with self._translate_errors():
             bounds = self._consumer.get_watermark_offsets(
@@ -386,23 +387,23 @@ class ReaderGroup:
         if policy == "stop":
             raise SourceError(
                 f"{text}: set on_out_of_range to earliest or latest, or reset the group "
-                f"{self._config.group} to where to go on"
+                f"{self._config.group} to an offset that exists"
             )
         start = first if policy == "earliest" else end
-        _LOG.warning("%s; it goes on at %d (on_out_of_range: %s)", text, start, policy)
+        _LOG.warning("%s; continuing at %d (on_out_of_range: %s)", text, start, policy)
         moved = AssignedPartition(held.topic, held.topic_id, held.partition, held.logged)
-        moved.passed = (held.handed or held.logged, start)
-        self._move(moved, start)
+        moved.passed = (held.returned or held.logged, start)
+        self._restart_at(moved, start)
 
-    def _move(self, held: AssignedPartition, offset: int) -> None:
+    def _restart_at(self, held: AssignedPartition, offset: int) -> None:
         """Begin an assigned partition again at *offset*."""
         partition = partition_of(held, KafkaOffset(offset))
-        self._drop([partition])
+        self._drop_partitions([partition])
         with self._translate_errors():
             # A partition does not accept a seek after an error of its range.
             self._consumer.incremental_unassign([partition])
             self._consumer.incremental_assign([partition])
-        self.held[held.topic, held.partition] = held
+        self.partitions[held.topic, held.partition] = held
         self._pause_or_resume([partition])
 
     # The client
@@ -412,8 +413,8 @@ class ReaderGroup:
 
         ``consume`` would wait for the whole number of records, or the whole time.
         """
-        if self._left:
-            left, self._left = self._left, []
+        if self._kept_records:
+            left, self._kept_records = self._kept_records, []
             return left
         first = self._consumer.poll(timeout)
         if first is None:
@@ -428,16 +429,18 @@ class ReaderGroup:
             size += sum(map(len, more))
         return found
 
-    def _hand_out(self, found: list[Record]) -> Taken:
+    def _mark_returned(self, found: list[Record]) -> TakenRecords:
         """Mark *found* as handed out, without records of partitions that were revoked meanwhile."""
         pairs = zip(map(Record.topic, found), map(Record.partition, found), strict=True)
         last = dict(zip(pairs, found, strict=True))
-        if last.keys() - self.held.keys():
-            return self._hand_out([record for record in found if _key(record) in self.held])
-        steps = [(self.held[key], place_behind(record)) for key, record in last.items()]
+        if last.keys() - self.partitions.keys():
+            return self._mark_returned(
+                [record for record in found if _key(record) in self.partitions]
+            )
+        steps = [(self.partitions[key], place_behind(record)) for key, record in last.items()]
         for held, place in steps:
-            held.hand(place)
-        return Taken(found, steps)
+            held.record_returned(place)
+        return TakenRecords(found, steps)
 
     def _pause(self, partitions: list[TopicPartition]) -> None:
         self._paused = True
@@ -452,23 +455,23 @@ class ReaderGroup:
     def _resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._consumer.resume(self._partitions())
+            self._consumer.resume(self._client_partitions())
 
-    def _partitions(self) -> list[TopicPartition]:
-        return list(map(partition_of, self.held.values()))
+    def _client_partitions(self) -> list[TopicPartition]:
+        return list(map(partition_of, self.partitions.values()))
 
     def _on_error(self, error: KafkaError) -> None:
         """Record an error of the brokers as a whole."""
         self._keep_error(error)
-        self.doubt = True
+        self.needs_check = True
 
     def _keep_error(self, error: KafkaError) -> None:
         """Keep an error without a remedy, for the current method to raise."""
         if error.fatal() or is_fault(error) or kind_of(error) is EventKind.FAILURE:
-            self._trouble = source_error(error, self._place)
+            self._last_error = source_error(error, self._place)
 
-    def _raise_trouble(self) -> None:
-        trouble, self._trouble = self._trouble, None
+    def _raise_last_error(self) -> None:
+        trouble, self._last_error = self._last_error, None
         if trouble is not None:
             raise trouble
 
@@ -482,7 +485,7 @@ class ReaderGroup:
         try:
             yield
         except KafkaException as error:
-            raise self._trouble or source_error(error.args[0], self._place) from error
+            raise self._last_error or source_error(error.args[0], self._place) from error
 
 
 def _key(record: Record) -> Key:

@@ -26,26 +26,26 @@ class AssignedPartition:
     """The place behind the records that are durable in the log, maybe from earlier assignments."""
     passed: tuple[KafkaOffset | None, int] | None = None
     """A place (of ``logged``), and the offset before which there is nothing to log behind it."""
-    told: int | None = None
+    committed: int | None = None
     """The offset that the group has from us."""
-    handed: KafkaOffset | None = None
+    returned: KafkaOffset | None = None
     """The place behind the records that were handed out, or ``None`` before the first record."""
-    ended: bool = False
+    is_at_end: bool = False
     """Whether the end was reached and no record was read since."""
 
-    def hand(self, place: KafkaOffset) -> None:
+    def record_returned(self, place: KafkaOffset) -> None:
         """Record that everything before *place* is handed out."""
-        self.handed, self.ended = place, False
+        self.returned, self.is_at_end = place, False
 
-    def reach(self, end: int) -> None:
+    def record_end(self, end: int) -> None:
         """Record that *end*, the present end, follows the last record that was handed out.
 
         Any offsets in between are those of ends of transactions.
         """
-        if self.handed and end < self.handed.next:
+        if self.returned and end < self.returned.next:
             return  # The end has grown since.
-        self.ended = True
-        behind = self.handed or self.logged
+        self.is_at_end = True
+        behind = self.returned or self.logged
         if behind is None or end > behind.next:
             self.passed = (behind, end)
 
@@ -56,6 +56,6 @@ class AssignedPartition:
             return self.passed[1]
         return self.logged.next if self.logged else None
 
-    def mark_of(self, owner: str) -> str:
+    def commit_metadata(self, owner: str) -> str:
         """Return the metadata beside that offset when *owner* commits it."""
         return str(GroupMark(owner, self.topic_id, self.logged.next if self.logged else None))

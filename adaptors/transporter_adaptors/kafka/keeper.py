@@ -21,7 +21,7 @@ class Keeper:
     no rebalance, which blocks the whole group, and would be removed in the end.
 
     Owner and thread never run at the same time. The owner works inside of
-    :meth:`present`, which waits for a call of *keep* that is under way, and
+    :meth:`pause`, which waits for a call of *keep* that is under way, and
     raises the exception that the last one raised. Made and closed by one thread.
     """
 
@@ -29,14 +29,14 @@ class Keeper:
         """Start the thread. The owner counts as away after *patience* seconds."""
         self._patience, self._keep = patience, keep
         self._changed = threading.Condition()
-        self._seen = monotonic()
+        self._last_seen = monotonic()
         self._closing = False
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="kafka-keeper")
         self._thread.start()
 
     @contextmanager
-    def present(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Block the thread for the length of a ``with`` block."""
         with self._changed:
             if self._problem is not None:
@@ -44,10 +44,10 @@ class Keeper:
             try:
                 yield
             finally:
-                self._seen = monotonic()
+                self._last_seen = monotonic()
 
     @contextmanager
-    def aside(self) -> Iterator[bool]:
+    def try_pause(self) -> Iterator[bool]:
         """Block the thread for the length of a ``with`` block, if that needs no wait.
 
         Yields whether it needs none. The owner still counts as away.
@@ -69,7 +69,7 @@ class Keeper:
     def _run(self) -> None:
         with self._changed:
             while not self._closing and self._problem is None:
-                left = self._seen + self._patience - monotonic()
+                left = self._last_seen + self._patience - monotonic()
                 if left > 0:
                     self._changed.wait(left)
                     continue

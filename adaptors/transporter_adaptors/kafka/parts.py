@@ -37,7 +37,7 @@ class Outgoing:
         """
         self.batch, self.offsets = batch, batch.offsets
         self._topic_of, self._ids = topic_of, ids
-        self.nameless: int | None = None
+        self.row_without_topic: int | None = None
         """The first row found to have no topic."""
 
     def rows(self, first: int, most: int) -> list[Row]:
@@ -45,7 +45,7 @@ class Outgoing:
 
         A part ends at the end of an entry, so that all of it can be acked.
         """
-        if self.nameless is not None:
+        if self.row_without_topic is not None:
             return []
         end = self._end_of_entry(first + most)
         part = Entries(self.batch.batch.slice(first, end - first), self.batch.log_id)
@@ -53,8 +53,8 @@ class Outgoing:
         index = next((index for index, row in enumerate(made) if not row[0]), None)
         if index is None:
             return made
-        self.nameless = first + index
-        return made[: self.batch.whole(self.nameless) - first]
+        self.row_without_topic = first + index
+        return made[: self.batch.whole(self.row_without_topic) - first]
 
     def _end_of_entry(self, row: int) -> int:
         offsets = self.offsets
@@ -76,9 +76,9 @@ class PartSize:
         self.rows = _LEAST
         self._slow = self._quick = 0
 
-    def record_wait(self, seconds: float, of: float) -> None:
-        """Record a wait of *seconds* for a part, *of* the seconds that all of it took."""
-        slow = seconds > of * _TOO_LONG
+    def record_wait(self, seconds: float, total: float) -> None:
+        """Record a wait of *seconds* for a part that took *total* seconds in all."""
+        slow = seconds > total * _TOO_LONG
         self._slow, self._quick = (self._slow + 1, 0) if slow else (0, self._quick + 1)
         if self._slow == _SLOW_PARTS:
             self.rows, self._slow = min(2 * self.rows, _MOST), 0

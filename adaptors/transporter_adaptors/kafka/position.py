@@ -84,7 +84,7 @@ class Position:
         """Parse the text that ``str`` wrote, or raise ``SourceError`` for anything else."""
         try:
             found = json.loads(text)
-            topics = {name: _topic(topic) for name, topic in found["topics"].items()}
+            topics = {name: _parse_topic_position(topic) for name, topic in found["topics"].items()}
             return cls(str(found["owner"]), topics)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise SourceError(
@@ -93,7 +93,7 @@ class Position:
             ) from error
 
 
-def _topic(found: Mapping[str, object]) -> TopicPosition:
+def _parse_topic_position(found: Mapping[str, object]) -> TopicPosition:
     places = found["next"]
     if not isinstance(places, dict):
         raise TypeError(type(places))

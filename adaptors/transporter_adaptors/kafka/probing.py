@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation
 from transporter.adaptor import Finding
 from transporter.kafka.groups import committed_offsets
 from transporter_adaptors.kafka.cluster import REQUEST_SECONDS, Cluster, translate_refusal
-from transporter_adaptors.kafka.consumer import consumer_of
+from transporter_adaptors.kafka.consumer import make_consumer
 from transporter_adaptors.kafka.failures import source_error
 
 if TYPE_CHECKING:
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 def probe_reader(config: KafkaReaderConfig) -> Iterator[Finding]:
     """Yield findings about the topics and the group that *config* names."""
     cluster = Cluster(config, _place(config))
-    names = list(config.topics) if config.pattern is None else cluster.matching(config.pattern)
+    names = (
+        list(config.topics) if config.pattern is None else cluster.matching_topics(config.pattern)
+    )
     yield Finding(f"{_place(config)} answers")
     if not names:
-        text = f"no topic's name matches {config.pattern} yet; those that come are read then"
+        text = f"no topic matches {config.pattern} yet; topics that are created later are read"
         yield Finding(text, "warning")
     yield from _check_topics(cluster, names, AclOperation.READ, "create it, or correct `topics`")
     yield _check_group(config, cluster.partitions(names))
@@ -42,8 +44,8 @@ def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
     """Yield findings about the topics that *config* names."""
     # The setting is for idempotent producers only, which need a right before anything else.
     cluster = Cluster(config, _place(config), **{"enable.gapless.guarantee": False})
-    there = cluster.matching("^")
-    yield Finding(f"{_place(config)} answers, and shows {len(there)} topics")
+    there = cluster.matching_topics("^")
+    yield Finding(f"{_place(config)} answers, and lists {len(there)} topics")
     names = sorted({name for name in (config.fixed_topic, config.progress_place) if name})
     advice = "it is created with the first entry" if config.create_topics else "create it"
     yield from _check_topics(
@@ -54,13 +56,13 @@ def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
         missing="warning" if config.create_topics else "problem",
     )
     if config.fixed_topic is None:
-        yield Finding(f"topics {config.topic}: looked up as entries come, not now")
+        yield Finding(f"topics {config.topic}: checked when entries arrive, not now")
 
 
 def _check_group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Finding:
     """Look up the group's commits without joining the group."""
     with translate_refusal(config, _place(config)):
-        consumer = consumer_of(config, _ignore, _ignore)
+        consumer = make_consumer(config, _ignore, _ignore)
     try:
         found = committed_offsets(consumer, places, monotonic() + REQUEST_SECONDS) if places else []
     except KafkaException as error:
@@ -69,8 +71,10 @@ def _check_group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Fin
         consumer.close()
     begun = sum(each.offset >= 0 for each in found)
     if not begun:
-        return Finding(f"group {config.group}: it is new, and begins at: {config.start}")
-    return Finding(f"group {config.group}: it has begun {begun} of {len(found)} partitions")
+        return Finding(f"group {config.group}: new, and starts at {config.start}")
+    return Finding(
+        f"group {config.group}: has committed offsets for {begun} of {len(found)} partitions"
+    )
 
 
 def _ignore(*_: object) -> None:
@@ -89,8 +93,8 @@ def _check_topics(
     for name in names:
         topic = found.get(name)
         if topic is None:
-            yield Finding(f"topic {name}: there is none: {advice}", missing)
-        elif _lacks(topic, right):
+            yield Finding(f"topic {name} does not exist: {advice}", missing)
+        elif _lacks_right(topic, right):
             yield Finding(f"topic {name}: this user lacks the right {right.name} on it", "problem")
         else:
             copies = min((len(each.replicas) for each in topic.partitions), default=0)
@@ -99,7 +103,7 @@ def _check_topics(
             yield Finding(f"topic {name}: {parts}, {copies} {'copy' if copies == 1 else 'copies'}")
 
 
-def _lacks(described: object, right: AclOperation) -> bool:
+def _lacks_right(described: object, right: AclOperation) -> bool:
     """Return whether the brokers list our rights and *right* is missing."""
     rights = getattr(described, "authorized_operations", None)
     return rights is not None and not {right, AclOperation.ALL} & set(rights)

@@ -70,12 +70,12 @@ class Groups:
         """
         level = "read_committed" if stable else "read_uncommitted"
         settings = {
-            **self._client.connection(),
+            **self._client.connection_settings(),
             "group.id": group,
             "isolation.level": level,
             "logger": logging.getLogger(__name__),
         }
-        consumer = self._client.build(Consumer, settings)
+        consumer = self._client.build_client(Consumer, settings)
         try:
             (found,) = committed_offsets(consumer, [TopicPartition(self._topic, 0)], ends)
         finally:

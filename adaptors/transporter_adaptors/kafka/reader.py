@@ -65,16 +65,16 @@ class KafkaReader:
         self._group: ReaderGroup | None = None
         self._keeper: Keeper | None = None
         # By position. With `release: delivered` there may be as many as entries.
-        self._given: OrderedDict[
+        self._open_batches: OrderedDict[
             str, tuple[Position, list[tuple[AssignedPartition, KafkaOffset]]]
         ] = OrderedDict()
         self._topics: list[str] = []
-        self._missing: dict[str, float] = {}
-        self._looked = self._committed_at = self._measured = 0.0
+        self._missing_since: dict[str, float] = {}
+        self._checked_at = self._committed_at = self._measured_at = 0.0
         self._resume: Resume | None = None
         self._survey: ClusterSurvey[dict[tuple[str, int], int]] | None = None
-        self._polled = 0.0
-        self._ended = False
+        self._polled_at = 0.0
+        self._is_at_end = False
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
 
     def open(self, resume: Resume) -> None:
@@ -99,13 +99,13 @@ class KafkaReader:
         self._group = group
         self._await_topics(cluster)
         if self._config.start == "latest":
-            group.begin(self._wanted_topics(cluster))
+            group.commit_beginnings(self._wanted_topics(cluster))
         self._subscribe(cluster, group)
-        self._looked = self._committed_at = self._polled = monotonic()
-        self._survey = ClusterSurvey(group.ask_ends)
+        self._checked_at = self._committed_at = self._polled_at = monotonic()
+        self._survey = ClusterSurvey(group.query_ends)
         # In a rebalance the other members may have to wait for us this long.
         limit = int(self._config.client.get("max.poll.interval.ms", _MAX_POLL_INTERVAL)) / 1000
-        self._keeper = Keeper(min(_PATIENCE, limit / 4), self._keep)
+        self._keeper = Keeper(min(_PATIENCE, limit / 4), self._keep_membership)
 
     def poll(self, timeout: float) -> Batch:
         """Return the next records, waiting up to *timeout* seconds for the first one.
@@ -116,26 +116,26 @@ class KafkaReader:
         """
         group, cluster, keeper = self._open_parts
         deadline = monotonic() + timeout
-        with keeper.present():
-            while not self._ended:
+        with keeper.pause():
+            while not self._is_at_end:
                 self._check_topics(group, cluster)
                 self._commit_due(group)
                 self._measure(group)
-                records, steps = group.take(max(0.0, deadline - monotonic()))
-                self._polled = monotonic()
+                records, steps = group.poll(max(0.0, deadline - monotonic()))
+                self._polled_at = monotonic()
                 if records:
-                    return self._batch(records, steps)
-                self._ended = not self._config.follow and (group.ended or not self._topics)
-                if monotonic() >= deadline and not self._ended:
+                    return self._make_batch(records, steps)
+                self._is_at_end = not self._config.follow and (group.is_at_end or not self._topics)
+                if monotonic() >= deadline and not self._is_at_end:
                     return Batch(())
             raise EndOfSource
 
     def commit(self, position: str) -> None:
         """Commit *position* to the group, with the next commit (Invariant 1)."""
         group, _, keeper = self._open_parts
-        with keeper.present():
-            while position in self._given:
-                _, (self._settled, steps) = self._given.popitem(last=False)
+        with keeper.pause():
+            while position in self._open_batches:
+                _, (self._settled, steps) = self._open_batches.popitem(last=False)
                 for held, place in steps:
                     held.logged = place
             self._commit_due(group)
@@ -145,11 +145,11 @@ class KafkaReader:
         now, group, keeper, survey = monotonic(), self._group, self._keeper, self._survey
         if group is None or keeper is None or survey is None:
             return
-        if now < self._polled + _UNPOLLED:
-            survey.forget()
+        if now < self._polled_at + _UNPOLLED:
+            survey.reset()
             return
-        with keeper.aside() as free:
-            if free and survey.look(now) and self._resume is not None:
+        with keeper.try_pause() as free:
+            if free and survey.poll(now) and self._resume is not None:
                 ends = survey.answer
                 self._resume.measure(
                     "backlog_messages", None if ends is None else group.backlog(ends)
@@ -164,9 +164,9 @@ class KafkaReader:
         keeper, self._keeper = self._keeper, None
         group, self._group = self._group, None
         self._cluster = self._survey = None
-        self._given.clear()
-        self._topics, self._missing = [], {}
-        self._ended = False
+        self._open_batches.clear()
+        self._topics, self._missing_since = [], {}
+        self._is_at_end = False
         if keeper is not None:
             keeper.close()
         if group is not None:
@@ -174,13 +174,13 @@ class KafkaReader:
 
     def _measure(self, group: ReaderGroup) -> None:
         now = monotonic()
-        if now >= self._measured + _MEASURE and self._resume is not None:
-            self._measured = now
+        if now >= self._measured_at + _MEASURE and self._resume is not None:
+            self._measured_at = now
             # While brokers are away the client's numbers are old.
-            found = None if group.doubt else group.backlog(group.known_ends())
+            found = None if group.needs_check else group.backlog(group.known_ends())
             self._resume.measure("backlog_messages", found)
 
-    def _batch(
+    def _make_batch(
         self, records: list[Record], steps: list[tuple[AssignedPartition, KafkaOffset]]
     ) -> Batch:
         names = {held.topic: self._names_of(held) for held, _ in steps}
@@ -189,18 +189,18 @@ class KafkaReader:
         )
         text = str(self._position)
         # A partition that went away and came back may reach a position a second time.
-        _, earlier = self._given.pop(text, (None, []))
-        self._given[text] = self._position, [*earlier, *steps]
+        _, earlier = self._open_batches.pop(text, (None, []))
+        self._open_batches[text] = self._position, [*earlier, *steps]
         return Batch(to_batch(records, names, self._config.content_type), text)
 
     def _names_of(self, held: AssignedPartition) -> Names:
         origin = f"{held.topic}@{held.topic_id}" if held.topic_id else held.topic
         return Names(self._config.namespace.format(topic=held.topic), origin)
 
-    def _keep(self) -> None:
+    def _keep_membership(self) -> None:
         group = self._group
         if group is not None:
-            group.keep()
+            group.keep_membership()
             self._commit_due(group)
 
     def _commit_due(self, group: ReaderGroup) -> None:
@@ -224,31 +224,31 @@ class KafkaReader:
         if set(topics) <= self._position.topics.keys():
             return SourceUnavailable(
                 f"{self._place}: these topics were read before and are gone: {names}; create "
-                "them anew, or take them out of `topics`"
+                "them again, or remove them from `topics`"
             )
         return SourceUnavailable(
-            f"{self._place}: there are no topics {names}; create them, or correct `topics`"
+            f"{self._place}: these topics do not exist: {names}; create them, or correct `topics`"
         )
 
     def _check_topics(self, group: ReaderGroup, cluster: Cluster) -> None:
         """Check at intervals that the brokers answer and that the topics are still the same."""
         now = monotonic()
-        if now - self._looked < (_SOON if group.doubt else _LOOK):
+        if now - self._checked_at < (_SOON if group.needs_check else _LOOK):
             return
-        self._looked = now
+        self._checked_at = now
         self._subscribe(cluster, group)
-        topics = {*self._config.topics, *(topic for topic, _ in group.held)}
+        topics = {*self._config.topics, *(topic for topic, _ in group.partitions)}
         ids = cluster.ids(topics)
-        group.doubt = False  # The brokers answer.
+        group.needs_check = False  # The brokers answer.
         for topic in topics & ids.keys():
-            group.recognise(topic, ids[topic])
+            group.check_topic_id(topic, ids[topic])
         self._check_missing(set(self._config.topics) - ids.keys(), now)
-        group.doubt = bool(self._missing)
+        group.needs_check = bool(self._missing_since)
 
     def _check_missing(self, missing: set[str], now: float) -> None:
         """Raise if a topic has been missing for too long."""
-        self._missing = {topic: self._missing.get(topic, now) for topic in missing}
-        late = [topic for topic, since in self._missing.items() if now - since >= _GRACE]
+        self._missing_since = {topic: self._missing_since.get(topic, now) for topic in missing}
+        late = [topic for topic, since in self._missing_since.items() if now - since >= _GRACE]
         if late:
             raise self._missing_topics_error(sorted(late))
 
@@ -260,7 +260,7 @@ class KafkaReader:
 
     def _wanted_topics(self, cluster: Cluster) -> list[str]:
         pattern = self._config.pattern
-        return list(self._config.topics) if pattern is None else cluster.matching(pattern)
+        return list(self._config.topics) if pattern is None else cluster.matching_topics(pattern)
 
     @property
     def _open_parts(self) -> tuple[ReaderGroup, Cluster, Keeper]:

@@ -52,14 +52,14 @@ def to_batch(
     namespaces, ids = _namespaces_and_ids(records, names)
     columns = {
         "namespace": namespaces,
-        "op": _ops(data),
+        "op": _operations(data),
         "phase": _repeat("sync", "phase", count),
         "key": pa.array(list(map(Record.key, records)), pa.binary()),
         "timestamp": _microseconds(times),
         "source_id": ids,
         "data": data,
         "content_type": _repeat(content_type, "content_type", count),
-        "headers": _column(headers),
+        "headers": _headers_column(headers),
     }
     return pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)
 
@@ -80,7 +80,7 @@ def _namespaces_and_ids(
     return namespaces, pc.binary_join_element_wise(origins, partitions, offsets, _SLASH)
 
 
-def _ops(data: pa.Array) -> pa.Array:
+def _operations(data: pa.Array) -> pa.Array:
     if not data.null_count:
         return _repeat("insert", "op", len(data))
     return pa.array(["insert", "delete"], pa.string()).take(data.is_null().cast(pa.int8()))
@@ -111,7 +111,7 @@ def _read_headers(records: Sequence[Record]) -> list[Headers | None]:
     return found
 
 
-def _column(headers: Sequence[Headers]) -> pa.Array:
+def _headers_column(headers: Sequence[Headers]) -> pa.Array:
     """Build a headers column from its parts, a tenth of the time of a dictionary per header."""
     pairs = list(chain.from_iterable(headers))
     name, value = HEADERS_TYPE.value_type
@@ -129,11 +129,11 @@ def _fit_message(
     read = [pairs for pairs in headers if pairs is not None]
     if len(read) == len(headers) and min(times) >= 0 and max(times) <= LATEST:
         return times, read
-    rows = [_row(time, pairs) for time, pairs in zip(times, headers, strict=True)]
+    rows = [_fit_row(time, pairs) for time, pairs in zip(times, headers, strict=True)]
     return [time for time, _ in rows], [pairs for _, pairs in rows]
 
 
-def _row(time: int, headers: Headers | None) -> tuple[int, Headers]:
+def _fit_row(time: int, headers: Headers | None) -> tuple[int, Headers]:
     if time == _NO_TIME:
         time = 0
     problems = []

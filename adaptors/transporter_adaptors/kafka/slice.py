@@ -26,7 +26,7 @@ _CHUNK: Final = 1000
 """Rows between two checks for failures."""
 
 _PURGE_SECONDS: Final = 5.0
-_HURRY_SECONDS: Final = 0.001
+_TRIGGER_SECONDS: Final = 0.001
 """The shortest wait that the client supports."""
 
 Header = tuple[str, bytes | None]
@@ -42,7 +42,7 @@ class SliceFailure(NamedTuple):
 
     error: KafkaError
     row: int
-    alone: bool
+    is_cause: bool
     """Whether this row is the reason, and not one that shared its batch."""
 
 
@@ -63,12 +63,12 @@ class SentSlice:
     """The monotonic time of the deadline."""
     batch_bytes: int
     sent: int = 0
-    refused: KafkaError | None = None
+    refusal: KafkaError | None = None
     """The reason why the client did not accept row ``sent``."""
     failures: list[tuple[KafkaError, Content]] = field(default_factory=list)
     unsettled: int = 0
     """Messages of unknown state, not even certainly taken back."""
-    fatal: KafkaError | None = None
+    fatal_error: KafkaError | None = None
     """The reason why the client can never be used again."""
 
     def deliver(self) -> None:
@@ -81,14 +81,14 @@ class SentSlice:
         with self._keep_fatal():
             self._send()
 
-    def hurry(self) -> None:
+    def trigger_send(self) -> None:
         """Make the client send the rows that it still collects, as it does during a wait."""
         with self._keep_fatal():
-            self.producer.flush(_HURRY_SECONDS)
+            self.producer.flush(_TRIGGER_SECONDS)
 
     def settle(self) -> None:
         """Wait until each row is settled, at most until ``ends``."""
-        if self.fatal is not None:
+        if self.fatal_error is not None:
             return
         with self._keep_fatal():
             if self.producer.flush(seconds_left(self.ends)):
@@ -105,7 +105,7 @@ class SentSlice:
         try:
             yield
         except (KafkaException, SystemError) as error:
-            self.fatal = _fatal_of(error)
+            self.fatal_error = _fatal_error(error)
             self.unsettled = 1
 
     def count_delivered(self) -> int:
@@ -124,9 +124,9 @@ class SentSlice:
         if rows := self._rows_like(causes.keys()):
             first = rows[0]
             error = causes[_content(self.rows[first])]
-            alone = len(blamed) == 1 or not is_shared(error) or self._is_large(self.rows[first])
-            return SliceFailure(error, first, alone)
-        return SliceFailure(self.refused, self.sent, alone=True) if self.refused else None
+            is_cause = len(blamed) == 1 or not is_shared(error) or self._is_large(self.rows[first])
+            return SliceFailure(error, first, is_cause)
+        return SliceFailure(self.refusal, self.sent, is_cause=True) if self.refusal else None
 
     def _send(self) -> None:
         for row in self.rows:
@@ -163,7 +163,7 @@ class SentSlice:
                     raise
                 if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 - a public code
                     # In that state a transaction accepts nothing, because of an earlier row.
-                    self.refused = error.args[0]
+                    self.refusal = error.args[0]
                 return False
             else:
                 return True
@@ -184,7 +184,7 @@ class SentSlice:
         return len(row[1] or b"") + len(row[2] or b"") > self.batch_bytes
 
 
-def _fatal_of(error: BaseException) -> KafkaError:
+def _fatal_error(error: BaseException) -> KafkaError:
     cause = error if isinstance(error, KafkaException) else error.__cause__
     if isinstance(cause, KafkaException):
         return cause.args[0]

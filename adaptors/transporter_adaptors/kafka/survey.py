@@ -20,7 +20,7 @@ LATE: Final = 5.0
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Question(Protocol[T_co]):
+class PendingQuery(Protocol[T_co]):
     """A query under way, such as a ``Future``. It ends by itself, with an answer or without."""
 
     def done(self) -> bool:
@@ -33,44 +33,44 @@ class Question(Protocol[T_co]):
 class ClusterSurvey(Generic[T_co]):
     """A query at most each :data:`EVERY` seconds. Not thread-safe. Never waits."""
 
-    def __init__(self, ask: Callable[[], Question[T_co]]) -> None:
-        """Make the first query due at once. *ask* returns without waiting for the answer."""
-        self._ask = ask
-        self._asked: Question[T_co] | None = None
-        self._due = self._late = 0.0
+    def __init__(self, start_query: Callable[[], PendingQuery[T_co]]) -> None:
+        """Make the first query due at once. *start_query* does not wait for the answer."""
+        self._start_query = start_query
+        self._query: PendingQuery[T_co] | None = None
+        self._due_at = self._late_at = 0.0
         self.answer: T_co | None = None
         """The newest answer, or ``None`` while there is none or when the last query failed."""
 
-    def look(self, now: float) -> bool:
+    def poll(self, now: float) -> bool:
         """Take an answer that has come, or start a due query, and return whether that is news.
 
         A failure is news, too, and so is a late answer, because the previous one is old then.
         The reader reports the problem, if it lasts.
         """
-        if self._asked is None:
-            return now >= self._due and not self._begin(now)
-        if not self._asked.done():
+        if self._query is None:
+            return now >= self._due_at and not self._try_query(now)
+        if not self._query.done():
             # The client may take a minute to time out on a broker that is frozen.
-            return now >= self._late and self._take(None)
-        asked, self._asked = self._asked, None
-        return self._take(asked)
+            return now >= self._late_at and self._take_answer(None)
+        asked, self._query = self._query, None
+        return self._take_answer(asked)
 
-    def _begin(self, now: float) -> bool:
+    def _try_query(self, now: float) -> bool:
         """Start a query, and return whether that was possible."""
-        self._due, self._late = now + EVERY, now + LATE
+        self._due_at, self._late_at = now + EVERY, now + LATE
         with suppress(KafkaException, TransporterError):
-            self._asked = self._ask()
+            self._query = self._start_query()
             return True
         self.answer = None
         return False
 
-    def _take(self, asked: Question[T_co] | None) -> bool:
+    def _take_answer(self, asked: PendingQuery[T_co] | None) -> bool:
         self.answer = None
         if asked is not None:
             with suppress(KafkaException, TransporterError):
                 self.answer = asked.result()
         return True
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop the answer, and the query that is under way."""
-        self._asked = self.answer = None
+        self._query = self.answer = None

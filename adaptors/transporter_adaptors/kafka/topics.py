@@ -28,15 +28,15 @@ class Topics:
         self._client, self._create = client, create
         self._seconds = client.seconds / _SHARE
         self._admin: Any = None
-        self._there: set[str] = set()
+        self._existing: set[str] = set()
         self._refusals: dict[str, KafkaError] = {}
 
-    def has(self, topic: str) -> bool:
+    def exists(self, topic: str) -> bool:
         """Return whether *topic* exists, or true if the lookup fails, because sending decides then.
 
         :meth:`refusal` returns the reason why it could not be created.
         """
-        if topic in self._there:
+        if topic in self._existing:
             return True
         try:
             found = self._lookup(topic)
@@ -44,22 +44,22 @@ class Topics:
             return True
         if not found and (self._create is None or not self._create_topic(topic, self._create)):
             return False
-        self._there.add(topic)
+        self._existing.add(topic)
         return True
 
     def refusal(self, topic: str) -> KafkaError | None:
         """Return the reason why *topic* could not be created at the last lookup."""
         return self._refusals.get(topic)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Look each topic up again, because a delivery has failed."""
-        self._there.clear()
+        self._existing.clear()
 
     def _lookup(self, topic: str) -> bool:
         if self._admin is None:
             # Some client settings need idempotence, because an AdminClient is a producer to it.
-            settings = self._client.connection() | {"enable.idempotence": True}
-            self._admin = self._client.build(AdminClient, settings)
+            settings = self._client.connection_settings() | {"enable.idempotence": True}
+            self._admin = self._client.build_client(AdminClient, settings)
         found = self._admin.list_topics(topic, timeout=self._seconds).topics[topic]
         if found.error is None:
             return True

@@ -86,11 +86,11 @@ class WriterTransactions:
         self._topic = client.config.progress_place or ""
         self._groups = Groups(client, self._topic)
         self._producer: Producer | None = None
-        self._member = non_member_metadata(self._name(context.shard))
-        self._me, self._count = uuid.uuid4().hex, 0
-        self._known: GroupProgress | None = None
-        self._unsure: _Commit | None = None
-        self._settled: dict[int, frozenset[int]] = {}
+        self._member = non_member_metadata(self._transactional_id(context.shard))
+        self._instance, self._count = uuid.uuid4().hex, 0
+        self._last_progress: GroupProgress | None = None
+        self._unconfirmed: _Commit | None = None
+        self._unacked: dict[int, frozenset[int]] = {}
         """Offsets that are committed without having been acked, by generation."""
 
     def open(self) -> StoredOffset | None:
@@ -106,12 +106,12 @@ class WriterTransactions:
         # this proves that all of those are fenced, even if we end before we are through.
         for shard in sorted(others, reverse=True):
             if shard >= self._context.shards:
-                self._retire(shard, ends)
-        known = self._enter(ends)
+                self._fence_shard(shard, ends)
+        known = self._take_own_id(ends)
         for shard in others:
             if shard < self._context.shards:
-                self._retire(shard, ends)
-        if known is None or known.stored.offset < 0 or not self._of_this_log(known):
+                self._fence_shard(shard, ends)
+        if known is None or known.stored.offset < 0 or not self._is_of_this_log(known):
             return None
         return known.stored
 
@@ -122,22 +122,22 @@ class WriterTransactions:
         ends = time.monotonic() + self._client.seconds
         done = 0
         try:
-            if self._client.was_alone():
+            if self._client.has_lost_brokers():
                 self.close()  # The brokers may have lost its last commit's end: see README.md.
             if self._producer is None:
-                self._resume(ends + self._client.seconds / 4)
+                self._retake_own_id(ends + self._client.seconds / 4)
                 if self._context.turns:
                     # We may have fenced the engine whose turn it is (Invariant 10).
-                    text = f"{self._place}: taken again; whether this engine leads is asked anew"
+                    text = f"{self._place}: id taken again; leadership is checked again first"
                     return DurableRows(0, SinkUnavailable(text))
                 # However long that took, the slice is tried, so that there is an outcome.
                 ends = max(ends, time.monotonic() + self._client.seconds / 4)
             done = self._count_committed(batch, len(rows))
-            found = self._transact(batch, rows, done, ends)
+            found = self._run_transactions(batch, rows, done, ends)
         except KafkaException as error:
             return DurableRows(done, self._recover_producer(error, ends))
         if found.error is None:
-            self._client.trouble = None
+            self._client.last_error = None
         return found
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class WriterTransactions:
         """
         shard, bound, others = 0, self._context.shards, []
         while shard < bound:
-            known = self._read(shard, ends)
+            known = self._read_progress(shard, ends)
             self._check_epoch(known)
             if known is not None:
                 bound = max(bound, known.stored.shards)
@@ -163,12 +163,12 @@ class WriterTransactions:
             shard += 1
         return others
 
-    def _enter(self, ends: float) -> GroupProgress | None:
+    def _take_own_id(self, ends: float) -> GroupProgress | None:
         """Take our own id, commit that, and return the progress found."""
 
         def take() -> GroupProgress | None:
-            self._producer = self._client.producer(self._name(self._context.shard))
-            return self._claim(self._producer, self._context.shard, ends)
+            self._producer = self._client.producer(self._transactional_id(self._context.shard))
+            return self._take_id(self._producer, self._context.shard, ends)
 
         try:
             return self._retry_fenced(take, ends)
@@ -176,13 +176,13 @@ class WriterTransactions:
             self.close()
             raise
 
-    def _retire(self, shard: int, ends: float) -> None:
+    def _fence_shard(self, shard: int, ends: float) -> None:
         """Fence the writer of *shard*, because its keys go to another number of shards."""
 
         def take() -> None:
-            if not self._is_ours(self._read(shard, ends)):
-                producer = self._client.producer(self._name(shard), kept=False)
-                self._claim(producer, shard, ends)
+            if not self._is_ours(self._read_progress(shard, ends)):
+                producer = self._client.producer(self._transactional_id(shard), kept=False)
+                self._take_id(producer, shard, ends)
 
         self._retry_fenced(take, ends)
 
@@ -196,26 +196,26 @@ class WriterTransactions:
                     raise self._translate_error(error) from error
                 _wait_randomly()
 
-    def _claim(self, producer: Producer, shard: int, ends: float) -> GroupProgress | None:
+    def _take_id(self, producer: Producer, shard: int, ends: float) -> GroupProgress | None:
         """Take the id of *shard*, and commit that it has this epoch and number of shards."""
-        self._call(ends, producer.init_transactions)
-        alone = partial(self._commit_alone, producer, self._name(shard), ends)
-        known = self._groups.read_settled(self._name(shard), ends, alone)
+        self._call_with_retry(ends, producer.init_transactions)
+        alone = partial(self._commit_alone, producer, self._transactional_id(shard), ends)
+        known = self._groups.read_settled(self._transactional_id(shard), ends, alone)
         self._check_epoch(known)
         newest, own = known, shard == self._context.shard
         kept = known.stored if known is not None and self._is_ours(known) else None
         if kept is None or (own and self._is_stale(kept)):
             whose = replace(self._context, shard=shard)
-            newest = self._next(whose.stored(-1, -1, kept))
+            newest = self._next_progress(whose.stored(-1, -1, kept))
             alone(newest.place(self._topic))
         if own:
-            self._known = newest
+            self._last_progress = newest
         return known
 
     def _is_ours(self, known: GroupProgress | None) -> bool:
         return known is not None and known.stored.shards == self._context.shards
 
-    def _of_this_log(self, known: GroupProgress) -> bool:
+    def _is_of_this_log(self, known: GroupProgress) -> bool:
         """Return whether *known* is of our own log, and not of another engine that had its turn."""
         return known.stored.log_id == self._context.log_id
 
@@ -224,7 +224,7 @@ class WriterTransactions:
 
     def _check_epoch(self, known: GroupProgress | None) -> None:
         """Raise a fault when an engine with a newer epoch of this log has written *known*."""
-        if known is None or not self._of_this_log(known):
+        if known is None or not self._is_of_this_log(known):
             return
         if known.stored.epoch > self._context.epoch:
             raise RouteFault(
@@ -232,42 +232,46 @@ class WriterTransactions:
                 f"{self._context.epoch}: another engine has opened the log since"
             )
 
-    def _read(self, shard: int, ends: float) -> GroupProgress | None:
+    def _read_progress(self, shard: int, ends: float) -> GroupProgress | None:
         """Return the last commit for *shard*."""
         try:
-            return self._groups.read(self._name(shard), ends, stable=False)
+            return self._groups.read(self._transactional_id(shard), ends, stable=False)
         except KafkaException as error:
             raise self._translate_error(error) from error
 
-    def _resume(self, ends: float) -> None:
+    def _retake_own_id(self, ends: float) -> None:
         """Take our id again after a failure, and find the outcome of the last commit."""
-        before, unsure = self._known, self._unsure
-        found = self._enter(ends)
-        if found is None or not self._of_this_log(found):
+        before, unsure = self._last_progress, self._unconfirmed
+        found = self._take_own_id(ends)
+        if found is None or not self._is_of_this_log(found):
             mark = ""
-        elif not found.mark.startswith(self._me) and (before is None or found.mark != before.mark):
+        elif not found.mark.startswith(self._instance) and (
+            before is None or found.mark != before.mark
+        ):
             self.close()
             raise RouteFault(
                 f"{self._place}: another engine has written with this epoch, "
-                f"{self._context.epoch}: does a copy of this log run somewhere?"
+                f"{self._context.epoch}: check whether a copy of this log runs elsewhere"
             )
         else:
             mark = found.mark
         if unsure is not None and mark == unsure.mark:
-            self._settled[unsure.generation] = unsure.offsets
-        self._unsure = None
+            self._unacked[unsure.generation] = unsure.offsets
+        self._unconfirmed = None
 
     # Writing
 
     def _count_committed(self, batch: Entries, count: int) -> int:
         """Return how many of the first *count* rows were committed without a confirmation."""
-        settled = self._settled.pop(batch.generation, frozenset())
+        settled = self._unacked.pop(batch.generation, frozenset())
         offsets = batch.offsets[:count] if settled else []
         return next(
             (row for row, offset in enumerate(offsets) if offset not in settled), len(offsets)
         )
 
-    def _transact(self, batch: Entries, rows: list[Row], done: int, ends: float) -> DurableRows:
+    def _run_transactions(
+        self, batch: Entries, rows: list[Row], done: int, ends: float
+    ) -> DurableRows:
         offsets, count = batch.offsets, len(rows)
         refused, trouble = DurableRows(0), DurableRows(done)
         for _ in range(_ATTEMPTS):
@@ -276,8 +280,8 @@ class WriterTransactions:
             producer = self._begin_transaction()
             part = SentSlice(producer, rows[done:count], ends, self._client.batch_bytes())
             part.deliver()
-            if part.fatal is not None:
-                raise KafkaException(part.fatal)
+            if part.fatal_error is not None:
+                raise KafkaException(part.fatal_error)
             if part.count_delivered() == count - done:
                 self._commit(producer, batch, offsets[done:count])
                 return refused._replace(rows=count)
@@ -311,63 +315,69 @@ class WriterTransactions:
                 producer.commit_transaction(seconds_left(ends))
             except KafkaException as why:
                 return self._translate_error(why), None, 0
-        error, offset = self._client.reason(part, offsets)
+        error, offset = self._client.delivery_error(part, offsets)
         return error, offset, failure.row if failure else 0
 
     def _commit(self, producer: Producer, batch: Entries, offsets: list[int]) -> None:
-        known = self._known.stored if self._known else None
-        progress = self._next(self._context.stored(batch.generation, offsets[-1], known))
+        known = self._last_progress.stored if self._last_progress else None
+        progress = self._next_progress(self._context.stored(batch.generation, offsets[-1], known))
         ends = time.monotonic() + self._client.seconds / 2
         place = progress.place(self._topic)
-        self._keep(producer, place, self._name(self._context.shard), ends)
-        self._unsure = _Commit(progress.mark, batch.generation, frozenset(offsets))
-        self._call(ends, producer.commit_transaction)
-        self._known, self._unsure = progress, None
+        self._send_progress(producer, place, self._transactional_id(self._context.shard), ends)
+        self._unconfirmed = _Commit(progress.mark, batch.generation, frozenset(offsets))
+        self._call_with_retry(ends, producer.commit_transaction)
+        self._last_progress, self._unconfirmed = progress, None
 
     def _abort(self, producer: Producer) -> None:
         try:
-            self._call(time.monotonic() + self._client.seconds / 2, producer.abort_transaction)
+            self._call_with_retry(
+                time.monotonic() + self._client.seconds / 2, producer.abort_transaction
+            )
         except KafkaException:
             self.close()  # The next holder of the id aborts it.
             raise
 
     def _recover_producer(self, error: KafkaException, ends: float) -> SinkError:
         """Return the meaning of *error*, which no row has caused, and restore the producer."""
-        told = self._translate_error(error)
+        failure = self._translate_error(error)
         why, producer = error.args[0], self._producer
         if why.txn_requires_abort() and producer is not None:
-            self._unsure = None  # It was certainly not committed.
+            self._unconfirmed = None  # It was certainly not committed.
             try:
                 self._abort(producer)
             except KafkaException:
-                return told
-            return told
+                return failure
+            return failure
         self.close()
         if why.code() in _FENCED:
             self._raise_if_fenced(max(ends, time.monotonic() + 1))
-        return told
+        return failure
 
     def _raise_if_fenced(self, ends: float) -> None:
         """Raise a fault that names the engine that has fenced us, if its epoch is newer."""
-        self._check_epoch(self._read(self._context.shard, ends))
+        self._check_epoch(self._read_progress(self._context.shard, ends))
 
-    def _next(self, stored: StoredOffset) -> GroupProgress:
+    def _next_progress(self, stored: StoredOffset) -> GroupProgress:
         self._count += 1
-        return GroupProgress(stored, f"{self._me}-{self._count}")
+        return GroupProgress(stored, f"{self._instance}-{self._count}")
 
     def _commit_alone(
         self, producer: Producer, group: str, ends: float, place: TopicPartition
     ) -> None:
         producer.begin_transaction()
-        self._keep(producer, place, group, ends)
-        self._call(ends, producer.commit_transaction)
+        self._send_progress(producer, place, group, ends)
+        self._call_with_retry(ends, producer.commit_transaction)
 
-    def _keep(self, producer: Producer, place: TopicPartition, group: str, ends: float) -> None:
-        own = group == self._name(self._context.shard)
+    def _send_progress(
+        self, producer: Producer, place: TopicPartition, group: str, ends: float
+    ) -> None:
+        own = group == self._transactional_id(self._context.shard)
         member = self._member if own else non_member_metadata(group)
-        self._call(ends, limit_time(producer.send_offsets_to_transaction), [place], member)
+        self._call_with_retry(
+            ends, limit_time(producer.send_offsets_to_transaction), [place], member
+        )
 
-    def _call(self, ends: float, act: Callable[..., Any], *values: object) -> None:
+    def _call_with_retry(self, ends: float, act: Callable[..., Any], *values: object) -> None:
         """Call *act* with *values* and the time left, again while the client permits a retry."""
         while True:
             try:
@@ -387,17 +397,18 @@ class WriterTransactions:
             return RouteFault(f"{text}: check progress_topic and the client settings")
         if why.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return SinkUnavailable(f"{text}: create the topic {self._topic}")
-        trouble = self._client.trouble
+        trouble = self._client.last_error
         return sink_error(
             trouble if trouble is not None and is_fault(trouble) else why, self._place
         )
 
-    def _name(self, shard: int) -> str:
+    def _transactional_id(self, shard: int) -> str:
         return f"{self._context.turns or self._context.log_id}.{self._context.route}.{shard}"
 
     @property
     def _place(self) -> str:
-        return f"{self._client.place()}, transactional id {self._name(self._context.shard)}"
+        own_id = self._transactional_id(self._context.shard)
+        return f"{self._client.place()}, transactional id {own_id}"
 
 
 def _wait_randomly() -> None:

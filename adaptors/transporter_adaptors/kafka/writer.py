@@ -55,7 +55,7 @@ class KafkaWriter:
     def __init__(self, config: KafkaWriterConfig) -> None:
         """Keep *config*. The client is made by :meth:`open`."""
         self._config = config
-        self._line: _Plain | WriterTransactions | None = None
+        self._delivery: _PlainDelivery | WriterTransactions | None = None
         self._topics: Topics
 
     def open(self, context: WriterContext) -> StoredOffset | None:
@@ -69,27 +69,32 @@ class KafkaWriter:
         client = ProducerFactory(self._config, context.deadline)
         self._topics = Topics(client, create=self._config.create_topics)
         fixed = self._config.fixed_topic
-        if fixed is not None and not self._topics.has(fixed):
-            raise self._missing(fixed)
-        self._line = (
-            WriterTransactions(client, context) if self._config.transactional else _Plain(client)
+        if fixed is not None and not self._topics.exists(fixed):
+            raise self._missing_topic_error(fixed)
+        self._delivery = (
+            WriterTransactions(client, context)
+            if self._config.transactional
+            else _PlainDelivery(client)
         )
-        return self._line.open()
+        return self._delivery.open()
 
     def write(self, batch: Entries, ack: Ack) -> None:
         """Send *batch* and wait for confirmations, at most for the context's deadline."""
-        assert self._line is not None  # noqa: S101 - the engine has opened it
+        assert self._delivery is not None  # noqa: S101 - the engine has opened it
         outgoing = Outgoing(batch, self._topic, ids=self._config.id_headers)
-        found = self._line.deliver(outgoing, ack) if len(batch) else DurableRows(0)
+        found = self._delivery.deliver(outgoing, ack) if len(batch) else DurableRows(0)
         if found.rows == len(batch):
             ack.all()
             return
         ack(outgoing.offsets[found.acked : found.rows])
-        self._topics.forget()
+        self._topics.invalidate()
         if found.error is not None:
             ack.fail(found.error, found.offset)
-        elif outgoing.nameless is not None:
-            ack.fail(self._no_topic(batch, outgoing.nameless), outgoing.offsets[outgoing.nameless])
+        elif outgoing.row_without_topic is not None:
+            ack.fail(
+                self._no_topic_error(batch, outgoing.row_without_topic),
+                outgoing.offsets[outgoing.row_without_topic],
+            )
 
     def probe(self) -> Iterable[Finding]:
         """Check the topics."""
@@ -97,41 +102,43 @@ class KafkaWriter:
 
     def close(self) -> None:
         """Drop the client and its queue. Safe to call twice."""
-        line, self._line = self._line, None
+        line, self._delivery = self._delivery, None
         if line is not None:
             line.close()
 
-    def _no_topic(self, batch: Entries, row: int) -> SinkError:
+    def _no_topic_error(self, batch: Entries, row: int) -> SinkError:
         namespace, offset = batch.batch.column("namespace")[row].as_py(), batch.offsets[row]
         servers, topic = self._config.bootstrap_servers, self._config.topic
         named = topic.format(namespace=namespace)
         if is_topic(named):
-            return self._missing(named, offset)
+            return self._missing_topic_error(named, offset)
         place = f"Kafka topic {topic} at {servers}"
-        return Rejected(f"{place}: namespace {namespace!r} makes no topic name", offset)
+        return Rejected(
+            f"{place}: namespace {namespace!r} does not make a valid topic name", offset
+        )
 
-    def _missing(self, topic: str, offset: int | None = None) -> SinkError:
+    def _missing_topic_error(self, topic: str, offset: int | None = None) -> SinkError:
         """Return the error of *topic*, which is missing and was not created."""
         place = f"Kafka topic {topic} at {self._config.bootstrap_servers}"
         fixed_topic = self._config.fixed_topic is not None
         if (refusal := self._topics.refusal(topic)) is not None:
             return refused_topic(refusal, place, offset, fixed_topic=fixed_topic)
-        return missing_topic(f"{place}: there is no such topic", offset, fixed_topic=fixed_topic)
+        return missing_topic(f"{place}: the topic does not exist", offset, fixed_topic=fixed_topic)
 
     def _topic(self, namespace: str) -> str:
         """Return the topic of *namespace*, or an empty text if there is none."""
         topic = self._config.topic.format(namespace=namespace)
-        return topic if is_topic(topic) and self._topics.has(topic) else ""
+        return topic if is_topic(topic) and self._topics.exists(topic) else ""
 
 
-class _Plain:
+class _PlainDelivery:
     """Delivery with a producer that is kept over failures, because it keeps the order."""
 
     def __init__(self, client: ProducerFactory) -> None:
         """Connect to nothing yet."""
         self._client = client
         self._producer: Producer | None = None
-        self._pace = PartSize()
+        self._part_size = PartSize()
 
     def open(self) -> StoredOffset | None:
         """Connect, and return ``None``, because Kafka stores no offset for us here."""
@@ -141,7 +148,7 @@ class _Plain:
         except KafkaException as error:
             producer.poll(0)  # The reason, when there is one, waits in the error callback.
             place = self._client.place()
-            raise sink_error(self._client.trouble or error.args[0], place) from error
+            raise sink_error(self._client.last_error or error.args[0], place) from error
         return None
 
     def deliver(self, outgoing: Outgoing, ack: Ack) -> DurableRows:
@@ -151,36 +158,36 @@ class _Plain:
         """
         client, offsets = self._client, outgoing.offsets
         ends = time.monotonic() + client.seconds
-        done, rows = 0, outgoing.rows(0, self._pace.rows)
+        done, rows = 0, outgoing.rows(0, self._part_size.rows)
         while True:
             part = SentSlice(self._connect(), rows, ends, client.batch_bytes())
             end = done + len(rows)
-            rows = self._settle(part, outgoing, end)
+            rows = self._send_part(part, outgoing, end)
             delivered = part.count_delivered()
             if delivered < len(part.rows):
-                told = client.reason(part, offsets[done:end])
-                if part.fatal is not None:
+                reason = client.delivery_error(part, offsets[done:end])
+                if part.fatal_error is not None:
                     self.close()  # Only a new client helps. Otherwise the old one keeps the order.
-                return DurableRows(done + delivered, *told, acked=done)
+                return DurableRows(done + delivered, *reason, acked=done)
             if not rows:
-                client.trouble = None
+                client.last_error = None
                 return DurableRows(end, acked=done)
             ack(offsets[done:end])
             done = end
 
-    def _settle(self, part: SentSlice, outgoing: Outgoing, end: int) -> list[Row]:
+    def _send_part(self, part: SentSlice, outgoing: Outgoing, end: int) -> list[Row]:
         """Send *part*, wait for it, and return the rows that follow, from row *end* on."""
         begun = time.monotonic()
         part.send()
         rows: list[Row] = []
         if end < len(outgoing.offsets):
-            part.hurry()
-            rows = outgoing.rows(end, self._pace.rows)
+            part.trigger_send()
+            rows = outgoing.rows(end, self._part_size.rows)
         waited = time.monotonic()
         part.settle()
         if rows:
             now = time.monotonic()
-            self._pace.record_wait(now - waited, now - begun)
+            self._part_size.record_wait(now - waited, now - begun)
         return rows
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ _MOST_IN_FLIGHT: Final = 1_000_000
 """The engine's ``max_in_flight`` is reached first, unless it is larger."""
 
 
-def _known_queue(name: str) -> str:
+def _check_queue(name: str) -> str:
     try:
         return check_queue_name(name)
     except ConfigError as error:
@@ -58,7 +58,7 @@ class KafkaQueueConnection(KafkaConnection):
 class KafkaQueueReaderConfig(KafkaQueueConnection):
     """The queue to read, and the namespace of its messages."""
 
-    queue: Annotated[str, AfterValidator(_known_queue)]
+    queue: Annotated[str, AfterValidator(_check_queue)]
     """The queue. Engines that read the same one share its messages."""
 
     markers_topic: Topic = "queue-markers"
@@ -104,7 +104,7 @@ class KafkaQueueReaderConfig(KafkaQueueConnection):
 
     @field_validator("namespace")
     @classmethod
-    def _only_the_queue(cls, namespace: str) -> str:
+    def _check_namespace(cls, namespace: str) -> str:
         if fields_of(namespace) - {"queue"}:
             raise ValueError("a namespace may hold the field {queue} and no other")
         return namespace
@@ -148,10 +148,10 @@ class KafkaQueueWriterConfig(KafkaQueueConnection):
 
     @field_validator("queue")
     @classmethod
-    def _only_the_namespace(cls, queue: str) -> str:
+    def _check_queue_fields(cls, queue: str) -> str:
         if fields_of(queue) - {"namespace"}:
             raise ValueError("a queue may hold the field {namespace} and no other")
-        _known_queue(queue.format(namespace="n"))
+        _check_queue(queue.format(namespace="n"))
         return queue
 
     def settings(self, deadline: float) -> QueueSettings:

@@ -22,7 +22,7 @@ _SHOW: Final = 1.0
 """Seconds after which an age that has grown is reported again."""
 
 
-class _Held(NamedTuple):
+class _QueueContents(NamedTuple):
     """The contents of a queue for the engine at some moment."""
 
     depth: int
@@ -32,7 +32,7 @@ class _Held(NamedTuple):
     """Whether messages wait whose time is unknown."""
 
 
-class Measuring:
+class QueueBacklogMeter:
     """Measurement of a queue's backlog for the engine, on a thread of its own.
 
     It counts messages that no consumer has begun, and those that *consumer* has begun and not
@@ -45,8 +45,8 @@ class Measuring:
         self._consumer = consumer
         self._estimator = BacklogEstimator(settings, consumer.queue)
         self._executor = ThreadPoolExecutor(1, "queue-measuring")
-        self._survey = ClusterSurvey[_Held](self._ask)
-        self._shown = 0.0
+        self._survey = ClusterSurvey[_QueueContents](self._start_estimate)
+        self._reported_at = 0.0
 
     def measure(self, resume: Resume, oldest: Callable[[], float | None]) -> None:
         """Report the newest estimate to *resume*, if that is due.
@@ -55,31 +55,31 @@ class Measuring:
         acked, in seconds since 1970. Without an answer from the brokers all is unknown.
         """
         now = time.monotonic()
-        if not self._survey.look(now) and now < self._shown + _SHOW:
+        if not self._survey.poll(now) and now < self._reported_at + _SHOW:
             return
-        self._shown = now
+        self._reported_at = now
         found = self._survey.answer
         resume.measure("backlog_messages", None if found is None else found.depth)
-        resume.measure("lag_seconds", None if found is None else _age(found, oldest()))
+        resume.measure("lag_seconds", None if found is None else _oldest_age(found, oldest()))
 
     def close(self) -> None:
         """End the thread, after the estimate that is under way. Safe to call twice."""
         self._executor.shutdown(cancel_futures=True)
         self._estimator.close()
 
-    def _ask(self) -> Future[_Held]:
+    def _start_estimate(self) -> Future[_QueueContents]:
         return self._executor.submit(self._estimate)
 
-    def _estimate(self) -> _Held:
+    def _estimate(self) -> _QueueContents:
         waiting = self._estimator.estimate(_ANSWER)
         # Afterwards: a message that is begun meanwhile counts twice, rather than not at all.
         begun, held = self._consumer.oldest_sent(), self._consumer.metrics().in_progress
         oldest = min((each for each in (waiting.oldest, begun) if each is not None), default=None)
         unknown = waiting.depth > 0 and waiting.oldest is None
-        return _Held(waiting.depth + held, oldest, unknown)
+        return _QueueContents(waiting.depth + held, oldest, unknown)
 
 
-def _age(found: _Held, oldest: float | None) -> float | None:
+def _oldest_age(found: _QueueContents, oldest: float | None) -> float | None:
     times = [each for each in (found.oldest, oldest) if each is not None]
     if times and found.depth:
         # The sender's clock may be ahead.

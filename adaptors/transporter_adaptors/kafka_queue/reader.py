@@ -10,10 +10,10 @@ from transporter.errors import SourceError, TransporterError
 from transporter.queue import QueueConsumer
 from transporter_adaptors.kafka_queue.config import KafkaQueueReaderConfig
 from transporter_adaptors.kafka_queue.failures import source_errors
-from transporter_adaptors.kafka_queue.measuring import Measuring
+from transporter_adaptors.kafka_queue.measuring import QueueBacklogMeter
 from transporter_adaptors.kafka_queue.position import Position
 from transporter_adaptors.kafka_queue.probing import probe_queue
-from transporter_adaptors.kafka_queue.records import oldest_of, to_message
+from transporter_adaptors.kafka_queue.records import oldest_sent, to_message
 from transporter_adaptors.kafka_queue.unsettled import Unsettled
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class KafkaQueueReader:
         self._namespace = config.namespace.format(queue=config.queue)
         self._consumer: QueueConsumer | None = None
         self._resume: Resume | None = None
-        self._measuring: Measuring | None = None
+        self._backlog_meter: QueueBacklogMeter | None = None
         self._unsettled = Unsettled()
-        self._batch = self._lost = 0
+        self._batch = self._lost_count = 0
 
     def open(self, resume: Resume) -> None:
         """Connect and begin to fetch.
@@ -59,10 +59,10 @@ class KafkaQueueReader:
         self._batch = Position.parse(position).batch if position else 0
         # Earlier unacked messages have no heartbeats, so they are redelivered, here or elsewhere.
         resume.supersede()
-        self._resume, self._lost = resume, 0
+        self._resume, self._lost_count = resume, 0
         with source_errors():
             consumer = self._consumer = QueueConsumer(self._config.settings, self._config.queue)
-        self._measuring = Measuring(self._config.settings, consumer)
+        self._backlog_meter = QueueBacklogMeter(self._config.settings, consumer)
         for problem in self._consumer.problems:
             resume.tell("queue-deletes", queue=self._config.queue, problem=problem)
 
@@ -79,19 +79,19 @@ class KafkaQueueReader:
             consumer.check()
             found = consumer.receive_many(config.batch_rows, timeout, config.batch_bytes)
             lost = consumer.metrics().lost
-        if lost > self._lost:
+        if lost > self._lost_count:
             self._report_lost(lost)
         self._measure()
         if not found:
             return Batch(())
         self._batch += 1
-        self._unsettled.add(self._batch, [message.id for message in found], oldest_of(found))
+        self._unsettled.add(self._batch, [message.id for message in found], oldest_sent(found))
         topic, namespace, kind = config.queue_topic, self._namespace, config.content_type
         messages = [to_message(message, topic, namespace, kind) for message in found]
         return Batch(messages, str(Position(self._batch)))
 
     def _report_lost(self, lost: int) -> None:
-        offsets, self._lost = lost - self._lost, lost
+        offsets, self._lost_count = lost - self._lost_count, lost
         if self._resume is not None:
             self._resume.tell(
                 "messages-deleted",
@@ -135,7 +135,7 @@ class KafkaQueueReader:
         """Write acks, return the rest at once without counting, and leave. Safe to call twice."""
         consumer, self._consumer = self._consumer, None
         resume, self._resume = self._resume, None
-        measuring, self._measuring = self._measuring, None
+        measuring, self._backlog_meter = self._backlog_meter, None
         left, self._unsettled = len(self._unsettled), Unsettled()
         if consumer is None:
             return
@@ -151,8 +151,8 @@ class KafkaQueueReader:
                 measuring.close()
 
     def _measure(self) -> None:
-        if self._measuring is not None and self._resume is not None:
-            self._measuring.measure(self._resume, lambda: self._unsettled.oldest)
+        if self._backlog_meter is not None and self._resume is not None:
+            self._backlog_meter.measure(self._resume, lambda: self._unsettled.oldest)
 
     @property
     def _open_consumer(self) -> QueueConsumer:

@@ -40,7 +40,7 @@ def to_message(
     )
 
 
-def oldest_of(messages: Iterable[QueueMessage]) -> float | None:
+def oldest_sent(messages: Iterable[QueueMessage]) -> float | None:
     """Return the oldest send time of *messages* in seconds since 1970, or ``None`` if unknown."""
     times = [message.sent / 1000 for message in messages if message.sent != _NO_TIME]
     return min(times, default=None)
@@ -59,7 +59,7 @@ def _time_and_headers(message: QueueMessage) -> tuple[int, Headers]:
     return time, headers
 
 
-def outgoing(entries: Entries, queue: str) -> Iterator[Outgoing]:
+def to_outgoing(entries: Entries, queue: str) -> Iterator[Outgoing]:
     """Yield *entries* as messages. *queue* may hold ``{namespace}``.
 
     Headers that queues themselves have made are left out, because a new message begins here.

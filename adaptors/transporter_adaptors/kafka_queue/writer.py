@@ -9,7 +9,7 @@ from transporter.queue import QueueProducer
 from transporter_adaptors.kafka_queue.config import KafkaQueueWriterConfig
 from transporter_adaptors.kafka_queue.failures import sink_error
 from transporter_adaptors.kafka_queue.probing import probe_queue
-from transporter_adaptors.kafka_queue.records import outgoing
+from transporter_adaptors.kafka_queue.records import to_outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +64,7 @@ class KafkaQueueWriter:
         if not len(batch):
             ack.all()
             return
-        sent = self._connect().deliver(outgoing(batch, self._config.queue), self._seconds)
+        sent = self._connect().deliver(to_outgoing(batch, self._config.queue), self._seconds)
         if sent.fatal:
             self.close()  # Only a new client helps.
         if sent.error is None:

@@ -26,7 +26,7 @@ PROGRESS: Final = b"progress"
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
-def entries_of(route: str) -> bytes:
+def entries_database(route: str) -> bytes:
     """Return the name of the database of whole entries: 8-byte big-endian offset → JSON."""
     return b"entries/" + route.encode()
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 import lmdb
 
 from transporter.errors import Rejected, RouteFault, SinkError, SinkUnavailable
-from transporter_adaptors.folders import writable
+from transporter_adaptors.folders import check_writable
 from transporter_adaptors.lmdb.config import LmdbWriterConfig
 from transporter_adaptors.lmdb.layout import (
     LATEST,
     PROGRESS,
     StoredProgress,
-    entries_of,
+    entries_database,
     latest_key,
     offset_key,
     whole_entry,
 )
-from transporter_adaptors.rights import bits, make_folder
+from transporter_adaptors.rights import make_folder, mode_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -100,7 +100,7 @@ class LmdbWriter:
 
     def probe(self) -> Iterable[Finding]:
         """Check that the folder can be written. A database in it is not opened."""
-        yield writable(self._config.path)
+        yield check_writable(self._config.path)
 
     def _open_database(self) -> _Database:
         if self._database is None:
@@ -183,12 +183,12 @@ class _Database:
         self.environment = environment
         self.progress_db = environment.open_db(PROGRESS)
         self.latest_db = environment.open_db(LATEST)
-        self.entries_db = environment.open_db(entries_of(route))
+        self.entries_db = environment.open_db(entries_database(route))
 
     @classmethod
     def open(cls, config: LmdbWriterConfig, route: str) -> Self:
         """Open the environment that *config* names. On failure nothing stays open."""
-        mode = bits(config.mode)
+        mode = mode_bits(config.mode)
         make_folder(config.path, mode)
         made = [each for name in _FILES if not (each := config.path / name).exists()]
         environment = lmdb.open(
@@ -237,7 +237,7 @@ def _put_latest(transaction: lmdb.Transaction, database: _Database, entry: Entry
         return
     if "\0" in message.namespace:
         # The first zero byte ends the namespace in a stored key.
-        raise Rejected(f"namespace {message.namespace!r} holds a zero character", entry.offset)
+        raise Rejected(f"namespace {message.namespace!r} holds a NUL character", entry.offset)
     key = latest_key(message.namespace, message.key)
     if message.data is None or message.op == "delete":
         transaction.delete(key, db=database.latest_db)

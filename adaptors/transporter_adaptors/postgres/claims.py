@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedRows:
     """The rows that a look found, and the function that deletes exactly these once logged.
 
     A ``purge`` that has failed may be called again.
@@ -40,10 +40,10 @@ class Claim(Protocol):
     """Privileges on the table that the reader's role needs."""
 
     @property
-    def holding(self) -> bool:
+    def is_holding(self) -> bool:
         """Whether no more rows can be claimed before the last ones are purged."""
 
-    def claim(self, bounds: IdBounds, rows: int, size: int) -> Claimed:
+    def claim(self, bounds: IdBounds, rows: int, size: int) -> ClaimedRows:
         """Claim rows within *bounds*: up to *rows*, about *size* bytes, at least one if any."""
 
     def end_transaction(self) -> None:
@@ -58,15 +58,15 @@ class MarkClaim:
     """
 
     rights: ClassVar[tuple[str, ...]] = ("SELECT", "UPDATE", "DELETE")
-    holding = False
+    is_holding = False
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
 
-    def claim(self, bounds: IdBounds, rows: int, size: int) -> Claimed:
+    def claim(self, bounds: IdBounds, rows: int, size: int) -> ClaimedRows:
         """Mark the rows, so that no later look of this term returns them again."""
         found = self._outbox.mark(bounds, rows, size)
-        return Claimed(found, partial(self._outbox.purge, found.ids))
+        return ClaimedRows(found, partial(self._outbox.purge, found.ids))
 
     def end_transaction(self) -> None:
         """Do nothing, because no transaction is open."""
@@ -85,28 +85,28 @@ class TakeClaim:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._holding = self._open = False
+        self._is_holding = self._is_open = False
 
     @property
-    def holding(self) -> bool:
+    def is_holding(self) -> bool:
         """Whether the last rows are not purged."""
-        return self._holding
+        return self._is_holding
 
-    def claim(self, bounds: IdBounds, rows: int, size: int) -> Claimed:
+    def claim(self, bounds: IdBounds, rows: int, size: int) -> ClaimedRows:
         """Copy the rows, and keep the transaction open only when there are some."""
         self._outbox.begin()
         try:
             found = self._outbox.copy(bounds, rows, size)
-            self._holding = self._open = bool(found.ids)
+            self._is_holding = self._is_open = bool(found.ids)
         finally:
-            if not self._open:
+            if not self._is_open:
                 self._outbox.roll_back()
-        return Claimed(found, partial(self._purge, bounds.low, found))
+        return ClaimedRows(found, partial(self._purge, bounds.low, found))
 
     def end_transaction(self) -> None:
         """End the transaction, so that its rows are purged by content."""
-        if self._open:
-            self._open = False
+        if self._is_open:
+            self._is_open = False
             self._outbox.roll_back()
 
     def _purge(self, low: int, found: PolledRows) -> None:
@@ -115,13 +115,13 @@ class TakeClaim:
         The snapshot serves once. When its transaction has failed the rows are
         still in the table, and are purged like those that a crash left.
         """
-        self._holding = False
-        if not (self._open and self._delete(low, found)):
+        self._is_holding = False
+        if not (self._is_open and self._delete(low, found)):
             self._outbox.purge_logged(Entries(with_offsets(found.messages, 0, 0)))
 
     def _delete(self, low: int, found: PolledRows) -> bool:
         """Delete and commit, and return whether that matched exactly the copied rows."""
-        self._open = False
+        self._is_open = False
         exact = False
         try:
             exact = self._outbox.delete(low, found.ids)

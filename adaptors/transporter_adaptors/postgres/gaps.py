@@ -137,7 +137,7 @@ class IdGaps:
             kept
             for gap in self._gaps
             for piece in _split_gap(gap, look.ids)
-            if (kept := _settle(piece, look, ended)) is not None
+            if (kept := _settle_gap(piece, look, ended)) is not None
         ]
         gaps.extend(self._new_gaps(look))
         if look.ids:
@@ -166,7 +166,7 @@ def _split_gap(gap: IdGap, ids: Sequence[int]) -> Iterator[IdGap]:
             yield replace(gap, first=before + 1, last=after - 1)
 
 
-def _settle(gap: IdGap, look: Poll, ended: int) -> IdGap | None:
+def _settle_gap(gap: IdGap, look: Poll, ended: int) -> IdGap | None:
     """Return the state of *gap* after *look*, or ``None`` when it is closed.
 
     *ended* is the lowest awaited number, of those that held gaps wait for, whose end the look saw.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter_adaptors.postgres.columns import OutboxColumns
 from transporter_adaptors.postgres.router import RoutedColumns
-from transporter_adaptors.postgres.session import faults
+from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres.table import TableName
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def locate(
         EnvironmentFault: The table does not meet the requirements. The message has the
             command or SQL that helps.
     """
-    with faults(f"cannot look up the outbox table {table}"):
+    with translate_errors(f"cannot look up the outbox table {table}"):
         found = connection.execute(_FIND, [table.identifier.as_string(connection)]).fetchone()
         if found is None:
             raise SourceUnavailable(
@@ -128,7 +128,7 @@ def locate(
         else:
             _check_columns(full, columns, present)
         if connection.execute(_INDEXED, [columns.id, oid]).fetchone() != (True,):
-            raise EnvironmentFault(_not_indexed(full, columns, partitioned=partitioned))
+            raise EnvironmentFault(_describe_missing_index(full, columns, partitioned=partitioned))
         ((events, mark),) = connection.execute(
             _CHANGEABLE, [oid, columns.leader or columns.id]
         ).fetchall()
@@ -145,14 +145,14 @@ def caching_sequences(
     lost, and nothing could detect it afterwards.
     """
     column = (columns or OutboxColumns()).id
-    with faults(f"cannot look up the sequence of the outbox table {table}"):
+    with translate_errors(f"cannot look up the sequence of the outbox table {table}"):
         name = table.identifier.as_string(connection)
         oid = connection.execute("SELECT %s::regclass::oid", [name]).fetchone()
         found = connection.execute(_CACHES, [*(oid or ()), column]).fetchall()
     return [
         f"each session takes {cache} numbers at once from the sequence {sequence}, so a row may be "
-        f"read before an earlier one of its key; run ALTER SEQUENCE {sequence} CACHE 1 (sessions "
-        "that are open use up what they have)"
+        f"read before an earlier one of its key; run ALTER SEQUENCE {sequence} CACHE 1 (open "
+        "sessions first use up their numbers)"
         for sequence, cache in found
     ]
 
@@ -160,7 +160,7 @@ def caching_sequences(
 def has_notify_trigger(connection: Connection, table: TableName, channel: str) -> bool:
     """Return whether a trigger of *table* visibly notifies *channel* of new rows."""
     spelt = channel.replace("'", "''").replace("\\", "\\\\")
-    with faults(f"cannot look up the triggers of the outbox table {table}"):
+    with translate_errors(f"cannot look up the triggers of the outbox table {table}"):
         name = table.identifier.as_string(connection)
         return connection.execute(_NOTIFIES, [name, f"'{spelt}'"]).fetchone() == (True,)
 
@@ -229,7 +229,7 @@ def _check_routed(
         raise EnvironmentFault(
             f"the table {table} lacks {', '.join(lacking)}: an event router follows the server's "
             f"log, and this reader needs rows that are numbered; run ALTER TABLE {table} {adding}. "
-            "An application that inserts by the names of columns does not notice it"
+            "Applications that insert by column name are not affected"
         )
 
 
@@ -249,7 +249,7 @@ def _check_changeable(
         )
 
 
-def _not_indexed(table: TableName, columns: OutboxColumns, *, partitioned: bool) -> str:
+def _describe_missing_index(table: TableName, columns: OutboxColumns, *, partitioned: bool) -> str:
     if partitioned:
         return (
             f"the table {table} is not an outbox: rows of all partitions are read by "
@@ -258,8 +258,9 @@ def _not_indexed(table: TableName, columns: OutboxColumns, *, partitioned: bool)
         )
     # Invariant 7: rows are purged by id.
     return (
-        f"the table {table} is not an outbox: rows are named by {_label('id', columns.id)}, and no "
-        f"unique index is on it; run ALTER TABLE {table} ADD UNIQUE ({TableName(columns.id)})"
+        f"the table {table} is not an outbox: rows are identified by "
+        f"{_label('id', columns.id)}, which has no unique index; "
+        f"run ALTER TABLE {table} ADD UNIQUE ({TableName(columns.id)})"
     )
 
 

@@ -36,12 +36,12 @@ class Leadership:
         self._length = None if isinstance(self._elector, SoleElector) else election_term(election)
         self._resume = resume
         self._term: Term | None = None
-        self._barred = 0.0
-        self._new = True
+        self._barred_until = 0.0
+        self._is_new = True
         self._problem = ""
 
     @property
-    def alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether no other engine takes part, so that a term that is over stays over."""
         return self._length is None
 
@@ -62,19 +62,19 @@ class Leadership:
         self._problem = pulse.problem
         for each in pulse.transitions:
             if each.change is StandingChange.ACQUIRED:
-                self._new = self._new or not each.again
+                self._is_new = self._is_new or not each.again
             else:
                 self._end_term(each.why, revoked=each.change is StandingChange.REVOKED)
         return self._term is not None
 
-    def may_begin(self, now: float) -> bool:
+    def can_begin(self, now: float) -> bool:
         """Return whether to begin a term: elected, and not fenced within the last term."""
         leads = self._elector.standing(now) is Standing.LEADER
-        return leads and self._term is None and now >= self._barred
+        return leads and self._term is None and now >= self._barred_until
 
     def record_term(self, term: Term) -> None:
         """Record that *term* has begun."""
-        new, self._term, self._new = self._new, term, False
+        new, self._term, self._is_new = self._is_new, term, False
         leader = str(term.leader)
         self._resume.tell(
             "leader-acquired" if new else "leader-refreshed", term=term.number, leader=leader
@@ -82,7 +82,7 @@ class Leadership:
 
     def record_fencing(self, why: str, now: float) -> None:
         """Record that the database has a later term, and let the leader of that one go on."""
-        self._barred = now + (self._length or 0.0)
+        self._barred_until = now + (self._length or 0.0)
         self._end_term(why, revoked=False)
 
     def close(self) -> None:

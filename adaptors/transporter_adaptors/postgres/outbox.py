@@ -26,12 +26,16 @@ from transporter_adaptors.postgres.recognition import logged_ids, logged_rows, m
 from transporter_adaptors.postgres.rows import (
     LargeRow,
     OutboxRow,
+    measure_unloggable,
     report_large,
     to_batch,
-    unloggable,
 )
-from transporter_adaptors.postgres.session import TooSlow, faults, texts_as_stored
-from transporter_adaptors.postgres.statements import compose
+from transporter_adaptors.postgres.session import (
+    StatementTooSlow,
+    texts_as_stored,
+    translate_errors,
+)
+from transporter_adaptors.postgres.statements import compose_statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,7 +51,7 @@ class Fenced(SourceError):
     """A later term has begun, and this leader's statements have no effect (Invariant 10)."""
 
 
-class TooMuch(SourceUnavailable):
+class LookTooSlow(SourceUnavailable):
     """A look asked for more rows than a statement has time for, and claimed none."""
 
 
@@ -69,7 +73,7 @@ class PolledRows(NamedTuple):
     horizon: int
 
 
-class Peeked(NamedTuple):
+class PeekResult(NamedTuple):
     """The answer to a peek: whether rows wait, and the snapshot of that answer."""
 
     waiting: bool
@@ -81,7 +85,7 @@ class Outbox:
 
     The source ids of its messages begin with *source*. Rows that the log cannot take are
     *kept*: each is reported in a message once in the term, and stays in the table.
-    A look that takes too long raises :class:`TooMuch`. Statements for given rows are then
+    A look that takes too long raises :class:`LookTooSlow`. Statements for given rows are then
     repeated for half of them at a time. Not thread-safe.
 
     Raises:
@@ -101,7 +105,7 @@ class Outbox:
         self._term = term
         self._name, self._source = str(table), source
         self._columns = columns or OutboxColumns()
-        self._sql = compose(table, self._columns, term.terms, connection)
+        self._sql = compose_statements(table, self._columns, term.terms, connection)
         # Each id takes the server more room than it takes us (Invariant 17).
         self._kept: set[int] = set()
 
@@ -111,7 +115,7 @@ class Outbox:
         Includes rows that an earlier leader marked, but none that were marked in this
         term. At least one row is taken when there is one.
         """
-        return self._find(self._sql.mark, bounds, rows, size)
+        return self._fetch_rows(self._sql.mark, bounds, rows, size)
 
     def copy(self, bounds: IdBounds, rows: int, size: int) -> PolledRows:
         """Return up to *rows* rows within *bounds*, about *size* bytes, changing nothing.
@@ -120,18 +124,20 @@ class Outbox:
         one, except for kept rows that were already reported. At least one row is
         returned when there is one.
         """
-        return self._find(self._sql.copy, bounds, rows, size)
+        return self._fetch_rows(self._sql.copy, bounds, rows, size)
 
-    def _find(self, statement: bytes, bounds: IdBounds, rows: int, size: int) -> PolledRows:
-        found = self._look(statement, bounds, rows=rows, bytes=size)
+    def _fetch_rows(self, statement: bytes, bounds: IdBounds, rows: int, size: int) -> PolledRows:
+        found = self._run_look(statement, bounds, rows=rows, bytes=size)
         term, candidates, snapshot, horizon, large, *columns = found[0]
         self._require_term(term)
         packed = Packed(*columns)
         cut = candidates >= rows or candidates > len(packed.ids) + len(large)
-        ids, messages = self._messages(packed, large)
+        ids, messages = self._unpack_messages(packed, large)
         return PolledRows(ids, messages, cut, Snapshot.parse(snapshot.decode()), horizon)
 
-    def _messages(self, packed: Packed, large: list[int]) -> tuple[list[int], pa.RecordBatch]:
+    def _unpack_messages(
+        self, packed: Packed, large: list[int]
+    ) -> tuple[list[int], pa.RecordBatch]:
         """Return ids and messages: the rows of *packed*, and reports of *large* ones."""
         if not (packed.ids or large):
             return [], pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
@@ -149,20 +155,20 @@ class Outbox:
 
         A large row that was deleted meanwhile is not reported.
         """
-        rows, kept = self._with_large([OutboxRow(*row[:-1]) for row in self.read_rows(ids)], large)
+        rows, kept = self._merge_large([OutboxRow(*row[:-1]) for row in self.read_rows(ids)], large)
         self._kept.update(kept)
         return [row.id for row in rows], to_batch(rows, self._source, self._columns)
 
-    def _with_large(
+    def _merge_large(
         self, found: list[OutboxRow], large: Iterable[int]
     ) -> tuple[list[OutboxRow], set[int]]:
         """Return *found* and *large* rows in order, and the ids of those that are only reported."""
         table, columns = self._source, self._columns
-        kept = [big for row in found if (big := unloggable(row, table, columns))]
-        kept += [LargeRow(*row) for row in self._run(self._sql.large, ids=_array(large))]
-        told_of = {big.id: report_large(big, self._name, table, columns) for big in kept}
-        rows = sorted(({row.id: row for row in found} | told_of).values(), key=itemgetter(0))
-        return rows, set(told_of)
+        kept = [big for row in found if (big := measure_unloggable(row, table, columns))]
+        kept += [LargeRow(*row) for row in self._run(self._sql.large, ids=_array_literal(large))]
+        reports = {big.id: report_large(big, self._name, table, columns) for big in kept}
+        rows = sorted(({row.id: row for row in found} | reports).values(), key=itemgetter(0))
+        return rows, set(reports)
 
     def begin(self) -> None:
         """Begin a transaction in which all statements share the first one's snapshot."""
@@ -178,20 +184,20 @@ class Outbox:
             self._cursor.execute(b"ROLLBACK")
 
     def _run_command(self, command: bytes) -> None:
-        with faults(self._doing):
+        with translate_errors(self._operation):
             self._cursor.execute(command)
 
-    def peek(self, bounds: IdBounds) -> Peeked:
+    def peek(self, bounds: IdBounds) -> PeekResult:
         """Return whether a claim within *bounds* would find a row, writing nothing."""
-        ((waiting, term, snapshot),) = self._look(self._sql.peek, bounds)
+        ((waiting, term, snapshot),) = self._run_look(self._sql.peek, bounds)
         self._require_term(term)
-        return Peeked(waiting, Snapshot.parse(snapshot.decode()))
+        return PeekResult(waiting, Snapshot.parse(snapshot.decode()))
 
-    def _look(self, statement: bytes, bounds: IdBounds, **most: int) -> list[tuple[Any, ...]]:
+    def _run_look(self, statement: bytes, bounds: IdBounds, **most: int) -> list[tuple[Any, ...]]:
         try:
-            return self._run(statement, **_limits(bounds), **most)
-        except TooSlow as slow:
-            raise TooMuch(str(slow)) from slow
+            return self._run(statement, **_bounds_arguments(bounds), **most)
+        except StatementTooSlow as slow:
+            raise LookTooSlow(str(slow)) from slow
 
     def read_rows(self, ids: Iterable[int]) -> list[tuple[Any, ...]]:
         """Return the rows of *ids* that are still there, each with its marking leader at the end.
@@ -213,7 +219,7 @@ class Outbox:
         late = bisect_left(ids, low)
         deleted = 0
         if late:
-            deleted += self._run_change(self._sql.delete_ids, ids=_array(ids[:late]))
+            deleted += self._run_change(self._sql.delete_ids, ids=_array_literal(ids[:late]))
         if late < len(ids):
             deleted += self._run_change(self._sql.delete_range, low=low, last=ids[-1])
         return deleted == len(ids)
@@ -247,7 +253,7 @@ class Outbox:
         logged = logged_rows(entries, self._source)
         found = self.read_rows(number for _, number in logged)
         missing = {number for _, number in logged} - {row[0] for row in found}
-        rows, kept = self._with_large([OutboxRow(*row[:-1]) for row in found], missing)
+        rows, kept = self._merge_large([OutboxRow(*row[:-1]) for row in found], missing)
         equal = match_rows(entries, to_batch(rows, self._source, self._columns))
         adopted = {row.id for row, known in zip(rows, equal, strict=True) if known}
         self._kept |= kept & adopted
@@ -269,8 +275,8 @@ class Outbox:
     ) -> list[tuple[Any, ...]]:
         """Run *statement* for *ids*, or for half of them at a time where that takes too long."""
         try:
-            return self._run(statement, ids=_array(ids), **arguments)
-        except TooSlow:
+            return self._run(statement, ids=_array_literal(ids), **arguments)
+        except StatementTooSlow:
             # A failed transaction accepts no further statements.
             idle = self._cursor.connection.info.transaction_status == TransactionStatus.IDLE
             if len(ids) <= 1 or not idle:
@@ -283,20 +289,20 @@ class Outbox:
         ]
 
     def _run(self, statement: bytes, **arguments: object) -> list[tuple[Any, ...]]:
-        with faults(self._doing), texts_as_stored(self._cursor.connection):
+        with translate_errors(self._operation), texts_as_stored(self._cursor.connection):
             return self._cursor.execute(statement, self._arguments(**arguments)).fetchall()
 
     def _run_change(self, statement: bytes, **arguments: object) -> int:
-        with faults(self._doing):
+        with translate_errors(self._operation):
             return self._cursor.execute(statement, self._arguments(**arguments)).rowcount
 
     def _arguments(self, **arguments: object) -> dict[str, object]:
         term = self._term
         given = {"outbox": term.outbox, "term": term.number, "leader": term.leader}
-        return {**given, "kept": _array(self._kept), **arguments}
+        return {**given, "kept": _array_literal(self._kept), **arguments}
 
     @property
-    def _doing(self) -> str:
+    def _operation(self) -> str:
         return f"the outbox {self._name} failed"
 
     def _require_term(self, term: int | None) -> None:
@@ -304,7 +310,7 @@ class Outbox:
         if term is None:  # Invariant 10
             raise Fenced(
                 f"fenced: term {self._term.number} of the outbox {self._name} (leader "
-                f"{self._term.leader}) has ended; {self._holder()}"
+                f"{self._term.leader}) has ended; {self._describe_holder()}"
             )
 
     def confirm(self) -> None:
@@ -314,7 +320,7 @@ class Outbox:
         holds = bool(found) and (found[0][0], found[0][1].decode()) == ours
         self._require_term(self._term.number if holds else None)
 
-    def _holder(self) -> str:
+    def _describe_holder(self) -> str:
         found = self._run(self._sql.holder)
         if not found:
             return f"its row in {self._term.terms} is gone; start again"
@@ -332,17 +338,17 @@ class Outbox:
         )
 
 
-def _limits(bounds: IdBounds) -> dict[str, object]:
+def _bounds_arguments(bounds: IdBounds) -> dict[str, object]:
     firsts, lasts, untils = zip(*bounds.gaps, strict=True) if bounds.gaps else ((), (), ())
     return {
         "low": bounds.low,
-        "firsts": _array(firsts),
-        "lasts": _array(lasts),
-        "untils": _array(untils),
-        "waited": _array(bounds.waited),
+        "firsts": _array_literal(firsts),
+        "lasts": _array_literal(lasts),
+        "untils": _array_literal(untils),
+        "waited": _array_literal(bounds.waited),
     }
 
 
-def _array(numbers: Iterable[int]) -> str:
+def _array_literal(numbers: Iterable[int]) -> str:
     """Return *numbers* as an array literal, several times as fast as the driver does it."""
     return "{" + ",".join(map(str, numbers)) + "}"

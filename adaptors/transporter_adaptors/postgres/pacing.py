@@ -29,45 +29,45 @@ class PollPace:
 
     A look is due at once after one that left rows behind and after a notification. Otherwise
     it is due after a pause of at most ``interval``. Where notifications announce rows the pause
-    is just that. This needs ``notified``: the table has a trigger for it. Elsewhere the table is
+    is just that. This needs ``has_trigger``: the table has a trigger for it. Elsewhere the table is
     polled: the pause is short while rows come and grows after the last ones.
     """
 
     interval: float
-    notified: bool = False
-    _polled: bool = False
-    _timed: bool = False
+    has_trigger: bool = False
+    _is_polled: bool = False
+    _is_timed: bool = False
     _pause: float = SHORTEST
     _rows_at: float = float("inf")
     _look_at: float = float("-inf")
     _sweep_at: float = float("-inf")
     _settled_at: float = float("-inf")
-    _hurry: bool = True
+    _has_known_rows: bool = True
 
     def __post_init__(self) -> None:
         """Poll until a notification comes, unless a trigger sends notifications."""
-        self._polled = not self.notified
+        self._is_polled = not self.has_trigger
 
     def record_notification(self) -> None:
         """Record a notification of a commit."""
-        self._hurry = True
+        self._has_known_rows = True
         # Another table may share the channel, so only a trigger of our own announces our rows.
-        self._polled = not self.notified
+        self._is_polled = not self.has_trigger
 
     @property
-    def hurry(self) -> bool:
+    def has_known_rows(self) -> bool:
         """Whether rows surely wait, so that a peek would be wasted."""
-        return self._hurry
+        return self._has_known_rows
 
-    def wait(self, now: float) -> float:
+    def seconds_until_due(self, now: float) -> float:
         """Return the seconds until the next look is due, or 0 when it is due now."""
-        return 0.0 if self._hurry else max(0.0, self._look_at - now)
+        return 0.0 if self._has_known_rows else max(0.0, self._look_at - now)
 
-    def sweep_due(self, now: float) -> bool:
+    def is_sweep_due(self, now: float) -> bool:
         """Return whether the next look should have no lower bound."""
         return now >= self._sweep_at
 
-    def settling_due(self, now: float) -> bool:
+    def is_settling_due(self, now: float) -> bool:
         """Return whether the next look may settle gaps."""
         return now >= self._settled_at + SETTLING_INTERVAL
 
@@ -75,9 +75,9 @@ class PollPace:
         """Record a settling look that began at the time *began*."""
         self._settled_at = began
 
-    def begin(self, now: float) -> None:
+    def record_start(self, now: float) -> None:
         """Record the start of a look: only later commits make the next look due at once."""
-        self._timed, self._hurry = not self._hurry, False
+        self._is_timed, self._has_known_rows = not self._has_known_rows, False
         self._rows_at = min(self._rows_at, now)
         self._look_at = now + self.interval
 
@@ -86,17 +86,19 @@ class PollPace:
         if rows:
             self._rows_at, self._pause, seconds = now, SHORTEST, 0.0
             # These rows came without a notification, whatever triggers there are.
-            self._polled = self._polled or self._timed
+            self._is_polled = self._is_polled or self._is_timed
         else:
             quiet = now - self._rows_at
             longest = next((pause for until, pause in POLLED if quiet < until), self.interval)
             self._pause = min(2 * self._pause, longest)
-        pause = max(self._pause, seconds * (1 / LOOK_SHARE - 1)) if self._polled else self.interval
+        pause = (
+            max(self._pause, seconds * (1 / LOOK_SHARE - 1)) if self._is_polled else self.interval
+        )
         self._look_at = now + min(pause, self.interval)
 
-    def record_rest(self) -> None:
+    def record_rows_left(self) -> None:
         """Record that the look left rows behind."""
-        self._hurry = True
+        self._has_known_rows = True
 
     def record_sweep(self, began: float, ended: float) -> None:
         """Record a sweep, and schedule the next one late enough to keep the share."""

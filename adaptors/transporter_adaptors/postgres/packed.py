@@ -73,27 +73,27 @@ def unpack_rows(rows: Packed, table: str, content_type: str | None = JSON) -> pa
     topics = _require_complete(_split_texts(rows.topic_lengths, rows.topics))
     columns = {
         "namespace": topics.cast(pa.string()),
-        "op": pc.if_else(data.is_null(), _text("delete"), _text("insert")),
-        "phase": pa.repeat(_text("sync"), count),
+        "op": pc.if_else(data.is_null(), _text_scalar("delete"), _text_scalar("insert")),
+        "phase": pa.repeat(_text_scalar("sync"), count),
         "key": _split_texts(rows.key_lengths, rows.keys),
-        "timestamp": _times(rows.times),
-        "source_id": pc.binary_join_element_wise(_text(f"{table}/"), ids, _text("")),
+        "timestamp": _to_times(rows.times),
+        "source_id": pc.binary_join_element_wise(_text_scalar(f"{table}/"), ids, _text_scalar("")),
         "data": data,
-        "content_type": pa.repeat(_text(content_type), count),
-        "headers": _headers(rows),
+        "content_type": pa.repeat(_text_scalar(content_type), count),
+        "headers": _to_headers(rows),
     }
     messages = pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)
-    return _by_id(rows.ids, check_texts(messages))
+    return _sort_by_id(rows.ids, check_texts(messages))
 
 
-def _by_id(ids: Sequence[int], messages: pa.RecordBatch) -> pa.RecordBatch:
+def _sort_by_id(ids: Sequence[int], messages: pa.RecordBatch) -> pa.RecordBatch:
     """Return *messages* in the order of *ids*, which an index mostly provides already."""
     if list(ids) == sorted(ids):
         return messages
     return messages.take(pc.sort_indices(pa.array(ids)))
 
 
-def _text(text: str | None) -> pa.Scalar:
+def _text_scalar(text: str | None) -> pa.Scalar:
     return pa.scalar(text, pa.string())
 
 
@@ -106,7 +106,7 @@ def _require_complete(column: pa.Array) -> pa.Array:
 def _split_texts(lengths: Sequence[int | None], joined: bytes | None) -> pa.Array:
     """Cut *joined* into texts of these *lengths*, without copying it."""
     sizes = pa.array(lengths, pa.int32())
-    ends = _ends(sizes.fill_null(0) if sizes.null_count else sizes)
+    ends = _end_offsets(sizes.fill_null(0) if sizes.null_count else sizes)
     text = joined or b""
     if ends[-1].as_py() != len(text):
         raise ValueError("the lengths of a column are not those of its text")
@@ -114,11 +114,11 @@ def _split_texts(lengths: Sequence[int | None], joined: bytes | None) -> pa.Arra
     return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
 
 
-def _ends(sizes: pa.Array) -> pa.Array:
+def _end_offsets(sizes: pa.Array) -> pa.Array:
     return pa.concat_arrays([_START, pc.cumulative_sum_checked(sizes)])
 
 
-def _times(since_2000: Sequence[int | None]) -> pa.Array:
+def _to_times(since_2000: Sequence[int | None]) -> pa.Array:
     times = _require_complete(pa.array(since_2000, pa.int64()))
     least, most = pc.min_max(times).values()
     if least.as_py() < EARLIEST or most.as_py() > LATEST:
@@ -126,20 +126,20 @@ def _times(since_2000: Sequence[int | None]) -> pa.Array:
     return pc.add(times, _EPOCH).view(_TIME)
 
 
-def _headers(rows: Packed) -> pa.Array:
+def _to_headers(rows: Packed) -> pa.Array:
     counts = _require_complete(pa.array(rows.name_counts, pa.int32()))
     if list(rows.name_counts) != list(rows.content_counts):
         raise ValueError("a header has no name or no value")
-    names = _require_complete(_elements(rows.names or b"")).cast(_NAME.type)
-    contents = _elements(rows.contents or b"")
-    ends = _ends(counts)
+    names = _require_complete(_parse_elements(rows.names or b"")).cast(_NAME.type)
+    contents = _parse_elements(rows.contents or b"")
+    ends = _end_offsets(counts)
     if not ends[-1].as_py() == len(names) == len(contents):
-        raise ValueError("the headers are not as many as they are said to be")
+        raise ValueError("the number of headers does not match their count")
     pairs = pa.StructArray.from_arrays([names, contents], fields=[_NAME, _VALUE])
     return pa.ListArray.from_arrays(ends, pairs, type=HEADERS_TYPE)
 
 
-def _elements(arrays: bytes) -> pa.Array:
+def _parse_elements(arrays: bytes) -> pa.Array:
     """Return the elements of *arrays*, texts as PostgreSQL spells them, joined by commas.
 
     PostgreSQL quotes every text that could be misread: empty texts, the word NULL, and texts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from transporter.adaptor import Finding
 from transporter.election.inspection import check_reachable
 from transporter_adaptors.postgres.inspection import describe_polling, has_notify_trigger, locate
-from transporter_adaptors.postgres.session import connect, faults
+from transporter_adaptors.postgres.session import connect, translate_errors
 from transporter_adaptors.postgres.table import TableName
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Findin
             f"database {info.dbname}, role {info.user}"
         )
         table = locate(connection, TableName.parse(config.table), rights, config.names)
-        yield Finding(f"table {table}: columns, index and rights are as they must be")
-        with faults(f"cannot look up the objects beside the outbox table {table}"):
+        yield Finding(f"table {table}: columns, index and rights are correct")
+        with translate_errors(f"cannot look up the objects beside the outbox table {table}"):
             yield _check_terms(connection, table)
             yield _check_trigger(connection, table, config)
     if elected := check_reachable(config.elector):
@@ -52,13 +52,13 @@ def _check_terms(connection: Connection, table: TableName) -> Finding:
     names = {"terms": str(terms), "schema": table.schema}
     ((there, allowed),) = connection.execute(_TERMS, names).fetchall()
     if there and allowed:
-        return Finding(f"table {terms}: there, with the rights that a term needs")
+        return Finding(f"table {terms}: exists, with the rights that a term needs")
     if there:
         return Finding(f"table {terms}: GRANT SELECT, INSERT, UPDATE on it", "problem")
     if allowed:
-        return Finding(f"table {terms}: the first start makes it")
+        return Finding(f"table {terms}: the first start creates it")
     return Finding(
-        f"there is no table {terms}, and this role may not make it in schema {table.schema}: "
+        f"there is no table {terms}, and this role may not create it in schema {table.schema}: "
         "'transporter outbox init PIPELINE' prints its SQL",
         "problem",
     )

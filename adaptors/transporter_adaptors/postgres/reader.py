@@ -27,19 +27,24 @@ from transporter_adaptors.postgres.inspection import (
 from transporter_adaptors.postgres.leaders import lineage_of
 from transporter_adaptors.postgres.leadership import Leadership, election_term
 from transporter_adaptors.postgres.meter import RowMeter
-from transporter_adaptors.postgres.outbox import Fenced, Outbox, TooMuch
+from transporter_adaptors.postgres.outbox import Fenced, LookTooSlow, Outbox
 from transporter_adaptors.postgres.pacing import PollPace, Portion
 from transporter_adaptors.postgres.position import Position
 from transporter_adaptors.postgres.probing import probe_outbox
 from transporter_adaptors.postgres.recognition import unpurged_batches
-from transporter_adaptors.postgres.session import connect, faults, statement_limit, wait_for_notify
+from transporter_adaptors.postgres.session import (
+    connect,
+    statement_limit,
+    translate_errors,
+    wait_for_notify,
+)
 from transporter_adaptors.postgres.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from transporter.adaptor import Entries, Finding, Resume
-    from transporter_adaptors.postgres.claims import Claim, Claimed
+    from transporter_adaptors.postgres.claims import Claim, ClaimedRows
     from transporter_adaptors.postgres.session import Connection
 
 _PATIENCE: Final = 30.0
@@ -52,7 +57,7 @@ _CLAIMS: Final[dict[str, type[MarkClaim | TakeClaim]]] = {"mark": MarkClaim, "ta
 
 
 @dataclass(slots=True)
-class _Logged:
+class _LoggedBatch:
     """A batch that was handed out: its rows, its purge, and the number of rows left."""
 
     ids: Sequence[int] | dict[int, int]
@@ -75,7 +80,7 @@ class _Logged:
             self._left_table[row] = 1
         if self.left * _SPARSE < len(self.ids):
             pairs = zip(self.ids, self._left_table, strict=True)
-            self.ids = {row: each for row, (each, told) in enumerate(pairs) if not told}
+            self.ids = {row: each for row, (each, is_gone) in enumerate(pairs) if not is_gone}
             # The whole batch is purged at once only if no single rows were.
             self.purge, self._left_table = _purge_nothing, bytearray()
 
@@ -102,13 +107,13 @@ class OutboxReader:
         self._term_length = election_term(config.elector)
         self._connection: Connection | None = None
         self._resume: Resume | None = None
-        self._candidacy: Leadership | None = None
+        self._leadership: Leadership | None = None
         self._outbox: Outbox | None = None
         self._claim: Claim | None = None
-        self._known: list[Entries] = []
-        self._found, self._number = self._table, 0
+        self._unpurged: list[Entries] = []
+        self._full_name, self._number = self._table, 0
         self._lineage, self._undecided_until = "", 0.0
-        self._undecided = self._notified = False
+        self._undecided = self._has_trigger = False
         self._meter, self._backlog = RowMeter(), Backlog()
         limit = statement_limit(self._term_length)
         self._portion = Portion(config.batch_rows, config.batch_bytes, limit)
@@ -116,10 +121,10 @@ class OutboxReader:
 
     def _reset(self, last: Position) -> None:
         self._gaps = IdGaps()
-        self._pace = PollPace(self._config.poll_interval, self._notified)
+        self._pace = PollPace(self._config.poll_interval, self._has_trigger)
         self._batch, self._purged = last.batch, last.purged
-        self._logged: dict[int, _Logged] = {}
-        self._due: deque[_Logged] = deque()
+        self._logged: dict[int, _LoggedBatch] = {}
+        self._due_batches: deque[_LoggedBatch] = deque()
 
     def open(self, resume: Resume) -> None:
         """Look up the table, and stand for election, or without an elector begin a term.
@@ -134,15 +139,17 @@ class OutboxReader:
         self._reset(Position.parse(position) if position else Position(0, 0))
         config = self._config
         connection = self._connection = connect(config.dsn, self._term_length)
-        self._found = locate(connection, self._table, _CLAIMS[config.claim].rights, config.names)
-        for problem in caching_sequences(connection, self._found, config.names):
-            resume.tell("sequence-caches", table=str(self._found), problem=problem)
-        self._notified = has_notify_trigger(connection, self._found, config.notify_channel)
-        if not self._notified:
-            problem = describe_polling(self._found, config.notify_channel, config.poll_interval)
-            resume.tell("outbox-polled", table=str(self._found), problem=problem)
+        self._full_name = locate(
+            connection, self._table, _CLAIMS[config.claim].rights, config.names
+        )
+        for problem in caching_sequences(connection, self._full_name, config.names):
+            resume.tell("sequence-caches", table=str(self._full_name), problem=problem)
+        self._has_trigger = has_notify_trigger(connection, self._full_name, config.notify_channel)
+        if not self._has_trigger:
+            problem = describe_polling(self._full_name, config.notify_channel, config.poll_interval)
+            resume.tell("outbox-polled", table=str(self._full_name), problem=problem)
         self._listen(connection)
-        self._candidacy = Leadership(config.elector, str(self._found), config.dsn, resume)
+        self._leadership = Leadership(config.elector, str(self._full_name), config.dsn, resume)
         self._lineage = Position.parse(position).lineage if position else ""
         patience = max(_PATIENCE, 2 * (self._term_length or 0.0))
         self._undecided, self._undecided_until = True, monotonic() + patience
@@ -157,39 +164,39 @@ class OutboxReader:
     def _listen(self, connection: Connection) -> None:
         connection.add_notify_handler(lambda _: self._pace.record_notification())
         channel = sql.Identifier(self._config.notify_channel)
-        with faults("cannot listen to the outbox's notifications"):
+        with translate_errors("cannot listen to the outbox's notifications"):
             connection.execute(sql.SQL("LISTEN {}").format(channel))
 
     def _lineage_continues(self, connection: Connection) -> bool:
         """Return whether no other leader has led since the log's entries were read."""
-        last = term.current_leader(connection, self._found)
+        last = term.current_leader(connection, self._full_name)
         return last is not None and lineage_of(last) == self._lineage
 
-    def _stand(self) -> bool:
+    def _take_part(self) -> bool:
         """Take part in the election, begin a term if elected, and return whether a term goes on."""
-        candidacy, connection = self._candidacy, self._connection
+        candidacy, connection = self._leadership, self._connection
         if candidacy is None or connection is None:
             raise SourceError(f"the reader of the outbox {self._table} is not open")
         if not candidacy.pulse(monotonic()) and self._outbox is not None:
             self._stop_leading()
-        if self._outbox is None and candidacy.may_begin(monotonic()):
-            self._begin(connection, candidacy)
+        if self._outbox is None and candidacy.can_begin(monotonic()):
+            self._begin_term(connection, candidacy)
         if self._undecided and monotonic() >= self._undecided_until:
             # The elected engine does not begin a term either, and other readers' entries wait.
             self._stop_leading()
         return self._outbox is not None
 
-    def _begin(self, connection: Connection, candidacy: Leadership) -> None:
+    def _begin_term(self, connection: Connection, candidacy: Leadership) -> None:
         """Begin a term: continue with the logged entries, or supersede them (Invariant 10).
 
         Rows that were delivered until now are purged in either case (Invariant 7).
         """
         log_id = self._resume.log_id if self._resume else ""
-        leading = term.acquire(
-            connection, self._found, self._config.dsn, self._term_length, log_id, self._lineage
+        leading = term.begin_term(
+            connection, self._full_name, self._config.dsn, self._term_length, log_id, self._lineage
         )
         columns = self._config.names
-        outbox = Outbox(connection, self._found, leading, str(self._table), columns)
+        outbox = Outbox(connection, self._full_name, leading, str(self._table), columns)
         if self._undecided and not leading.continues:
             self._stop_leading()
         # Entries that are logged from now on name it, even if the term has to begin again.
@@ -198,9 +205,9 @@ class OutboxReader:
         adopted = self._adopt_logged(outbox, candidacy) if goes_on else []
         if adopted is None:
             return
-        for entries in self._known:
+        for entries in self._unpurged:
             outbox.purge_logged(entries)
-        self._known = []
+        self._unpurged = []
         self._reset(Position(self._batch, self._purged if adopted else self._batch))
         self._number, self._outbox = leading.number, outbox
         self._claim = _CLAIMS[self._config.claim](outbox)
@@ -214,7 +221,7 @@ class OutboxReader:
     ) -> Iterator[tuple[str, Sequence[int]]]:
         if adopted:
             offsets, ids = zip(*adopted, strict=True)
-            self._logged[_REOPENED] = _Logged(ids, partial(outbox.purge, ids), len(ids))
+            self._logged[_REOPENED] = _LoggedBatch(ids, partial(outbox.purge, ids), len(ids))
             yield str(Position(_REOPENED, 0)), offsets
 
     def _adopt_logged(self, outbox: Outbox, candidacy: Leadership) -> list[tuple[int, int]] | None:
@@ -229,9 +236,9 @@ class OutboxReader:
             for _, part in self._resume.undelivered():
                 adopted += outbox.adopt(part)
                 candidacy.pulse(monotonic())
-                if not candidacy.may_begin(monotonic()):
+                if not candidacy.can_begin(monotonic()):
                     return None
-            self._known = list(unpurged_batches(self._resume))
+            self._unpurged = list(unpurged_batches(self._resume))
         return adopted
 
     def _stop_leading(self) -> None:
@@ -239,15 +246,15 @@ class OutboxReader:
         self._outbox = self._claim = None
         self._undecided = False
         if self._resume is not None:
-            self._known = list(unpurged_batches(self._resume))
+            self._unpurged = list(unpurged_batches(self._resume))
             self._resume.supersede()
 
     def _on_fenced(self, error: Fenced) -> None:
         """Yield to the leader of a later term, or raise *error* where there is no election."""
         self._stop_leading()
-        if self._candidacy is None or self._candidacy.alone:
+        if self._leadership is None or self._leadership.is_alone:
             raise error
-        self._candidacy.record_fencing(str(error), monotonic())
+        self._leadership.record_fencing(str(error), monotonic())
 
     def poll(self, timeout: float) -> Batch:
         """Return the next rows, claimed, waiting up to *timeout* seconds for some.
@@ -258,7 +265,7 @@ class OutboxReader:
         """
         deadline = monotonic() + timeout
         try:
-            if not self._stand():
+            if not self._take_part():
                 return self._wait_as_candidate(deadline)
             return self._poll(deadline)
         except Fenced as error:
@@ -269,48 +276,50 @@ class OutboxReader:
         # A candidate ignores notifications, but must notice a lost connection.
         while (left := deadline - monotonic()) > 0:
             self._wait_for_notify(left)
-            if self._stand():
+            if self._take_part():
                 break
         return Batch(())
 
     def _poll(self, deadline: float) -> Batch:
         self._purge_due()
         _, claim = self._open_parts
-        if claim.holding:
+        if claim.is_holding:
             return Batch(())
         while True:
-            if self._pace.wait(monotonic()) == 0 and (claimed := self._look()):
-                return self._batch_of(claimed)
+            if self._pace.seconds_until_due(monotonic()) == 0 and (claimed := self._poll_table()):
+                return self._make_batch(claimed)
             # Checked even under constant notifications: terms and stops do not wait for them.
-            if (now := monotonic()) >= deadline or not self._stand():
+            if (now := monotonic()) >= deadline or not self._take_part():
                 return Batch(())
-            if self._wait_for_notify(max(0.0, min(deadline - now, self._pace.wait(now)))):
+            if self._wait_for_notify(
+                max(0.0, min(deadline - now, self._pace.seconds_until_due(now)))
+            ):
                 self._pace.record_notification()
 
     def _wait_for_notify(self, seconds: float) -> bool:
-        connection, candidacy = self._connection, self._candidacy
+        connection, candidacy = self._connection, self._leadership
         if connection is None or candidacy is None:
             return False
         return wait_for_notify(connection, min(seconds, candidacy.patience))
 
-    def _look(self) -> Claimed | None:
+    def _poll_table(self) -> ClaimedRows | None:
         began = monotonic()
-        sweep, hurry = self._pace.sweep_due(began), self._pace.hurry
-        self._pace.begin(began)
+        sweep, hurry = self._pace.is_sweep_due(began), self._pace.has_known_rows
+        self._pace.record_start(began)
         try:
-            claimed, look = self._find(
+            claimed, look = self._claim_rows(
                 IdBounds(LOWEST) if sweep else self._gaps.bounds,
-                settling=self._pace.settling_due(began),
+                settling=self._pace.is_settling_due(began),
                 peek=not hurry,
             )
-        except TooMuch as slow:
+        except LookTooSlow as slow:
             if sweep:
                 # Dead rows that a long transaction keeps take their time however few rows are
                 # asked for. Urgent rows are within the bounds, and these are read next.
                 self._pace.record_sweep(began, monotonic())
-                self._pace.record_rest()
+                self._pace.record_rows_left()
             else:
-                self._ask_for_less(slow)
+                self._halve_portion(slow)
             return None
         ended = monotonic()
         # Sweeps are limited by their own share.
@@ -319,12 +328,14 @@ class OutboxReader:
         if look.settling:
             self._pace.record_settling(began)
         if look.cut:
-            self._pace.record_rest()
+            self._pace.record_rows_left()
         if sweep:
             self._pace.record_sweep(began, ended)
         return claimed if look.ids else None
 
-    def _find(self, bounds: IdBounds, *, settling: bool, peek: bool) -> tuple[Claimed | None, Poll]:
+    def _claim_rows(
+        self, bounds: IdBounds, *, settling: bool, peek: bool
+    ) -> tuple[ClaimedRows | None, Poll]:
         """Claim waiting rows. With *peek* look first, so that an idle look writes nothing."""
         outbox, claim = self._open_parts
         if peek and not (seen := outbox.peek(bounds)).waiting:
@@ -335,19 +346,19 @@ class OutboxReader:
         found = claimed.found
         return claimed, Poll(found.ids, found.snapshot, found.horizon, found.cut, settling)
 
-    def _ask_for_less(self, slow: TooMuch) -> None:
+    def _halve_portion(self, slow: LookTooSlow) -> None:
         """Halve the size of the next look, or raise *slow* if it was for a single row."""
         if not self._portion.halve():
             raise slow
-        self._pace.record_rest()
+        self._pace.record_rows_left()
         if self._resume is not None:
             self._resume.tell("batch-halved", rows=self._portion.rows, problem=str(slow))
 
-    def _batch_of(self, claimed: Claimed) -> Batch:
+    def _make_batch(self, claimed: ClaimedRows) -> Batch:
         self._batch += 1
         found = claimed.found
         # The messages are dropped, because rows may wait for delivery for long (Invariant 17).
-        self._logged[self._batch] = _Logged(found.ids, claimed.purge, len(found.ids))
+        self._logged[self._batch] = _LoggedBatch(found.ids, claimed.purge, len(found.ids))
         position = Position(self._batch, self._purged, self._lineage)
         return Batch(found.messages, str(position), self._number)
 
@@ -359,7 +370,7 @@ class OutboxReader:
         """
         reached = Position.parse(position).batch
         for batch in [batch for batch in self._logged if batch <= reached]:
-            self._due.append(self._logged.pop(batch))
+            self._due_batches.append(self._logged.pop(batch))
         self._purge_due()
         self._purged = max(self._purged, reached)
 
@@ -391,7 +402,7 @@ class OutboxReader:
         Once that queue is full the application's commits fail.
         """
         try:
-            self._stand()
+            self._take_part()
         except Fenced as error:
             self._on_fenced(error)
         if self._claim is not None:
@@ -405,7 +416,9 @@ class OutboxReader:
     def _measure(self) -> None:
         if self._outbox is not None and self._connection is not None and self._resume is not None:
             columns = self._config.names
-            self._backlog.measure(self._connection, self._found, columns, self._resume, monotonic())
+            self._backlog.measure(
+                self._connection, self._full_name, columns, self._resume, monotonic()
+            )
 
     def confirm(self) -> bool:
         """Return whether our entries' delivery is decided, after checking the database's last term.
@@ -424,9 +437,9 @@ class OutboxReader:
         return not self._undecided
 
     def _purge_due(self) -> None:
-        while self._due:
-            self._due[0].purge()
-            purged = self._due.popleft()
+        while self._due_batches:
+            self._due_batches[0].purge()
+            purged = self._due_batches.popleft()
             self._count_purged(purged.left)
 
     def _count_purged(self, rows: int) -> None:
@@ -442,8 +455,8 @@ class OutboxReader:
 
     def close(self) -> None:
         """End the session. Rows that are not purged stay, and the next term claims them again."""
-        candidacy, self._candidacy = self._candidacy, None
-        if self._outbox is not None and candidacy is not None and not candidacy.alone:
+        candidacy, self._leadership = self._leadership, None
+        if self._outbox is not None and candidacy is not None and not candidacy.is_alone:
             self._stop_leading()
         # Without an election we lead on after the next open, which finds the delivered rows.
         self._outbox = self._claim = None

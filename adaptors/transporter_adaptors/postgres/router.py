@@ -135,28 +135,28 @@ class RoutedColumns(OutboxColumns):
             "id": column(self.id, parsed=True),
             "created": sql.SQL("{}::timestamptz").format(column(self.created, parsed=True)),
             "topic": sql.SQL("({} || {}::text || {})").format(
-                _literal(before), column(router.route_by), _literal(after)
+                _text_literal(before), column(router.route_by), _text_literal(after)
             ),
             "key": sql.SQL("{}::text").format(column(router.event_key)),
-            "value": fields[0][1] if router.binary else _value(fields),
-            "header_keys": _texts([_literal(name) for name, _ in headers]),
-            "header_values": _texts([value for _, value in headers]),
+            "value": fields[0][1] if router.binary else _json_value(fields),
+            "header_keys": _text_array([_text_literal(name) for name, _ in headers]),
+            "header_values": _text_array([value for _, value in headers]),
             "leader": column(self.leader, parsed=True) if self.leader else sql.SQL("NULL::uuid"),
         }
 
 
-def _literal(text: str) -> sql.Composable:
+def _text_literal(text: str) -> sql.Composable:
     return sql.SQL(sql.Literal(text).as_string().replace("%", "%%"))
 
 
-def _value(fields: list[tuple[str, sql.Composable]]) -> sql.Composable:
+def _json_value(fields: list[tuple[str, sql.Composable]]) -> sql.Composable:
     (_, payload), *others = fields
     if not others:
         return sql.SQL("{}::text").format(payload)
-    parts = [part for name, value in fields for part in (_literal(name), value)]
+    parts = [part for name, value in fields for part in (_text_literal(name), value)]
     return sql.SQL("json_build_object({})::text").format(sql.SQL(", ").join(parts))
 
 
-def _texts(values: list[sql.Composable]) -> sql.Composable:
+def _text_array(values: list[sql.Composable]) -> sql.Composable:
     texts = [sql.SQL("{}::text").format(value) for value in values]
     return sql.SQL("ARRAY[{}]").format(sql.SQL(", ").join(texts))

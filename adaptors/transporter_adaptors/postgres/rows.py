@@ -82,39 +82,41 @@ def to_batch(
     """Turn *rows* of *table* into messages, one each, in the same order.
 
     A row's first cells are those of :class:`OutboxRow`, and further ones are ignored. A row that
-    cannot be a message (see :func:`flaw`) becomes one with its raw *columns* as data and
+    cannot be a message (see :func:`find_flaw`) becomes one with its raw *columns* as data and
     the problem in a ``transporter-error`` header.
     """
     if not rows:
         return pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
     try:
-        return check_texts(_assemble(rows, table, columns.content_type))
+        return check_texts(_assemble_batch(rows, table, columns.content_type))
     except (TypeError, ValueError, pa.ArrowException):
         cells = [OutboxRow(*row[: len(ROLES)]) for row in rows]
         sound = [_loggable_row(row, table, columns) for row in cells]
-        return _assemble(sound, table, columns.content_type)
+        return _assemble_batch(sound, table, columns.content_type)
 
 
 def _loggable_row(row: OutboxRow, table: str, columns: OutboxColumns) -> OutboxRow:
-    why = flaw(row, columns)
+    why = find_flaw(row, columns)
     return row if why is None else _report_flaw(row, why, table, columns)
 
 
-def unloggable(row: OutboxRow, table: str, columns: OutboxColumns = _USUAL) -> LargeRow | None:
+def measure_unloggable(
+    row: OutboxRow, table: str, columns: OutboxColumns = _USUAL
+) -> LargeRow | None:
     """Return the sizes of *row* if its message from :func:`to_batch` is too large for the log.
 
     Only a row with a flaw can be so: its columns take more room as JSON.
     """
     made = _loggable_row(row, table, columns)
-    if made is row or sum(map(_bytes, made[2:])) <= LARGEST:
+    if made is row or sum(map(_count_bytes, made[2:])) <= LARGEST:
         return None
-    topic, key = (cell if _bytes(cell) <= CARRIED else None for cell in (row.topic, row.key))
-    return LargeRow(row.id, row.create_time, topic, key, *map(_bytes, row[2:]))
+    topic, key = (cell if _count_bytes(cell) <= CARRIED else None for cell in (row.topic, row.key))
+    return LargeRow(row.id, row.create_time, topic, key, *map(_count_bytes, row[2:]))
 
 
-def _bytes(cell: object) -> int:
+def _count_bytes(cell: object) -> int:
     if isinstance(cell, list):
-        return sum(_bytes(item) + 8 for item in cell)
+        return sum(_count_bytes(item) + 8 for item in cell)
     return len(cell) if isinstance(cell, bytes) else 0
 
 
@@ -128,23 +130,23 @@ def report_large(
     size, column = sum(row.sizes), TableName(columns.id)
     delete = f"DELETE FROM {full} WHERE {column} = {row.id}"  # noqa: S608 - for people
     why = (
-        f"the row is too large: {size} bytes, where one append to the log takes {LARGEST}; it "
-        f"stays in {full}, unread: deliver it by other means, or store its large part elsewhere "
+        f"the row is too large: {size} bytes, but one append to the log holds at most {LARGEST}; "
+        f"it stays in {full}, unread: deliver it by other means, or store its large part elsewhere "
         f"and a reference in a new row; then {delete}"
     )
     bare = OutboxRow(row.id, row.create_time, row.topic, row.key, None, None, None)
-    cells = dict(list(_raw(bare, columns).items())[:4])
+    cells = dict(list(_raw_columns(bare, columns).items())[:4])
     sizes = dict(zip([name for _, name in columns.items()][2:7], row.sizes, strict=True))
     return _error_row(bare, {"table": full, "row": cells, "bytes": sizes}, why, table)
 
 
-def _assemble(
+def _assemble_batch(
     rows: Sequence[Sequence[Any]], table: str, content_type: str | None
 ) -> pa.RecordBatch:
     """Build the batch column by column, or raise when any row has a flaw."""
     ids, times, topics, keys, values, names, contents, *_ = zip(*rows, strict=True)
     if min(times) < EARLIEST or max(times) > LATEST or None in topics:
-        raise ValueError("a time or a topic is not as it must be")
+        raise ValueError("a time or a topic is invalid")
     count = len(ids)
     columns = {
         "namespace": pa.array(topics, pa.string()),
@@ -157,12 +159,12 @@ def _assemble(
         "source_id": pa.array([f"{table}/{number}" for number in ids]),
         "data": pa.array(values, pa.binary()),
         "content_type": pa.array([content_type] * count, pa.string()),
-        "headers": _headers(names, contents),
+        "headers": _to_headers(names, contents),
     }
     return pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)
 
 
-def _headers(names: Sequence[Texts], values: Sequence[Texts]) -> pa.Array:
+def _to_headers(names: Sequence[Texts], values: Sequence[Texts]) -> pa.Array:
     lengths = list(map(len, names))
     flat = list(chain.from_iterable(names))
     if lengths != list(map(len, values)) or None in flat:
@@ -189,7 +191,7 @@ def check_texts(messages: pa.RecordBatch) -> pa.RecordBatch:
     return messages
 
 
-def flaw(row: OutboxRow, columns: OutboxColumns = _USUAL) -> str | None:
+def find_flaw(row: OutboxRow, columns: OutboxColumns = _USUAL) -> str | None:
     """Return the reason why *row* cannot be a message, or ``None`` if it can."""
     names, values = row.header_keys, row.header_values
     if names is None or values is None:
@@ -203,10 +205,10 @@ def flaw(row: OutboxRow, columns: OutboxColumns = _USUAL) -> str | None:
     texts = [row.key, *values] if columns.content_type is None else [row.key, row.value, *values]
     if not all(cell is None or _is_text(cell) for cell in texts):
         return "the key, the value or a header value is not valid UTF-8"
-    return _time_flaw(row.create_time, columns.created)
+    return _find_time_flaw(row.create_time, columns.created)
 
 
-def _time_flaw(time: int | None, column: str) -> str | None:
+def _find_time_flaw(time: int | None, column: str) -> str | None:
     if time is None:
         return f"{column} is NULL"
     return None if EARLIEST <= time <= LATEST else f"{column} is not between the years 1 and 9999"
@@ -221,13 +223,13 @@ def _is_text(cell: bytes | None) -> bool:
 
 def _report_flaw(row: OutboxRow, why: str, table: str, columns: OutboxColumns) -> OutboxRow:
     """Return *row* as a message about its own flaw, with the raw columns as data."""
-    return _error_row(row, _raw(row, columns), why, table)
+    return _error_row(row, _raw_columns(row, columns), why, table)
 
 
-def _raw(row: OutboxRow, columns: OutboxColumns) -> dict[str, object]:
+def _raw_columns(row: OutboxRow, columns: OutboxColumns) -> dict[str, object]:
     names = [name for _, name in columns.items()]
-    raw = {name: _readable(cell) for name, cell in zip(names, row, strict=False)}
-    raw[columns.created] = _readable_time(row.create_time)
+    raw = {name: _to_readable(cell) for name, cell in zip(names, row, strict=False)}
+    raw[columns.created] = _to_readable_time(row.create_time)
     return raw
 
 
@@ -240,13 +242,13 @@ def _error_row(row: OutboxRow, document: dict[str, object], why: str, table: str
     return OutboxRow(row.id, time, topic, row.key, data, [ERROR_HEADER.encode()], [why.encode()])
 
 
-def _readable(cell: object) -> object:
+def _to_readable(cell: object) -> object:
     if isinstance(cell, bytes):
         return cell.decode(errors="backslashreplace")
-    return [_readable(item) for item in cell] if isinstance(cell, list) else cell
+    return [_to_readable(item) for item in cell] if isinstance(cell, list) else cell
 
 
-def _readable_time(microseconds: int | None) -> str | None:
+def _to_readable_time(microseconds: int | None) -> str | None:
     if microseconds is None:
         return None
     if EARLIEST <= microseconds <= LATEST:

@@ -71,7 +71,7 @@ _SETUP: Final = (
 )
 
 
-class _Bounded(psycopg.Connection[Any]):
+class _BoundedConnection(psycopg.Connection[Any]):
     """A connection whose calls end in bounded time, even when the server does not answer.
 
     The network's own time-outs do not detect a server, or a proxy, that hangs.
@@ -83,7 +83,7 @@ class _Bounded(psycopg.Connection[Any]):
     def wait(self, gen: Any, *options: Any, **named: Any) -> Any:  # noqa: ANN401 - as psycopg's
         """Run *gen* to its end, or raise ``OperationalError`` when that takes too long."""
         try:
-            gen = _limit(gen, time.monotonic() + self.patience)
+            gen = _limit_time(gen, time.monotonic() + self.patience)
             return super().wait(gen, *options, **named)
         except _NoAnswer as silence:
             self.pgconn.finish()
@@ -91,7 +91,7 @@ class _Bounded(psycopg.Connection[Any]):
             raise psycopg.OperationalError(text) from silence
 
 
-class TooSlow(SourceUnavailable):
+class StatementTooSlow(SourceUnavailable):
     """A statement took longer than :func:`statement_limit`, and had no effect."""
 
 
@@ -99,7 +99,7 @@ class _NoAnswer(Exception):
     """The awaited input did not come in time."""
 
 
-def _limit(steps: Generator[_Step, int, _Value], ends: float) -> Generator[_Step, int, _Value]:
+def _limit_time(steps: Generator[_Step, int, _Value], ends: float) -> Generator[_Step, int, _Value]:
     """Forward *steps*, or raise :class:`_NoAnswer` if nothing is ready once *ends* has passed."""
     try:
         step = next(steps)
@@ -120,7 +120,7 @@ _PROBE_PATIENCE: Final = 3.0
 """Seconds for a pooler to serve a second session. In session mode it may have none left."""
 
 
-def connect(dsn: SecretStr, term: float | None = None, *, looked_at: bool = False) -> Connection:
+def connect(dsn: SecretStr, term: float | None = None, *, is_checked: bool = False) -> Connection:
     """Open a session in autocommit mode.
 
     Text columns come as bytes and times as microseconds since 2000, in binary cursors.
@@ -143,13 +143,13 @@ def connect(dsn: SecretStr, term: float | None = None, *, looked_at: bool = Fals
         # Of several hosts choose the primary, also after another one was promoted.
         chosen.setdefault("target_session_attrs", "read-write")
     conninfo = make_conninfo(**chosen)
-    with faults("cannot connect to the outbox's database"):
-        connection = _Bounded.connect(conninfo, autocommit=True)
+    with translate_errors("cannot connect to the outbox's database"):
+        connection = _BoundedConnection.connect(conninfo, autocommit=True)
     # A statement ends before that by itself, unless the server does not answer.
     connection.patience = SILENCE if term is None else max(2.0, 2 * term)
     try:
-        with faults("cannot prepare the session of the outbox reader"):
-            if not looked_at:
+        with translate_errors("cannot prepare the session of the outbox reader"):
+            if not is_checked:
                 _refuse_shared(connection, conninfo)
             _prepare(connection, term)
     except TransporterError:
@@ -158,7 +158,7 @@ def connect(dsn: SecretStr, term: float | None = None, *, looked_at: bool = Fals
     return connection
 
 
-def backend(connection: Connection) -> int:
+def backend_pid(connection: Connection) -> int:
     """Return the process that serves *connection*. The number that a pooler reports differs."""
     row = connection.execute(_BACKEND, prepare=False).fetchone()
     return int(row[0]) if row else 0
@@ -169,7 +169,7 @@ def _refuse_shared(connection: Connection, conninfo: str) -> None:
 
     Our settings would stay in the application's sessions, and we would get no notifications.
     """
-    if backend(connection) != connection.info.backend_pid and _is_shared(connection, conninfo):
+    if backend_pid(connection) != connection.info.backend_pid and _is_shared(connection, conninfo):
         raise EnvironmentFault(
             "the dsn leads to a pooler that gives each transaction another session of the "
             "server (pool_mode = transaction), but LISTEN and session time-outs need a session of "
@@ -180,13 +180,13 @@ def _refuse_shared(connection: Connection, conninfo: str) -> None:
 def _is_shared(connection: Connection, conninfo: str) -> bool:
     with (
         suppress(psycopg.OperationalError),
-        _Bounded.connect(conninfo, autocommit=True) as other,
+        _BoundedConnection.connect(conninfo, autocommit=True) as other,
     ):
         other.patience = _PROBE_PATIENCE
         for _ in range(_ROUNDS):
             # A pooler lends the session that was idle last first, or last in a rotation.
-            ours = backend(connection)
-            if backend(connection) != ours or backend(other) == ours:
+            ours = backend_pid(connection)
+            if backend_pid(connection) != ours or backend_pid(other) == ours:
                 return True
     return False
 
@@ -226,27 +226,27 @@ def _milliseconds(seconds: float) -> str:
 
 
 @contextmanager
-def faults(doing: str) -> Iterator[None]:
-    """Translate the driver's errors inside the block. *doing* names the failed operation."""
+def translate_errors(operation: str) -> Iterator[None]:
+    """Translate the driver's errors inside the block. *operation* names the failed operation."""
     try:
         yield
     except psycopg.Error as error:
-        raise translate_error(error, doing) from error
+        raise translate_error(error, operation) from error
 
 
-def translate_error(error: psycopg.Error, doing: str) -> TransporterError:
+def translate_error(error: psycopg.Error, operation: str) -> TransporterError:
     """Return *error* as an error of transporter.
 
     It quotes only the server's primary message, because details may hold row contents.
     """
     text = (error.diag.message_primary or str(error)).strip()
     if isinstance(error, pg.QueryCanceled):
-        return TooSlow(f"{doing}: {text}; trying again may help")
+        return StatementTooSlow(f"{operation}: {text}; trying again may help")
     if isinstance(error, _SETUP):
-        return EnvironmentFault(f"{doing}: {text}")
+        return EnvironmentFault(f"{operation}: {text}")
     if isinstance(error, _TRANSIENT):
-        return SourceUnavailable(f"{doing}: {text}; trying again may help")
-    return SourceError(f"{doing}: {text}")
+        return SourceUnavailable(f"{operation}: {text}; trying again may help")
+    return SourceError(f"{operation}: {text}")
 
 
 @contextmanager
@@ -273,16 +273,16 @@ def wait_for_notify(connection: Connection, seconds: float) -> bool:
     Takes all notifications that are there. Those that arrive during a statement go to the
     connection's notify handler instead.
     """
-    with faults("lost the connection to the outbox's database"):
+    with translate_errors("lost the connection to the outbox's database"):
         found = _drain_notifies(connection)
-        while _readable(connection, 0.0 if found else seconds):
+        while _is_readable(connection, 0.0 if found else seconds):
             connection.pgconn.consume_input()
             # The input may be half a notification. Even then there is no reason to wait longer.
             found, seconds = _drain_notifies(connection) or found, 0.0
         return found
 
 
-def _readable(connection: Connection, seconds: float) -> bool:
+def _is_readable(connection: Connection, seconds: float) -> bool:
     with selectors.DefaultSelector() as selector:
         selector.register(connection.fileno(), selectors.EVENT_READ)
         return bool(selector.select(seconds))

@@ -214,14 +214,14 @@ class Statements:
     holder: bytes
 
 
-def compose(
+def compose_statements(
     table: TableName, columns: OutboxColumns, terms: TableName, connection: Connection
 ) -> Statements:
     """Return the statements for *table* with *columns*, whose terms are numbered in *terms*."""
     found = columns.in_query("o")
     names: dict[str, sql.Composable] = {
         **found,
-        **_lengths(found, connection, binary=columns.content_type is None),
+        **_length_expressions(found, connection, binary=columns.content_type is None),
         "table": table.in_query,
         "terms": terms.in_query,
         "leader_name": escape_percent(sql.Identifier(columns.leader)),
@@ -251,7 +251,7 @@ def compose(
     return Statements(**rendered)
 
 
-def _lengths(
+def _length_expressions(
     columns: dict[str, sql.Composable], connection: Connection, *, binary: bool
 ) -> dict[str, sql.Composable]:
     """Return expressions for the bytes of a text as it is sent, which is in UTF-8.

@@ -14,7 +14,7 @@ from psycopg import errors, sql
 
 from transporter.errors import EnvironmentFault, TransporterError
 from transporter_adaptors.postgres.leaders import lineage_of, new_leader
-from transporter_adaptors.postgres.session import backend, connect, faults
+from transporter_adaptors.postgres.session import backend_pid, connect, translate_errors
 from transporter_adaptors.postgres.table import TableName, term_ddl
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ class Term:
 def current_leader(connection: Connection, table: TableName) -> UUID | None:
     """Return the leader of the newest term for *table* (its full name), if there was a term."""
     terms = table.sibling("transporter_term")
-    with faults(f"cannot look up the leader of the outbox {table}"):
-        if not _value(connection, "SELECT to_regclass(%s) IS NOT NULL", str(terms)):
+    with translate_errors(f"cannot look up the leader of the outbox {table}"):
+        if not _fetch_value(connection, "SELECT to_regclass(%s) IS NOT NULL", str(terms)):
             return None
-        return _leader(connection, _LEADER, table, terms)
+        return _fetch_leader(connection, _LEADER, table, terms)
 
 
-def acquire(
+def begin_term(
     connection: Connection,
     table: TableName,
     dsn: SecretStr,
@@ -93,25 +93,25 @@ def acquire(
         EnvironmentFault: The term table is missing and the role may not create it.
     """
     terms = table.sibling("transporter_term")
-    doing = (
+    operation = (
         f"cannot begin a term for the outbox {table}, which needs a table {terms} and "
         "SELECT, INSERT and UPDATE on it"
     )
-    with faults(doing):
-        if not _value(connection, "SELECT to_regclass(%s) IS NOT NULL", str(terms)):
-            _create(connection, terms)
-        with _ending_blockers(connection, dsn, length):
-            return _begin(connection, table, terms, (log_id, lineage), length)
+    with translate_errors(operation):
+        if not _fetch_value(connection, "SELECT to_regclass(%s) IS NOT NULL", str(terms)):
+            _create_terms(connection, terms)
+        with _end_blockers_later(connection, dsn, length):
+            return _begin_locked(connection, table, terms, (log_id, lineage), length)
 
 
 @contextmanager
-def _ending_blockers(
+def _end_blockers_later(
     connection: Connection, dsn: SecretStr, length: float | None
 ) -> Iterator[None]:
     if length is None:
         yield
         return
-    process = backend(connection)
+    process = backend_pid(connection)
     timer = threading.Timer(length / 2, _end_blockers, [process, dsn, length])
     timer.daemon = True
     timer.start()
@@ -123,14 +123,14 @@ def _ending_blockers(
 
 def _end_blockers(process: int, dsn: SecretStr, length: float) -> None:
     # Where that is not allowed, the wait ends by lock_timeout, and begins again.
-    with suppress(TransporterError, psycopg.Error), connect(dsn, length, looked_at=True) as other:
+    with suppress(TransporterError, psycopg.Error), connect(dsn, length, is_checked=True) as other:
         other.execute(_END_BLOCKERS, [process])
 
 
-def _create(connection: Connection, terms: TableName) -> None:
+def _create_terms(connection: Connection, terms: TableName) -> None:
     ddl = term_ddl(terms)
     schema = terms.schema
-    if not _value(connection, "SELECT has_schema_privilege(%s, 'CREATE')", schema):
+    if not _fetch_value(connection, "SELECT has_schema_privilege(%s, 'CREATE')", schema):
         raise EnvironmentFault(
             f"may not create {terms}, which numbers the terms of the outbox's readers; "
             f"have a role with CREATE on schema {schema} run\n{ddl}"
@@ -141,12 +141,12 @@ def _create(connection: Connection, terms: TableName) -> None:
         connection.execute(sql.SQL(ddl))
 
 
-def _value(connection: Connection, query: str, argument: str | None) -> object:
+def _fetch_value(connection: Connection, query: str, argument: str | None) -> object:
     row = connection.execute(query, [argument]).fetchone()
     return row[0] if row else None
 
 
-def _begin(
+def _begin_locked(
     connection: Connection,
     table: TableName,
     terms: TableName,
@@ -159,13 +159,13 @@ def _begin(
         if length is not None:
             # A session that blocks it is terminated after half of it, see above.
             connection.execute(_PATIENTLY, [f"{math.ceil(length * 1000)}ms"])
-        last = _leader(connection, _LEADER_LOCKED, table, terms)
+        last = _fetch_leader(connection, _LEADER_LOCKED, table, terms)
         continues = last is not None and bool(lineage) and lineage_of(last) == lineage
         leader = new_leader(log_id, lineage if continues else "")
-        return replace(_bump(connection, table, terms, leader), continues=continues)
+        return replace(_insert_term(connection, table, terms, leader), continues=continues)
 
 
-def _leader(
+def _fetch_leader(
     connection: Connection, query: sql.SQL, table: TableName, terms: TableName
 ) -> UUID | None:
     statement = query.format(terms=terms.in_query)
@@ -173,7 +173,7 @@ def _leader(
     return None if row is None else UUID(str(row[0]))
 
 
-def _bump(connection: Connection, table: TableName, terms: TableName, leader: UUID) -> Term:
+def _insert_term(connection: Connection, table: TableName, terms: TableName, leader: UUID) -> Term:
     statement = sql.SQL(
         "INSERT INTO {terms} AS t (outbox, term, leader_id, acquired_at)"
         " VALUES (%s, 1, %s, clock_timestamp())"

@@ -44,7 +44,7 @@ class SparkWriterConfig(AdaptorConfig):
 
     @field_validator("path")
     @classmethod
-    def _from_the_pipeline(cls, path: str | None, info: ValidationInfo) -> str | None:
+    def _resolve_path(cls, path: str | None, info: ValidationInfo) -> str | None:
         if path is None:
             return None
         if not _URL.match(path):
@@ -55,13 +55,13 @@ class SparkWriterConfig(AdaptorConfig):
 
     @field_validator("options", mode="before")
     @classmethod
-    def _as_spark_reads_them(cls, options: Any) -> Any:  # noqa: ANN401 - whatever the file has
+    def _spell_options(cls, options: Any) -> Any:  # noqa: ANN401 - whatever the file has
         if not isinstance(options, dict):
             return options
-        return {key: _text(value) for key, value in options.items()}
+        return {key: _option_text(value) for key, value in options.items()}
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
+    def _check_place(self) -> Self:
         if self.path is not None and self.table is not None:
             raise ValueError("takes path or table, not both")
         if self.format in FILES and self.path is None and self.table is None:
@@ -69,7 +69,7 @@ class SparkWriterConfig(AdaptorConfig):
         return self
 
     @property
-    def shared(self) -> bool:
+    def is_shared_folder(self) -> bool:
         """Whether the path's URL declares that all hosts of a cluster share the folder."""
         return self.path is not None and self.path.startswith(_EVERYWHERE)
 
@@ -81,12 +81,12 @@ class SparkWriterConfig(AdaptorConfig):
         """
         if self.path is None or self.format not in FILES:
             return None
-        if self.shared:
+        if self.is_shared_folder:
             return Path(unquote(urlsplit(self.path).path)) if self.format == "parquet" else None
         return None if _URL.match(self.path) else Path(self.path)
 
 
-def _text(value: object) -> object:
+def _option_text(value: object) -> object:
     """Spell a YAML boolean or number the way Spark parses it."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -52,22 +52,22 @@ class DataFolder:
             RouteFault: An engine that opened the log later has written here.
 
         """
-        _make(self._home)
+        _make_durable(self._home)
         # A process that has ended may have renamed it, and a power cut must not undo that now.
         _sync(self._home)
-        committed, retried = (self._read(record) for record in _RECORDS)
+        committed, retried = (self._read_record(record) for record in _RECORDS)
         for found in (committed, retried):
             if found is not None:
                 self._publish(found)
-        self._clear()
+        self._remove_abandoned()
         return committed.stored if committed else None
 
-    def aside(self, generation: int, last: int) -> Path:
+    def make_aside(self, generation: int, last: int) -> Path:
         """Make the new folder into which the slice that ends at *last* is to be written.
 
         An abandoned job may still be writing to the folder of the last attempt.
         """
-        made = self._home / f"{self._name(generation, last)}.{uuid.uuid4().hex[:12]}"
+        made = self._home / f"{self._slice_name(generation, last)}.{uuid.uuid4().hex[:12]}"
         # Hadoop would run a chmod process for each folder that it makes itself, some 5 ms each.
         (made / _HADOOP).mkdir(parents=True)
         return made
@@ -78,8 +78,8 @@ class DataFolder:
         After an error the slice may be committed or not, and :meth:`recover` finds which.
         """
         record = _RECORDS[generation < 0]
-        self._read(record)
-        for each in _tree(aside):
+        self._read_record(record)
+        for each in _walk(aside):
             _sync(each)
         written = _Record(self.context.stored(generation, last), aside.name)
         draft = self._home / f"{record}.new"
@@ -88,23 +88,23 @@ class DataFolder:
         draft.rename(self._home / record)
         _sync(self._home)
         self._publish(written)
-        self._clear()
+        self._remove_abandoned()
 
     @property
     def _home(self) -> Path:
         # A folder of this log alone, because other logs may have routes of the same name here.
         return self.path / _HOME / self.context.log_id[:8] / self.context.route
 
-    def _name(self, generation: int, last: int) -> str:
+    def _slice_name(self, generation: int, last: int) -> str:
         context = self.context
         return f"slice-{context.route}-{context.log_id[:8]}-{generation}-{last:020d}"
 
-    def _read(self, record: str) -> _Record | None:
+    def _read_record(self, record: str) -> _Record | None:
         """Return the content of *record*, or raise if a later engine has written it."""
         path, context = self._home / record, self.context
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            stored, aside = StoredOffset(**told["stored"]), str(told["aside"])
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            stored, aside = StoredOffset(**fields["stored"]), str(fields["aside"])
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
@@ -124,10 +124,10 @@ class DataFolder:
         aside, folders = self._home / Path(record.aside).name, {self.path}
         if not aside.exists():
             return
-        name = self._name(record.stored.generation, record.stored.offset)
+        name = self._slice_name(record.stored.generation, record.stored.offset)
         for each in [*aside.rglob("*")]:
             place = self.path / each.relative_to(aside).parent
-            if _is_data(each) and not each.is_relative_to(aside / _HADOOP.parts[0]):
+            if _is_data_file(each) and not each.is_relative_to(aside / _HADOOP.parts[0]):
                 place.mkdir(parents=True, exist_ok=True)
                 # Spark's own name, unique to each job, stays, so a retry moves only the rest.
                 each.rename(place / f"{name}-{each.name}")
@@ -136,12 +136,12 @@ class DataFolder:
                 place = self.path / each.relative_to(aside)
             else:
                 continue
-            folders |= _between(self.path, place)
+            folders |= _folders_between(self.path, place)
         for folder in folders:
             _sync(folder)
         shutil.rmtree(aside)
 
-    def _clear(self) -> None:
+    def _remove_abandoned(self) -> None:
         """Remove the files of abandoned jobs.
 
         A late task of one of them, on a host that was cut off or stood still, may add files
@@ -151,7 +151,7 @@ class DataFolder:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _make(folder: Path) -> None:
+def _make_durable(folder: Path) -> None:
     """Make *folder* and its parents durably, because it is to hold acked entries."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def _make(folder: Path) -> None:
         _sync(each.parent)
 
 
-def _between(top: Path, bottom: Path) -> set[Path]:
+def _folders_between(top: Path, bottom: Path) -> set[Path]:
     """Return the folders from *bottom* up to *top*, each of which may hold a new name."""
     found = {bottom}
     while bottom != top:
@@ -168,11 +168,11 @@ def _between(top: Path, bottom: Path) -> set[Path]:
     return found
 
 
-def _is_data(path: Path) -> bool:
+def _is_data_file(path: Path) -> bool:
     return path.is_file() and not path.name.startswith(("_", "."))
 
 
-def _tree(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path) -> Iterator[Path]:
     yield folder
     yield from folder.rglob("*")
 

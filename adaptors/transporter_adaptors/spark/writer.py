@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from transporter.adaptor import Finding
 from transporter.errors import RouteFault, SinkUnavailable
-from transporter_adaptors.folders import writable
+from transporter_adaptors.folders import check_writable
 from transporter_adaptors.spark.config import SparkWriterConfig
 from transporter_adaptors.spark.folder import DataFolder
 
@@ -33,8 +33,8 @@ class SparkWriter:
         """Keep *config*."""
         self._config = config
         self._folder: DataFolder | None = None
-        self._unsure = False
-        self._done: StoredOffset | None = None
+        self._is_commit_unknown = False
+        self._committed: StoredOffset | None = None
 
     def open(self, context: WriterContext) -> StoredOffset | None:
         """Finish an earlier writer's commit, and return its offset."""
@@ -50,34 +50,36 @@ class SparkWriter:
         if self._folder is not None:
             self._save_once(frame, self._folder, part)
         elif config.table is not None:
-            self._writer(frame).mode("append").saveAsTable(config.table)
+            self._frame_writer(frame).mode("append").saveAsTable(config.table)
         else:
-            self._writer(frame).mode("append").save(config.path)
+            self._frame_writer(frame).mode("append").save(config.path)
 
     def probe(self) -> Iterable[Finding]:
         """Check a folder of this machine. Only Spark itself can reach any other sink."""
         config = self._config
         if config.folder is not None:
-            yield writable(config.folder)
+            yield check_writable(config.folder)
         else:
             place = config.table or config.path or config.format
-            yield Finding(f"{place}: Spark connects when it first writes; not looked at", "warning")
+            yield Finding(
+                f"{place}: not checked, because Spark connects when it first writes", "warning"
+            )
 
     def close(self) -> None:
         """Forget the folder."""
         self._folder = None
 
-    def _writer(self, frame: Any) -> Any:  # noqa: ANN401 - a DataFrame, and its writer
+    def _frame_writer(self, frame: Any) -> Any:  # noqa: ANN401 - a DataFrame, and its writer
         config = self._config
         writer = frame.drop(*config.drop).write.format(config.format).options(**config.options)
         return writer.partitionBy(*config.partition_by) if config.partition_by else writer
 
     def _save_once(self, frame: Any, folder: DataFolder, part: DataFrameSlice) -> None:  # noqa: ANN401
-        if not self._config.shared:
-            _refuse_a_cluster(frame, folder.path)
-        if self._unsure:
-            self._done = self._recover(folder)
-            self._unsure = False
+        if not self._config.is_shared_folder:
+            _refuse_cluster(frame, folder.path)
+        if self._is_commit_unknown:
+            self._committed = self._recover(folder)
+            self._is_commit_unknown = False
         written = self._written_offset(part, folder)
         if written >= part.last:
             return
@@ -85,19 +87,19 @@ class SparkWriter:
             frame = frame.where(f"offset > {written}")
         aside = _make_aside(folder, part)
         # Not as_uri(): Hadoop does not decode a path, and would read %20 as three characters.
-        self._writer(frame).option(_MARK, "false").mode("append").save(f"file://{aside}")
-        if self._config.shared and written < part.first:
+        self._frame_writer(frame).option(_MARK, "false").mode("append").save(f"file://{aside}")
+        if self._config.is_shared_folder and written < part.first:
             _refuse_hidden_files(frame, aside, part)
         try:
             folder.commit(aside, part.generation, part.last)
         except OSError as error:
             # It may be committed already. The next attempt finds that out, and continues after it.
-            self._unsure = True
+            self._is_commit_unknown = True
             raise SinkUnavailable(f"{folder.path}: {error}") from error
 
     def _written_offset(self, part: DataFrameSlice, folder: DataFolder) -> int:
         """Return the offset up to which a commit that seemed to fail has written *part*."""
-        done, context = self._done, folder.context
+        done, context = self._committed, folder.context
         mine = (context.log_id, part.generation, context.run)
         if done is None or (done.log_id, done.generation, done.run) != mine:
             return -1  # Another run's record proves nothing about our own commit.
@@ -112,12 +114,12 @@ class SparkWriter:
 
 def _make_aside(folder: DataFolder, part: DataFrameSlice) -> Path:
     try:
-        return folder.aside(part.generation, part.last)
+        return folder.make_aside(part.generation, part.last)
     except OSError as error:
         raise SinkUnavailable(f"{folder.path}: {error}") from error
 
 
-def _refuse_a_cluster(frame: Any, path: Path) -> None:  # noqa: ANN401 - a DataFrame
+def _refuse_cluster(frame: Any, path: Path) -> None:  # noqa: ANN401 - a DataFrame
     """Refuse a path that would leave each host of a cluster with files of its own."""
     master = frame.sparkSession.sparkContext.master
     if not master.startswith("local"):

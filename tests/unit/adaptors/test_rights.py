@@ -128,5 +128,5 @@ def test_a_mode_without_quotes_is_the_octal_that_it_looks_like(tmp_path: Path) -
 
 def test_standard_output_takes_no_mode() -> None:
     """Standard output takes no mode, because another process opened it."""
-    with pytest.raises(ValidationError, match="leave out mode"):
+    with pytest.raises(ValidationError, match="mode has no effect on standard output"):
         FileWriter.Config(path="-", mode="0600")

@@ -65,7 +65,7 @@ def test_an_aim_is_about_the_ratio_or_about_our_own_figure(
     aim: Aim | None, reached: bool | None
 ) -> None:
     """An aim is checked against the named figure, and its own limit counts as reached."""
-    assert Comparison("a", "b", "ms", (4.0,), (8.0,), aim).reached is reached
+    assert Comparison("a", "b", "ms", (4.0,), (8.0,), aim).is_reached is reached
 
 
 def test_a_section_has_missed_when_one_of_its_aims_is_missed() -> None:
@@ -73,5 +73,5 @@ def test_a_section_has_missed_when_one_of_its_aims_is_missed() -> None:
     free = Comparison("a", "b", "ms", (4.0,), (8.0,))
     good = Comparison("a", "b", "ms", (4.0,), (8.0,), Aim(0.5, at_least=True))
     bad = Comparison("a", "b", "ms", (4.0,), (8.0,), Aim(0.6, at_least=True))
-    assert not Section("s", "", (free, good)).missed
-    assert Section("s", "", (free, good, bad)).missed
+    assert not Section("s", "", (free, good)).has_missed_aim
+    assert Section("s", "", (free, good, bad)).has_missed_aim

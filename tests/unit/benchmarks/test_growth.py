@@ -29,13 +29,13 @@ def test_a_curve_names_its_sizes_and_times() -> None:
 @pytest.mark.parametrize(
     "of",
     [
-        growth._parking,
-        growth._opening_parked,
-        growth._screening,
+        growth._park,
+        growth._open_parked,
+        growth._screen,
         growth._namespaces,
-        growth._superseding,
+        growth._supersede,
         growth._segments,
-        growth._in_flight,
+        growth._deliver_in_flight,
         growth._start,
         growth._new_reader,
         growth._lost_indexes,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks import queue
-from benchmarks.claim_workers import log_one, steps
-from benchmarks.latency import RATE, paced
+from benchmarks.claim_workers import log_one, take_rows
+from benchmarks.latency import RATE, pace_rows
 from benchmarks.messages import batches, documents
 from benchmarks.outbox_claims import batch_times, waits
 from transporter.adaptor import Batch
@@ -42,7 +42,7 @@ def test_steps_go_on_until_all_rows_are_taken_and_skip_looks_in_vain() -> None:
     """Only a look with rows is a step, and each step has the rows so far and two times."""
     looks = iter([(0, 0.0), (4, 1.0), (0, 0.0), (6, 2.0), (99, 3.0)])
     before = time.time()
-    found = steps(lambda: next(looks), 10)
+    found = take_rows(lambda: next(looks), 10)
     assert [(count, at_hand) for count, at_hand, _ in found] == [(4, 1.0), (10, 2.0)]
     assert all(before <= done <= time.time() for *_, done in found)
 
@@ -83,7 +83,7 @@ def test_rows_come_at_a_steady_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.latency.time.perf_counter", lambda: now[0])
     monkeypatch.setattr("benchmarks.latency.time.sleep", sleep)
     rows = []
-    for row in paced(4):
+    for row in pace_rows(4):
         rows.append(row)
         now[0] += (1.5 if row[0] == 1 else 0.0) / RATE
     assert rows == [(n, key, data.decode()) for n, (key, data) in enumerate(documents(4))]
@@ -98,7 +98,7 @@ def test_queues_are_held_to_what_others_reach() -> None:
         "late": (100.5,),
         "hop": (1.0,),
     }
-    reached = [(each.subject, each.reached) for each in queue.compared(found)]
+    reached = [(each.subject, each.is_reached) for each in queue.compare(found)]
     assert reached == [
         ("receive and ack, 1 consumer", True),
         ("receive and ack, transactional, 1 consumer", None),

@@ -10,9 +10,9 @@ import pytest
 from log_tools import damage
 
 from benchmarks import log_read, log_reopen
-from benchmarks.group_commit import appended
-from benchmarks.log_append import SlowDisk, parts
-from benchmarks.log_stores import into_lmdb, into_sqlite
+from benchmarks.group_commit import append_rate
+from benchmarks.log_append import SlowDisk, describe_parts
+from benchmarks.log_stores import commit_to_lmdb, commit_to_sqlite
 from benchmarks.messages import batches, messages
 from transporter.errors import Corrupt
 from transporter.log.commit_log import CommitLog
@@ -55,7 +55,7 @@ def test_the_parts_of_a_frame_add_up_to_what_it_takes(tmp_path: Path) -> None:
         log.append(batches(1, 1)[0], "bench", "position")
     with LogReader(tmp_path) as reader:
         first, second = reader.frames(0, 1)
-        text = parts(first)
+        text = describe_parts(first)
         extension, payload = first.frame.extension_length, first.frame.payload_length
         size = second.frame.byte - first.frame.byte
         pad = size - 92 - extension - payload
@@ -67,7 +67,7 @@ def test_the_parts_of_a_frame_add_up_to_what_it_takes(tmp_path: Path) -> None:
 
 def test_every_reader_of_a_group_appends_all_its_batches(tmp_path: Path) -> None:
     """All batches of every thread are in the log."""
-    assert appended(tmp_path, batches(3, 10), each=4, delay=0.0) > 0
+    assert append_rate(tmp_path, batches(3, 10), each=4, delay=0.0) > 0
     with CommitLog.open(tmp_path) as log:
         assert log.durable == 3 * 4 * 10 - 1
         assert log.positions == dict.fromkeys(("reader-0", "reader-1", "reader-2"), "position")
@@ -83,22 +83,22 @@ def test_reading_touches_every_byte_of_every_column() -> None:
 @pytest.mark.parametrize("codec", ["lz4", None])
 def test_the_floor_of_reading_covers_every_frame(tmp_path: Path, codec: str | None) -> None:
     """The bytes that are read and checked are those of all frames, without gaps."""
-    log = log_read.written(tmp_path, batches(2, 100), 7, codec)
+    log = log_read.write_log(tmp_path, batches(2, 100), 7, codec)
     assert log.last == 699
     assert [end for _, end in log.frames[:-1]] == [first for first, _ in log.frames[1:]]
-    assert log_read.read(log) > 0
-    assert log_read.check(log) > 0
+    assert log_read.read_rate(log) > 0
+    assert log_read.check_rate(log) > 0
 
 
 def test_reading_verifies_what_it_reads(tmp_path: Path) -> None:
     """Reading verifies checksums, so that a flipped bit is an error."""
-    log = log_read.written(tmp_path, batches(1, 100), 2, None)
+    log = log_read.write_log(tmp_path, batches(1, 100), 2, None)
     damage(tmp_path, log.frames[0][1] - 100)
     with pytest.raises(Corrupt):
-        log_read.read(log)
+        log_read.read_rate(log)
 
 
-@pytest.mark.parametrize("store", [into_sqlite, into_lmdb])
+@pytest.mark.parametrize("store", [commit_to_sqlite, commit_to_lmdb])
 def test_a_store_is_held_to_all_that_it_committed(
     tmp_path: Path, store: Callable[[Path, list[list[Message]], int], float]
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_store_is_held_to_all_that_it_committed(
 
 def test_a_reopened_log_was_killed_before(tmp_path: Path) -> None:
     """Each timed open follows a kill, recovers the log, and finds the appended messages."""
-    log = log_reopen.Crashed(tmp_path)
+    log = log_reopen.CrashedLog(tmp_path)
     assert 0 < log.reopen() < 60
     with CommitLog.open(tmp_path) as after:
         assert after.epoch == 3
@@ -124,7 +124,7 @@ def test_an_engine_that_ends_by_itself_is_no_measurement(tmp_path: Path) -> None
     """A log that cannot be opened is reported, and never timed."""
     (tmp_path / "00000000000000000000.log").write_bytes(b"no segment")
     with pytest.raises(RuntimeError, match="ended by itself"):
-        log_reopen.Crashed(tmp_path).reopen()
+        log_reopen.CrashedLog(tmp_path).reopen()
 
 
 def test_a_disk_is_filled_up_to_what_is_to_be_left(
@@ -144,9 +144,9 @@ def test_a_disk_is_filled_up_to_what_is_to_be_left(
 def test_without_root_the_full_disk_is_said_not_to_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without root the report gives the reason, and the other figures."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "root" in log_reopen.unable_to_mount()
+    assert "root" in log_reopen.mount_problem()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("benchmarks.log_reopen.shutil.which", lambda _: None)
-    assert log_reopen.unable_to_mount() == "there is no mkfs.ext4"
+    assert log_reopen.mount_problem() == "there is no mkfs.ext4"
     monkeypatch.setattr("benchmarks.log_reopen.shutil.which", lambda tool: sys.executable + tool)
-    assert not log_reopen.unable_to_mount()
+    assert not log_reopen.mount_problem()

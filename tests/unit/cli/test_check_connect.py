@@ -79,7 +79,7 @@ def test_files_and_folders_are_looked_at_and_left_alone(
     for name in ("lines", "keys", "tables"):
         ((level, text),) = found[name]
         assert level == "fine"
-        assert "not there yet, may be written" in text
+        assert "does not exist yet, may be written" in text
     assert found["screen"] == [("fine", "standard output")]
     assert {each.name for each in tmp_path.iterdir()} == {"in.jsonl", "odd.py", "p.yaml"}
 

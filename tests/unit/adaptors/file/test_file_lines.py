@@ -11,9 +11,9 @@ from transporter_adaptors.file.lines import (
     Origin,
     TextLine,
     TextLines,
-    batch_of,
-    message_of,
     read_lines,
+    to_batch,
+    to_message,
 )
 
 from transporter.message import Entries, messages_to_batch, with_offsets
@@ -45,8 +45,8 @@ def test_in_bulk_is_as_one_by_one(documents: list[bytes], key: str | None) -> No
     """The bulk path makes the same messages of any lines as the line-by-line path."""
     origin = ORIGIN._replace(key=key)
     lines = TextLines(documents, list(range(len(documents))))
-    made = batch_of(lines, origin)
-    expected = messages_to_batch([message_of(line, origin) for line in lines])
+    made = to_batch(lines, origin)
+    expected = messages_to_batch([to_message(line, origin) for line in lines])
     assert made.schema == expected.schema
     assert list(Entries(with_offsets(made, 0, 0))) == list(Entries(with_offsets(expected, 0, 0)))
 

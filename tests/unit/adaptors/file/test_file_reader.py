@@ -435,7 +435,7 @@ def test_a_restart_goes_on_where_a_grown_file_was_left(path: Path) -> None:
 
 def test_a_missing_file_may_come_later(path: Path) -> None:
     """A missing file makes the source unavailable, and the error names the path."""
-    with pytest.raises(SourceUnavailable, match=r"orders\.placed\.jsonl: there is no such file"):
+    with pytest.raises(SourceUnavailable, match=r"orders\.placed\.jsonl: the file does not exist"):
         lines_of(path)
 
 

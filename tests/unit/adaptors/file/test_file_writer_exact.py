@@ -124,7 +124,7 @@ def test_a_slice_that_does_not_fit_is_taken_back(path: Path) -> None:
 class Uncut(EndingDisk):
     """A disk that never truncates a file."""
 
-    def cut(self, descriptor: int, length: int) -> None:
+    def truncate(self, descriptor: int, length: int) -> None:
         """Do nothing."""
 
 

@@ -40,7 +40,7 @@ def divided(
 ) -> list[list[int]]:
     """Return the offsets in each file, the existing file first."""
     files: list[list[int]] = [[]]
-    for part in roll.parts(groups, length, period):
+    for part in roll.divide(groups, length, period):
         if part.fresh:
             files.append([])
         files[-1] += part.offsets
@@ -95,7 +95,7 @@ def test_a_later_period_begins_the_next_file(
 
 def test_the_period_is_that_of_the_newest_entry() -> None:
     """A part carries the start of its file's period, which the next slice compares."""
-    parts = list(Roll(every=HOUR).parts(timed(5, 6, 6), 0, 0))
+    parts = list(Roll(every=HOUR).divide(timed(5, 6, 6), 0, 0))
 
     assert parts == [
         RolledPart(b"x", (1,), fresh=False, period=5 * HOUR),
@@ -114,7 +114,7 @@ def test_slices_do_not_matter(sizes: list[int], cuts: set[int], limit: int) -> N
     files: list[list[int]] = [[]]
     length = 0
     for first, last in zip([0, *sorted(cuts)], [*sorted(cuts), 30], strict=True):
-        for part in roll.parts(groups[first:last], length, 0):
+        for part in roll.divide(groups[first:last], length, 0):
             length = len(part.text) + (0 if part.fresh else length)
             files += [[]] if part.fresh else []
             files[-1] += part.offsets
@@ -225,5 +225,5 @@ def test_numbers_may_be_switched_on_and_off(path: Path) -> None:
 @pytest.mark.parametrize("settings", [{"roll_bytes": "1MiB"}, {"roll_every": "1h"}])
 def test_standard_output_does_not_roll(settings: dict[str, str]) -> None:
     """Rolling standard output is refused when the configuration is read."""
-    with pytest.raises(ValidationError, match="standard output does not roll"):
+    with pytest.raises(ValidationError, match="standard output cannot roll"):
         FileWriter.Config(path="-", **settings)

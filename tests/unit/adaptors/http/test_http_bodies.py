@@ -29,7 +29,7 @@ URL = "http://127.0.0.1:1/"
 def requests(batch: Entries, route: str = "r", **settings: object) -> list[Request]:
     """Return the requests that *settings* make of *batch*."""
     config = HttpWriterConfig.model_validate({"url": URL, **settings})
-    return list(Requests(config, route).of(batch))
+    return list(Requests(config, route).split(batch))
 
 
 def with_offsets_of(messages: Sequence[Message], offsets: list[int]) -> Entries:
@@ -192,7 +192,7 @@ def test_a_content_type_that_is_no_header_is_refused(content_type: str) -> None:
     """An entry whose content type would break the request is rejected, after those before it."""
     batch = entries([Message("n", b"1"), Message("n", b"2", content_type=content_type)], 5)
     config = HttpWriterConfig.model_validate({"url": URL, "format": "data"})
-    found = Requests(config, "r").of(batch)
+    found = Requests(config, "r").split(batch)
     assert next(found).offset == 5
     with pytest.raises(Rejected) as failure:
         next(found)

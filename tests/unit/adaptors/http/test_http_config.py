@@ -49,7 +49,7 @@ def test_the_defaults() -> None:
     assert (found.method, found.format, found.headers) == ("POST", "entries", {})
     assert (found.batch_rows, found.batch_bytes, found.timeout) == (500, 1024**2, 10.0)
     assert (found.retry_after_max, found.ca_file) == (300.0, None)
-    assert (found.methods, found.compression, found.oauth2, found.through) == (
+    assert (found.methods, found.compression, found.oauth2, found.parsed_proxy) == (
         {},
         "none",
         None,
@@ -228,7 +228,7 @@ def test_a_pipeline_hides_the_headers_that_tell_of_secrets(tmp_path: Path) -> No
     ("old", "new", "line", "words"),
     [
         ("https://receiver", "receiver", 7, "url must begin with http:// or https://"),
-        ("https://", "https://me:hunter2@", 7, "url may hold no user and password"),
+        ("https://", "https://me:hunter2@", 7, "url must not hold a user or password"),
         ("url:", "method: FETCH\n      url:", 7, "method must be 'POST', 'PUT', 'PATCH' or"),
         ("Authorization", "Content-Length", 8, "content-length: the body decides"),
         ("Bearer", '"Bearer\\n"  #', 8, "the value of Authorization must be printable"),
@@ -238,7 +238,7 @@ def test_a_pipeline_hides_the_headers_that_tell_of_secrets(tmp_path: Path) -> No
         ("/in", "/in/{offset}", 7, "the fields {namespace} and {key} and no other"),
         ("receiver.test", "{namespace}.test", 7, "fields in its path and query only"),
         ("url:", "methods: {remove: PUT}\n      url:", 7, "there are insert, update, delete"),
-        ("url:", "proxy: socks://me:hunter2@h\n      url:", 7, "proxy must be http://"),
+        ("url:", "proxy: socks://me:hunter2@h\n      url:", 7, "proxy must have the form http://"),
         ("url:", "cert_file: c\n      url:", 5, "cert_file and key_file go together"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from http_tools import LOCALHOST, Proxy, Receiver, failure, localhost_tls, numbered, write
-from transporter_adaptors.http.targets import basic
+from transporter_adaptors.http.targets import basic_credentials
 from transporter_adaptors.http.writer import HttpWriter
 
 from transporter.errors import RouteFault, SinkTimeout, SinkUnavailable
@@ -88,7 +88,10 @@ def test_a_certificate_that_is_replaced_is_shown_from_then_on(
 
 def test_entries_go_through_a_tunnel(make_writer: Open) -> None:
     """An https receiver is reached by CONNECT, and its own certificate is verified."""
-    with Receiver(tls=localhost_tls(CLIENT)) as receiver, Proxy(basic("ada", "word/1")) as proxy:
+    with (
+        Receiver(tls=localhost_tls(CLIENT)) as receiver,
+        Proxy(basic_credentials("ada", "word/1")) as proxy,
+    ):
         url, through = (
             f"https://localhost:{receiver.port}/in",
             proxy.url.replace("//", "//ada:word%2F1@"),
@@ -112,7 +115,7 @@ def test_entries_go_through_a_tunnel(make_writer: Open) -> None:
 
 def test_entries_are_passed_on_by_a_proxy(make_writer: Open) -> None:
     """A request to an http receiver has the whole URL and the proxy's credentials."""
-    with Receiver() as receiver, Proxy(basic("ada", "word")) as proxy:
+    with Receiver() as receiver, Proxy(basic_credentials("ada", "word")) as proxy:
         writer = make_writer(receiver.url, proxy=proxy.url.replace("//", "//ada:word@"))
         assert write(writer, numbered(2)).complete
         assert write(writer, numbered(1, 3)).complete
@@ -176,7 +179,7 @@ def test_a_tunnel_that_was_begun_too_late_is_cut(
         writer = make_writer("https://localhost:1/", proxy=proxy.url, timeout=0.5)
         assert isinstance(failure(write(writer, numbered(1))), SinkTimeout)
         resolved.set()
-        assert "the attempt before still waits" in str(failure(write(writer, numbered(1))))
+        assert "the previous attempt still waits" in str(failure(write(writer, numbered(1))))
         assert "no answer within" in str(failure(write(writer, numbered(1))))
 
 
@@ -197,8 +200,8 @@ def test_a_probe_connects_and_sends_nothing() -> None:
         with pytest.raises(SinkUnavailable, match="not trusted"):
             list(HttpWriter(untrusted).probe())
     assert found == [
-        f"HTTP receiver localhost:{receiver.port} takes connections; nothing was sent",
-        f"token endpoint 127.0.0.1:{tokens.port} takes connections; nothing was sent",
+        f"HTTP receiver localhost:{receiver.port} accepts connections; nothing was sent",
+        f"token endpoint 127.0.0.1:{tokens.port} accepts connections; nothing was sent",
     ]
     assert not receiver.requests
     assert not tokens.requests

@@ -256,11 +256,11 @@ def test_a_request_takes_at_most_half_the_deadline(
     """A request's time is the setting, but at most half of the deadline."""
     told: list[float] = []
 
-    def ask(*arguments: Any) -> Answer:
+    def send(*arguments: Any) -> Answer:
         told.append(arguments[-1])
         return Answer(200, {}, b"")
 
-    monkeypatch.setattr("transporter_adaptors.http.client.Client.ask", ask)
+    monkeypatch.setattr("transporter_adaptors.http.client.Client.send", send)
     assert write(make_writer("http://127.0.0.1:1/", timeout=timeout), numbered(1)).complete
     assert told == [pytest.approx(expected, abs=1)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from transporter_adaptors.kafka.beginning import Committed, Edge, GroupMark, beginning
+from transporter_adaptors.kafka.beginning import Committed, Edge, GroupMark, choose_start
 from transporter_adaptors.kafka.position import KafkaOffset, Position, PositionStep
 
 OURS, THEIRS = "log-a/1", "log-b/2"
@@ -64,34 +64,36 @@ def test_who_is_believed(
     logged: int | None, found: Committed | None, expected: KafkaOffset | Edge
 ) -> None:
     """The log overrides its own marks, and the group's commits by others override the log."""
-    assert beginning(position(logged), "t", "id", 0, found) == expected
+    assert choose_start(position(logged), "t", "id", 0, found) == expected
 
 
 def test_ends_of_transactions_behind_the_log_are_passed() -> None:
     """An own commit beyond the log's place counts if it was made from that very place."""
-    assert beginning(position(100), "t", "id", 0, committed(103, logged=100)) == KafkaOffset(103)
+    assert choose_start(position(100), "t", "id", 0, committed(103, logged=100)) == KafkaOffset(103)
 
 
 def test_a_log_from_a_backup_is_believed() -> None:
     """A restored log goes on from its own place, not from the later commit of its original."""
-    assert beginning(position(60), "t", "id", 0, committed(103, logged=100)) == KafkaOffset(60)
+    assert choose_start(position(60), "t", "id", 0, committed(103, logged=100)) == KafkaOffset(60)
 
 
 def test_a_topic_that_took_the_name_of_another_is_read_from_its_beginning() -> None:
     """Neither the log's nor a mark's place in a deleted topic counts."""
     old = position(100, "old")
 
-    assert beginning(old, "t", "new", 0, None) is Edge.RECREATED
-    assert beginning(old, "t", "new", 0, committed(100, topic="old")) is Edge.RECREATED
-    assert beginning(position(), "t", "new", 0, committed(9, THEIRS, topic="old")) is Edge.RECREATED
+    assert choose_start(old, "t", "new", 0, None) is Edge.RECREATED
+    assert choose_start(old, "t", "new", 0, committed(100, topic="old")) is Edge.RECREATED
+    assert (
+        choose_start(position(), "t", "new", 0, committed(9, THEIRS, topic="old")) is Edge.RECREATED
+    )
 
 
 def test_a_place_in_the_new_topic_counts() -> None:
     """A place that the group has committed for the new topic is used."""
     old = position(100, "old")
 
-    assert beginning(old, "t", "new", 0, committed(7, THEIRS, 7, topic="new")) == KafkaOffset(7)
-    assert beginning(old, "t", "new", 0, plain(5)) == KafkaOffset(5)
+    assert choose_start(old, "t", "new", 0, committed(7, THEIRS, 7, topic="new")) == KafkaOffset(7)
+    assert choose_start(old, "t", "new", 0, plain(5)) == KafkaOffset(5)
 
 
 @pytest.mark.parametrize("text", [None, "", "x", "[]", "{}", '{"transporter":"a"}', "null"])

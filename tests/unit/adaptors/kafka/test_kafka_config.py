@@ -16,7 +16,7 @@ from transporter_adaptors.kafka.config import (
     KafkaConnection,
     KafkaReaderConfig,
     KafkaWriterConfig,
-    matching,
+    matching_topics,
 )
 
 from transporter.pipeline.config import load
@@ -202,9 +202,9 @@ def test_a_pattern_is_found_anywhere_but_in_internal_topics() -> None:
     """A pattern matches anywhere unless it is anchored, like a route's namespace filter."""
     names = ["b.orders", "orders", "orders-eu", "__orders"]
 
-    assert matching(names, "orders") == ["b.orders", "orders", "orders-eu"]
-    assert matching(names, "^orders") == ["orders", "orders-eu"]
-    assert matching([], "^orders$") == []
+    assert matching_topics(names, "orders") == ["b.orders", "orders", "orders-eu"]
+    assert matching_topics(names, "^orders") == ["orders", "orders-eu"]
+    assert matching_topics([], "^orders$") == []
 
 
 @pytest.mark.parametrize("make", [config, reader])
@@ -248,7 +248,7 @@ def test_tls_and_sasl_become_settings_of_the_client(make: Callable[..., Any]) ->
         ({"client": {"sasl.mechanisms": "OAUTHBEARER"}}, "OAUTHBEARER needs"),
         (
             {**OAUTHBEARER, "username": "ada", "password": "hunter2"},
-            "OAUTHBEARER takes no username",
+            "OAUTHBEARER has no username",
         ),
         ({"ssl_key": "/k.pem", "security_protocol": "ssl"}, "go together"),
         (

@@ -21,7 +21,7 @@ def test_it_keeps_once_the_owner_is_away_and_not_before() -> None:
 
     keeper = Keeper(0.05, keep)
     try:
-        with keeper.present():
+        with keeper.pause():
             # The thread cannot run here, however long this takes.
             assert not kept.wait(0.2)
         assert kept.wait(PATIENCE)
@@ -36,7 +36,7 @@ def test_an_owner_that_comes_back_in_time_is_never_stood_in_for() -> None:
     calls: list[int] = []
     keeper = Keeper(PATIENCE, lambda: calls.append(1))
     for _ in range(100):
-        with keeper.present():
+        with keeper.pause():
             pass
     keeper.close()
 
@@ -55,7 +55,7 @@ def test_what_fails_in_the_thread_is_raised_for_the_owner() -> None:
     try:
         assert failed.wait(PATIENCE)
         for _ in range(2):
-            with pytest.raises(ValueError, match="no seat"), keeper.present():
+            with pytest.raises(ValueError, match="no seat"), keeper.pause():
                 pass
     finally:
         keeper.close()
@@ -82,13 +82,13 @@ def test_who_works_aside_never_waits_and_stays_away() -> None:
     keeper = Keeper(0.0, keep)
     try:
         assert inside.wait(PATIENCE)
-        with keeper.aside() as free:
+        with keeper.try_pause() as free:
             assert not free
         go_on.set()
         deadline = time.monotonic() + PATIENCE
         while not free:
             assert time.monotonic() < deadline
-            with keeper.aside() as free:
+            with keeper.try_pause() as free:
                 pass
         assert again.wait(PATIENCE)
     finally:

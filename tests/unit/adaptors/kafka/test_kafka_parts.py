@@ -30,7 +30,7 @@ def test_rows_come_part_by_part() -> None:
     """Each part follows the one before it, and the last one has the rest."""
     found = outgoing("a", "b", "c", "d", "e")
     assert [topics(found, first, 2) for first in (0, 2, 4)] == [["a", "b"], ["c", "d"], ["e"]]
-    assert (topics(found, 0, 100), found.nameless) == (["a", "b", "c", "d", "e"], None)
+    assert (topics(found, 0, 100), found.row_without_topic) == (["a", "b", "c", "d", "e"], None)
 
 
 def test_a_part_ends_with_an_entry() -> None:
@@ -46,7 +46,7 @@ def test_nothing_comes_of_an_entry_without_a_topic_or_behind_it(most: int) -> No
     found = outgoing("a", "b", "bad", "c", "d", offsets=[1, 2, 2, 3, 4])
     assert topics(found, 0, most) == ["a"]
     assert topics(found, 1, most) == []
-    assert found.nameless == 2
+    assert found.row_without_topic == 2
     assert topics(found, 3, most) == []
 
 

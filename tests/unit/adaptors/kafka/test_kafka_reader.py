@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from transporter_adaptors.kafka import reader as module
-from transporter_adaptors.kafka.group import Taken
+from transporter_adaptors.kafka.group import TakenRecords
 from transporter_adaptors.kafka.held import AssignedPartition
 from transporter_adaptors.kafka.keeper import Keeper
 from transporter_adaptors.kafka.position import KafkaOffset, Position
@@ -35,14 +35,14 @@ class Hand:
     """A stand-in for the group, which returns the prepared record at each look."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[str, int], AssignedPartition] = {}
+        self.partitions: dict[tuple[str, int], AssignedPartition] = {}
         self.next: list[tuple[AssignedPartition, KafkaOffset]] = []
-        self.doubt = False
+        self.needs_check = False
 
-    def take(self, _timeout: float) -> Taken:
+    def poll(self, _timeout: float) -> TakenRecords:
         """Return one record with a place and no content."""
         records: list[Any] = [object()]
-        return Taken(records, self.next)
+        return TakenRecords(records, self.next)
 
     def commit_due(self) -> None:
         """Commit nothing."""
@@ -67,7 +67,7 @@ def reader(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaReader]
     reader: Any = KafkaReader(config)
     reader._position = Position("log-1/x")
     reader._group, reader._cluster = hand, object()
-    reader._looked = reader._committed_at = time.monotonic()
+    reader._checked_at = reader._committed_at = time.monotonic()
     reader._keeper = Keeper(3600, lambda: None)
     Text.compared = 0
     yield reader
@@ -97,7 +97,7 @@ def test_commits_of_many_open_batches_cost_the_same_each(
         reader.commit(position)
 
     assert Text.compared <= 4 * count
-    assert len(reader._given) == (0 if known else count)
+    assert len(reader._open_batches) == (0 if known else count)
 
 
 def test_a_commit_settles_all_batches_up_to_it(reader: KafkaReader, hand: Hand) -> None:
@@ -106,11 +106,11 @@ def test_a_commit_settles_all_batches_up_to_it(reader: KafkaReader, hand: Hand) 
     positions = batches(reader, hand, held, 5)
 
     reader.commit(positions[2])
-    assert (held.logged, len(reader._given)) == (KafkaOffset(3), 2)
+    assert (held.logged, len(reader._open_batches)) == (KafkaOffset(3), 2)
     reader.commit("of another run")
-    assert (held.logged, len(reader._given)) == (KafkaOffset(3), 2)
+    assert (held.logged, len(reader._open_batches)) == (KafkaOffset(3), 2)
     reader.commit(positions[4])
-    assert (held.logged, len(reader._given)) == (KafkaOffset(5), 0)
+    assert (held.logged, len(reader._open_batches)) == (KafkaOffset(5), 0)
 
 
 def test_a_position_that_is_reached_twice_settles_both(reader: KafkaReader, hand: Hand) -> None:
@@ -130,6 +130,10 @@ def test_a_position_that_is_reached_twice_settles_both(reader: KafkaReader, hand
 
     reader.commit(first)
 
-    assert (back.logged, other.logged, len(reader._given)) == (KafkaOffset(1), KafkaOffset(7), 1)
+    assert (back.logged, other.logged, len(reader._open_batches)) == (
+        KafkaOffset(1),
+        KafkaOffset(7),
+        1,
+    )
     reader.commit(last)
-    assert (back.logged, len(reader._given)) == (KafkaOffset(2), 0)
+    assert (back.logged, len(reader._open_batches)) == (KafkaOffset(2), 0)

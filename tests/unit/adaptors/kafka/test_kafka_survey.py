@@ -29,15 +29,15 @@ def test_an_answer_is_taken_when_it_has_come() -> None:
     """The previous answer stays until the next one has come, and no query is added meanwhile."""
     asked = Asked()
     survey = ClusterSurvey(asked)
-    assert not survey.look(10.0)
+    assert not survey.poll(10.0)
     asked.questions[0].set_result(7)
-    assert survey.look(10.0)
+    assert survey.poll(10.0)
     assert survey.answer == 7
-    assert not survey.look(10.0 + EVERY)
-    assert not survey.look(9.0 + EVERY + LATE)
+    assert not survey.poll(10.0 + EVERY)
+    assert not survey.poll(9.0 + EVERY + LATE)
     assert (survey.answer, len(asked.questions)) == (7, 2)
     asked.questions[1].set_result(8)
-    assert survey.look(9.0 + EVERY + LATE)
+    assert survey.poll(9.0 + EVERY + LATE)
     assert survey.answer == 8
 
 
@@ -45,15 +45,15 @@ def test_an_answer_that_is_late_leaves_no_old_one() -> None:
     """A late answer leaves none, and no query is added until it has come."""
     asked = Asked()
     survey = ClusterSurvey(asked)
-    survey.look(10.0)
+    survey.poll(10.0)
     asked.questions[0].set_result(7)
-    survey.look(10.0)
-    survey.look(10.0 + EVERY)
+    survey.poll(10.0)
+    survey.poll(10.0 + EVERY)
     for later in (0.0, 60.0):
-        assert survey.look(10.0 + EVERY + LATE + later)
+        assert survey.poll(10.0 + EVERY + LATE + later)
         assert (survey.answer, len(asked.questions)) == (None, 2)
     asked.questions[1].set_result(8)
-    assert survey.look(100.0)
+    assert survey.poll(100.0)
     assert survey.answer == 8
 
 
@@ -61,10 +61,10 @@ def test_no_more_is_asked_than_once_in_a_while() -> None:
     """A query is sent at most once per interval, however often the survey is polled."""
     asked = Asked()
     survey = ClusterSurvey(asked)
-    survey.look(10.0)
+    survey.poll(10.0)
     asked.questions[0].set_result(7)
     for _ in range(9):
-        survey.look(10.0 + EVERY / 2)
+        survey.poll(10.0 + EVERY / 2)
     assert len(asked.questions) == 1
 
 
@@ -75,12 +75,12 @@ def test_a_question_that_fails_leaves_no_old_answer(error: Exception) -> None:
     """A failed query removes the old answer until the next one."""
     asked = Asked()
     survey = ClusterSurvey(asked)
-    survey.look(10.0)
+    survey.poll(10.0)
     asked.questions[0].set_result(7)
-    survey.look(10.0)
-    survey.look(10.0 + EVERY)
+    survey.poll(10.0)
+    survey.poll(10.0 + EVERY)
     asked.questions[1].set_exception(error)
-    assert survey.look(10.0 + EVERY)
+    assert survey.poll(10.0 + EVERY)
     assert survey.answer is None
 
 
@@ -93,9 +93,9 @@ def test_a_question_that_cannot_be_asked_is_one_that_fails() -> None:
         raise SourceUnavailable("gone")
 
     survey = ClusterSurvey(fail)
-    assert survey.look(10.0)
-    assert not survey.look(10.0)
-    assert survey.look(10.0 + EVERY)
+    assert survey.poll(10.0)
+    assert not survey.poll(10.0)
+    assert survey.poll(10.0 + EVERY)
     assert (survey.answer, len(calls)) == (None, 2)
 
 
@@ -103,10 +103,10 @@ def test_what_is_forgotten_is_not_answered_later() -> None:
     """An answer to a query from before a long pause is ignored."""
     asked = Asked()
     survey = ClusterSurvey(asked)
-    survey.look(10.0)
-    survey.forget()
+    survey.poll(10.0)
+    survey.reset()
     asked.questions[0].set_result(7)
-    assert not survey.look(10.0)
+    assert not survey.poll(10.0)
     assert survey.answer is None
 
 

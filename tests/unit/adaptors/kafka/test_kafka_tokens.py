@@ -113,9 +113,9 @@ def test_why_no_broker_is_left_is_kept(provider: Provider) -> None:
     for code in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
         for error in (KafkaError(code), KafkaError(KafkaError._ALL_BROKERS_DOWN)):
             client._record_error(error)
-        assert client.trouble is not None
-        assert client.trouble.code() == code
-    assert client.was_alone()
+        assert client.last_error is not None
+        assert client.last_error.code() == code
+    assert client.has_lost_brokers()
 
 
 def test_the_clients_log_has_no_secrets(

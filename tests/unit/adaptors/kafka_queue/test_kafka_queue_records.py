@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from transporter_adaptors.kafka.records import EARLIEST, LATEST
-from transporter_adaptors.kafka_queue.records import outgoing, to_message
+from transporter_adaptors.kafka_queue.records import to_message, to_outgoing
 
 from transporter.message import ERROR_HEADER, Message
 from transporter.queue import Outgoing, QueueMessage
@@ -54,7 +54,7 @@ def test_entries_become_messages_without_what_queues_have_added() -> None:
     """The namespace names the queue, and headers of an earlier queue are left out."""
     headers = (("transporter-redeliveries", b"2"), ("a", b"1"), ("transporter-reason", b""))
     batch = entries([Message("mails", b"v", b"k", headers=headers), Message("bills", None)])
-    assert list(outgoing(batch, "q.{namespace}")) == [
+    assert list(to_outgoing(batch, "q.{namespace}")) == [
         Outgoing("q.mails", b"v", b"k", [("a", b"1")]),
         Outgoing("q.bills", None, None, []),
     ]

@@ -26,7 +26,7 @@ from transporter_adaptors.postgres.gaps import (
     IdGaps,
     Poll,
     Snapshot,
-    _settle,
+    _settle_gap,
 )
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def _never_opened(_: IdGap, __: Poll, ___: int) -> None:
 
 
 def _held_for_good(gap: IdGap, look: Poll, _: int) -> IdGap | None:
-    return _settle(gap, look, HIGHEST)
+    return _settle_gap(gap, look, HIGHEST)
 
 
 @pytest.mark.parametrize("rule_removed", [_closed_too_early, _never_opened, _held_for_good])
@@ -286,7 +286,7 @@ def test_the_model_notices_a_missing_rule(
     monkeypatch: pytest.MonkeyPatch, rule_removed: Callable[[IdGap, Poll, int], IdGap | None]
 ) -> None:
     """Without the closing rule a late row is out of sight (mutation control)."""
-    monkeypatch.setattr(module, "_settle", rule_removed)
+    monkeypatch.setattr(module, "_settle_gap", rule_removed)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(Table, settings=CONTROL)
 

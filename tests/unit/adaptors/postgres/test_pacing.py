@@ -19,36 +19,36 @@ from transporter_adaptors.postgres.pacing import (
 def test_the_first_look_is_due_at_once() -> None:
     """A newly opened reader sweeps at once, without a peek first."""
     pace = PollPace(interval=5)
-    assert pace.wait(100.0) == 0
-    assert pace.hurry
-    assert pace.sweep_due(100.0)
+    assert pace.seconds_until_due(100.0) == 0
+    assert pace.has_known_rows
+    assert pace.is_sweep_due(100.0)
 
 
 def test_an_idle_reader_looks_once_an_interval() -> None:
     """The next look is due one interval after a complete look began."""
     pace = PollPace(interval=5)
-    pace.begin(100.0)
-    assert pace.wait(101.0) == 4
-    assert not pace.hurry
-    assert pace.wait(106.0) == 0
+    pace.record_start(100.0)
+    assert pace.seconds_until_due(101.0) == 4
+    assert not pace.has_known_rows
+    assert pace.seconds_until_due(106.0) == 0
 
 
 def pauses(pace: PollPace, now: float, seconds: float, took: float = 0.0) -> list[float]:
     """Look whenever due and find nothing, for so many seconds, and return the pauses."""
     found, ends = [], now + seconds
     while now < ends:
-        pace.begin(now)
+        pace.record_start(now)
         pace.record_look(now + took, took, rows=False)
-        found.append(pace.wait(now + took))
+        found.append(pace.seconds_until_due(now + took))
         now += took + found[-1]
     return [round(each, 6) for each in found]
 
 
 def look(pace: PollPace, now: float) -> float:
     """Look and find rows, and return the pause after it."""
-    pace.begin(now)
+    pace.record_start(now)
     pace.record_look(now, rows=True)
-    return round(pace.wait(now), 6)
+    return round(pace.seconds_until_due(now), 6)
 
 
 def test_a_polled_table_is_looked_at_often_while_rows_come() -> None:
@@ -84,7 +84,7 @@ def test_a_slow_server_is_polled_less_often() -> None:
 
 def test_where_notifications_announce_rows_nothing_is_polled() -> None:
     """With notifications, a hurried look finds the rows and the next is one interval later."""
-    pace = PollPace(interval=5, notified=True)
+    pace = PollPace(interval=5, has_trigger=True)
     for now in (100.0, 200.0):
         pace.record_notification()
         assert look(pace, now) == 5
@@ -93,7 +93,7 @@ def test_where_notifications_announce_rows_nothing_is_polled() -> None:
 
 def test_rows_without_a_notification_are_polled_for_until_one_comes() -> None:
     """The first row without a notification starts polling, as after a trigger is disabled."""
-    pace = PollPace(interval=5, notified=True)
+    pace = PollPace(interval=5, has_trigger=True)
     assert pauses(pace, 100.0, 5) == [5]
     assert look(pace, 105.0) == SHORTEST
     assert max(pauses(pace, 105.005, 0.9)) == SHORTEST
@@ -105,34 +105,34 @@ def test_notifications_of_another_table_do_not_stop_the_polling() -> None:
     """Notifications of another table on a shared channel do not stop the polling."""
     pace = PollPace(interval=5)
     pace.record_notification()
-    assert pace.wait(100.0) == 0
+    assert pace.seconds_until_due(100.0) == 0
     assert look(pace, 100.0) == SHORTEST
 
 
 def test_a_notification_during_a_look_hurries_the_next() -> None:
     """A commit during a look is read at once, not after the next interval."""
     pace = PollPace(interval=5)
-    pace.begin(100.0)
+    pace.record_start(100.0)
     pace.record_notification()
-    assert pace.wait(100.1) == 0
-    pace.begin(100.1)
-    assert pace.wait(100.1) == 5
+    assert pace.seconds_until_due(100.1) == 0
+    pace.record_start(100.1)
+    assert pace.seconds_until_due(100.1) == 5
 
 
 def test_rows_left_behind_are_fetched_at_once() -> None:
     """A cut look is followed by another one at once."""
     pace = PollPace(interval=5)
-    pace.begin(100.0)
-    pace.record_rest()
-    assert pace.wait(100.0) == 0
+    pace.record_start(100.0)
+    pace.record_rows_left()
+    assert pace.seconds_until_due(100.0) == 0
 
 
 def test_a_cheap_sweep_comes_each_second() -> None:
     """A sweep of almost no cost is repeated after the sweep interval."""
     pace = PollPace(interval=5)
     pace.record_sweep(100.0, 100.001)
-    assert not pace.sweep_due(100.0 + SWEEP_INTERVAL - 0.01)
-    assert pace.sweep_due(100.0 + SWEEP_INTERVAL)
+    assert not pace.is_sweep_due(100.0 + SWEEP_INTERVAL - 0.01)
+    assert pace.is_sweep_due(100.0 + SWEEP_INTERVAL)
 
 
 @given(st.lists(st.floats(0.001, 30), min_size=1, max_size=30))
@@ -141,12 +141,12 @@ def test_sweeps_never_take_more_than_their_share(durations: list[float]) -> None
     pace = PollPace(interval=1)
     now = spent = 0.0
     for duration in durations:
-        while not pace.sweep_due(now):
+        while not pace.is_sweep_due(now):
             now += 0.25
         pace.record_sweep(now, now + duration)
         now += duration
         spent += duration
-    while not pace.sweep_due(now):
+    while not pace.is_sweep_due(now):
         now += 0.25
     assert spent <= SWEEP_SHARE * now * 1.000001
 
@@ -175,7 +175,7 @@ def test_a_look_grows_again_while_it_is_fast() -> None:
 def test_settling_looks_are_a_second_apart() -> None:
     """Settling looks are at least a second apart, however many looks there are."""
     pace = PollPace(0.01)
-    assert pace.settling_due(100.0)
+    assert pace.is_settling_due(100.0)
     pace.record_settling(100.0)
-    assert not pace.settling_due(100.0 + SETTLING_INTERVAL - 0.01)
-    assert pace.settling_due(100.0 + SETTLING_INTERVAL)
+    assert not pace.is_settling_due(100.0 + SETTLING_INTERVAL - 0.01)
+    assert pace.is_settling_due(100.0 + SETTLING_INTERVAL)

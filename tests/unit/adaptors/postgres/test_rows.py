@@ -13,10 +13,10 @@ from transporter_adaptors.postgres.rows import (
     LARGEST,
     LargeRow,
     OutboxRow,
-    flaw,
+    find_flaw,
+    measure_unloggable,
     report_large,
     to_batch,
-    unloggable,
 )
 
 from transporter.log.commit_log import split_for_append
@@ -135,9 +135,9 @@ def test_a_row_without_a_time_is_dated_1970() -> None:
 
 def test_the_first_and_last_expressible_times_are_good() -> None:
     """Times in the years 1 and 9999 are accepted."""
-    assert flaw(GOOD._replace(create_time=-63_082_281_600_000_000)) is None
-    assert flaw(GOOD._replace(create_time=252_455_615_999_999_999)) is None
-    assert flaw(GOOD._replace(create_time=252_455_616_000_000_000)) is not None
+    assert find_flaw(GOOD._replace(create_time=-63_082_281_600_000_000)) is None
+    assert find_flaw(GOOD._replace(create_time=252_455_615_999_999_999)) is None
+    assert find_flaw(GOOD._replace(create_time=252_455_616_000_000_000)) is not None
 
 
 TEXT = st.none() | st.sampled_from([b"", b"a", b"\xff", "ü".encode()])
@@ -158,7 +158,7 @@ ROWS = st.builds(
 def test_no_row_fails(rows: list[OutboxRow]) -> None:
     """Each row becomes one message, and is marked exactly when it has a flaw."""
     marked = [ERROR_HEADER in dict(message.headers) for message in messages(*rows)]
-    assert marked == [flaw(row) is not None for row in rows]
+    assert marked == [find_flaw(row) is not None for row in rows]
 
 
 @pytest.mark.parametrize("headers", [0, 1, 100_000])
@@ -219,10 +219,12 @@ def test_a_large_row_without_topic_or_time_is_told_of() -> None:
 def test_a_bad_row_may_be_too_large_as_json() -> None:
     """Only a bad row is measured by its JSON, and its long key is left out."""
     control = b"\x01" * (LARGEST // 5)
-    assert unloggable(GOOD._replace(value=control), "outbox") is None
-    assert unloggable(GOOD._replace(header_keys=[]), "outbox") is None
-    found = unloggable(GOOD._replace(value=control, header_keys=[]), "outbox")
+    assert measure_unloggable(GOOD._replace(value=control), "outbox") is None
+    assert measure_unloggable(GOOD._replace(header_keys=[]), "outbox") is None
+    found = measure_unloggable(GOOD._replace(value=control, header_keys=[]), "outbox")
     assert found == LargeRow(7, 5, b"orders", b"k1", 6, 2, len(control), 0, 9)
-    found = unloggable(GOOD._replace(key=control, topic=b"x" * CARRIED, header_keys=[]), "outbox")
+    found = measure_unloggable(
+        GOOD._replace(key=control, topic=b"x" * CARRIED, header_keys=[]), "outbox"
+    )
     assert found is not None
     assert (found.topic, found.key) == (b"x" * CARRIED, None)

@@ -27,7 +27,7 @@ def test_defaults() -> None:
     """A path suffices, for Parquet in a path relative to the pipeline file's folder."""
     config = made(path="daily")
     assert (config.format, config.path) == ("parquet", "/srv/daily")
-    assert (config.folder, config.shared) == (Path("/srv/daily"), False)
+    assert (config.folder, config.is_shared_folder) == (Path("/srv/daily"), False)
     assert (config.table, config.partition_by, config.options, config.drop) == (None, (), {}, ())
 
 
@@ -52,7 +52,7 @@ def test_only_files_that_this_host_sees_are_exact(settings: dict[str, Any], exac
 def test_a_shared_folder_is_a_path_and_a_promise() -> None:
     """A file URL names the folder, and declares it shared by every host of the cluster."""
     config = made(path="file:///data/my%20daily")
-    assert (config.folder, config.shared) == (Path("/data/my daily"), True)
+    assert (config.folder, config.is_shared_folder) == (Path("/data/my daily"), True)
 
 
 def test_urls_stay_as_they_are() -> None:

@@ -43,7 +43,7 @@ def written(
     data: DataFolder, last: int, generation: int = 0, parts: tuple[str, ...] = PARTS
 ) -> Path:
     """Write a slice aside like Spark, with the files that it leaves beside the data."""
-    aside = data.aside(generation, last)
+    aside = data.make_aside(generation, last)
     for part in (
         *parts,
         "_temporary/0/half.parquet",
@@ -300,7 +300,7 @@ def test_only_a_commit_of_this_run_stands_for_one_whose_answer_was_lost(
     context = replace(CONTEXT, run="mine")
     writer = SparkWriter(SparkWriterConfig(path=str(tmp_path / "daily")))
     writer.open(context)
-    writer._done = replace(context, run=run).stored(0, 14)
+    writer._committed = replace(context, run=run).stored(0, 14)
     assert (
         writer._written_offset(DataFrameSlice(10, 14, 0), DataFolder(tmp_path, context)) == through
     )
