@@ -24,7 +24,7 @@ _HIDDEN: Final = "something is wrong; the engine's user is shown what"
 _COLUMNS: Final = ("offset", "logged_at", "namespace", "op", "phase")
 
 
-def metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, Any]:
+def read_metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, Any]:
     """Return offset, log time (µs UTC), namespace, op, phase and size of entries.
 
     Keys, ids, headers and data are left out. The answer also counts the entries of the range
@@ -56,7 +56,7 @@ class ReadOnly:
         self._operations = operations
 
     def perform(
-        self, request: Request, by: Operator, gone: Callable[[], bool] = lambda: False
+        self, request: Request, operator: Operator, is_abandoned: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
         """Perform *request* if it only reads; see ``requests.Operations``.
 
@@ -69,7 +69,7 @@ class ReadOnly:
                 "you may look at this engine and change nothing: its control socket is open to "
                 "its own user and root only"
             )
-        found = self._operations.perform(request, by, gone)
+        found = self._operations.perform(request, operator, is_abandoned)
         for part in (*found.get("readers", ()), *found.get("routes", ())):
             if part.get("problem"):
                 # An error may quote a payload.

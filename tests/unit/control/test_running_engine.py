@@ -16,7 +16,7 @@ from live_tools import ME, Operated, lines, operated, sink
 from transporter.audit import AUDIT
 from transporter.control import requests
 from transporter.control import running_engine as module
-from transporter.control.offline_status import status
+from transporter.control.offline_status import read_status
 from transporter.errors import (
     ActionRefused,
     EngineUnreachable,
@@ -457,7 +457,7 @@ def test_the_documentation_has_every_field_of_the_status(tmp_path: Path) -> None
         until(lambda: op.route()["watermark"] == 1)
         op(requests.PauseReader("in"))
         running = op(requests.Status())
-    for found, documented in ((running, live), (status(tmp_path / "log"), stopped)):
+    for found, documented in ((running, live), (read_status(tmp_path / "log"), stopped)):
         assert set(found) == documented["result"]
         assert {name for each in found["readers"] for name in each} == documented["reader"]
         assert {name for each in found["routes"] for name in each} == documented["route"]

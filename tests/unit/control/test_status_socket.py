@@ -20,7 +20,7 @@ from transporter.control.client import EngineClient as Connection
 from transporter.control.client import NoEngine, perform
 from transporter.control.metadata import MOST, ReadOnly
 from transporter.control.server import CLIENTS, StatusServer, attach_control
-from transporter.control.wire import decode, encode
+from transporter.control.wire import decode_request, encode_request
 from transporter.engine.engine import Engine
 from transporter.errors import ActionRefused, TransporterError
 
@@ -65,7 +65,7 @@ class Neighbour:
 
     def asks(self, directory: Path, request: requests.Request) -> dict[str, Any]:
         """Return the answer to *request*, as this user."""
-        message = {"directory": str(directory), "message": encode(request)}
+        message = {"directory": str(directory), "message": encode_request(request)}
         self._lines.write(json.dumps(message) + "\n")
         self._lines.flush()
         found: dict[str, Any] = json.loads(self._lines.readline())
@@ -80,7 +80,7 @@ class Neighbour:
 def _asked(directory: str, message: dict[str, Any]) -> dict[str, Any]:
     try:
         with Connection(Path(directory)) as engine:
-            return engine.ask(decode(message))
+            return engine.call(decode_request(message))
     except NoEngine:
         return {"error": "nobody"}
     except TransporterError as error:

@@ -13,7 +13,7 @@ from acceptance_tools import page
 
 from transporter.errors import EnvironmentFault
 from transporter.observe import http_endpoint as module
-from transporter.observe.http_endpoint import CALLERS, Endpoint, HttpAnswer, PortTaken
+from transporter.observe.http_endpoint import CLIENTS, Endpoint, HttpAnswer, PortTaken
 from transporter.pipeline.observe_config import ListenAddress
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def test_who_only_holds_a_place_loses_it(
     """Callers that send nothing, or a byte now and then, do not delay another one."""
     monkeypatch.setattr(module._Handler, "timeout", 60)
     monkeypatch.setattr(module, "PATIENCE", 60)  # Otherwise the first would have to go anyway.
-    silent = [connected(endpoint) for _ in range(4 * CALLERS)]
+    silent = [connected(endpoint) for _ in range(4 * CLIENTS)]
     try:
-        for each in silent[-CALLERS:]:
+        for each in silent[-CLIENTS:]:
             each.sendall(b"G")
         assert page(f"{endpoint.url}/good")[0] == 200
         assert silent[0].recv(1) == b""
