@@ -84,7 +84,7 @@ def _check_without_env(file: Path, *, as_json: bool) -> int:
     if found is not None:
         _write_summary(found)
     else:
-        write(printable(f"{file} has no mistake, as far as it can be checked here; not checked:"))
+        write(printable(f"{file} has no errors in the parts that were checked; not checked:"))
         for each in unchecked:
             write(printable(f"  {file}:{each.line}: {each.key}: {each.reason}"))
         write("  whether these settings are compatible with the others around them")
@@ -123,7 +123,7 @@ def _warn_of_open_secrets(pipeline: Pipeline, document: Document) -> None:
         files.add(pipeline.observe.tls.key)
     for file in sorted(files):
         if readable_by_all(file):
-            note(f"warning: every user of this host may read {file}; chmod 600 it")
+            note(f"warning: every user of this host may read {file}; run 'chmod 600 {file}'")
 
 
 def _summary(pipeline: Pipeline) -> dict[str, Any]:

@@ -123,8 +123,8 @@ def _write_route(name: str, results: list[DryRunResult]) -> None:
     skipped = sum(not (each.outputs or each.error) for each in results)
     write(
         printable(
-            f"route {name}: of {len(results)} entries {outputs} messages,"
-            f" {skipped} skipped, {failed} would fail"
+            f"route {name}: {len(results)} entries would give {outputs} messages;"
+            f" {skipped} would be skipped, {failed} would fail"
         )
     )
     write_table(

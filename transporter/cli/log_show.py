@@ -79,7 +79,9 @@ def show(  # noqa: PLR0913 - one argument an option
         raise typer.BadParameter("--first and --last exclude one another")
     if metadata:
         if raw or start or end or namespace or key or only_first:
-            raise typer.BadParameter("--metadata goes with offsets, --last and --json only")
+            raise typer.BadParameter(
+                "--metadata can be combined with offsets, --last and --json only"
+            )
         _write_metadata(target, offsets, last, as_json=as_json)
         return 0
     found = inspect_log(log_directory(target))

@@ -76,7 +76,7 @@ class EngineClient:
         if answer is None:
             raise EngineEnded(
                 "the engine ended before it answered; "
-                "check 'transporter audit' to see whether it was done"
+                "'transporter audit' shows whether the change was made"
             )
         if not answer.get("ok"):
             raise decode_error(answer.get("error", {}))

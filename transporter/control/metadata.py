@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST: Final = 1_000
 """Entries in one answer at most."""
-_HIDDEN: Final = "something is wrong; the engine's user is shown what"
+_HIDDEN: Final = "there is a problem; only the engine's user may see its text"
 _COLUMNS: Final = ("offset", "logged_at", "namespace", "op", "phase")
 
 
@@ -31,7 +31,9 @@ def read_metadata(directory: Path, durable: int, request: LogMetadata) -> dict[s
     that compaction has dropped. Raises ``ActionRefused`` for too many.
     """
     if not 1 <= request.most <= MOST:
-        raise ActionRefused(f"{request.most} entries; ask for 1 to {MOST}")
+        raise ActionRefused(
+            f"{request.most} entries are not allowed in one answer; request 1 to {MOST}"
+        )
     found: list[dict[str, Any]] = []
     dropped = 0
     with LogReader(directory) as reader:
@@ -66,8 +68,8 @@ class ReadOnly:
         """
         if not isinstance(request, requests.Status | requests.LogMetadata):
             raise ActionRefused(
-                "you may look at this engine and change nothing: its control socket is open to "
-                "its own user and root only"
+                "you may read this engine's status but change nothing: only its own user and root "
+                "may use its control socket"
             )
         found = self._operations.perform(request, operator, is_abandoned)
         for part in (*found.get("readers", ()), *found.get("routes", ())):

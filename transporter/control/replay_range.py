@@ -65,8 +65,8 @@ def plan_replay(
     last = min(_last_offset(reader, durable, request, watermark), watermark)
     if first > last:
         raise OffsetRefused(
-            f"route {request.route}: nothing to deliver again; it has delivered the offsets up to "
-            f"{watermark}, and what is asked for begins at {first} and ends at {last}"
+            f"route {request.route}: there is nothing to replay: it has delivered offsets up to "
+            f"{watermark}, and the requested range begins at {first} and ends at {last}"
         )
     missing = tuple(_missing_ranges(reader, first, last))
     dropped = reader.count_dropped(first, last, on_progress)
@@ -76,7 +76,7 @@ def plan_replay(
         gone += [dropped_text(dropped)] if dropped else []
         raise ActionRefused(
             f"route {request.route}: of {first}..{last} {', and '.join(gone)}; "
-            "with --partial what is left is delivered again"
+            "add --partial to replay the rest"
         )
     begin = max(first, min(reader.first_offset(), last))
     return ReplayPlan(begin, last, request.namespace, missing, dropped)
@@ -118,8 +118,8 @@ def _last_offset(reader: LogReader, durable: int, request: Replay, watermark: in
     if request.last is not None:
         if request.last > watermark:
             raise OffsetRefused(
-                f"route {request.route}: it has delivered the offsets up to {watermark} only; "
-                f"{request.last} comes later anyway"
+                f"route {request.route}: it has delivered the offsets up to {watermark} only, so "
+                f"{request.last} cannot be replayed yet; end the range at {watermark}"
             )
         return request.last
     return watermark if request.until is None else before_newer(reader, request.until, 0, durable)

@@ -87,11 +87,11 @@ def preview_replay(
     """
     with LogReader(directory) as reader:
         plan = plan_replay(reader, durable, state.watermark, request, on_progress)
-        told = (
+        fields = (
             _plan_fields(plan, state, upserts) | count_contents(reader, plan, on_progress).to_json()
         )
     done = f"{plan.first}..{plan.last} would be replayed"
-    return _result_fields(request.route, state, done, **told)
+    return _result_fields(request.route, state, done, **fields)
 
 
 def begin_replay(
@@ -118,8 +118,8 @@ def begin_replay(
             reason=request.reason,
         ):
             offsets.begin_replay(plan.first, plan.last, plan.namespace)
-    told = _plan_fields(plan, offsets.state, upserts)
-    return action_result(offsets, f"{plan.first}..{plan.last} will be delivered again", **told)
+    fields = _plan_fields(plan, offsets.state, upserts)
+    return action_result(offsets, f"{plan.first}..{plan.last} will be delivered again", **fields)
 
 
 def _plan(log: CommitLog, offsets: OffsetLog, request: Replay) -> ReplayPlan:
@@ -132,8 +132,8 @@ def _refuse_removed(log: CommitLog, offsets: OffsetLog, plan: ReplayPlan) -> Non
         oldest = reader.first_offset()
     if oldest > plan.first:
         raise ActionRefused(
-            f"route {offsets.route}: retention has just removed what comes before {oldest}, so "
-            f"{plan.first}..{plan.last} cannot be replayed; ask again for what is left"
+            f"route {offsets.route}: retention has just removed the entries before {oldest}, so "
+            f"{plan.first}..{plan.last} cannot be replayed; replay from there"
         )
 
 
@@ -147,7 +147,7 @@ def cancel_replay(offsets: OffsetLog, request: CancelReplay, operator: Operator)
         "replay cancel", operator, first=running.next, last=running.last, reason=request.reason
     ):
         offsets.cancel_replay()
-    return action_result(offsets, f"the replay is cancelled; {left} had not been delivered again")
+    return action_result(offsets, f"the replay is cancelled; {left} were not delivered again")
 
 
 def perform_simple(
@@ -172,7 +172,7 @@ def perform_simple(
             return resume_route(offsets, request, operator)
         case requests.RetryParked():
             return retry_parked(offsets, store(), request, operator)
-    raise ActionRefused(f"{type(request).__name__} is nothing to do to a route")
+    raise ActionRefused(f"{type(request).__name__} is not an action on a route")
 
 
 def pause_route(offsets: OffsetLog, request: Pause, operator: Operator) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def retry_parked(
     details = {"offsets": chosen, "only": request.only, "reason": request.reason}
     with offsets.audit_change("parked retry", operator, **details):
         offsets.request_retries(chosen, only=request.only)
-    done = f"{len(chosen)} parked will be delivered"
+    done = f"{_parked_count(chosen)} will be delivered"
     followers, left = ([], behind) if request.only else (behind, [])
     return _result_with_followers(offsets, done, chosen, followers, left)
 
@@ -231,7 +231,7 @@ def skip_parked(
         gone = skip(store, offsets, chosen, only=request.only)
         results["skipped"] = len(gone)
     left = sorted({*behind}.difference(followers))
-    return _result_with_followers(offsets, f"{len(gone)} parked skipped", gone, followers, left)
+    return _result_with_followers(offsets, f"{_parked_count(gone)} skipped", gone, followers, left)
 
 
 def _result_with_followers(
@@ -242,13 +242,17 @@ def _result_with_followers(
     left: Sequence[int],
 ) -> dict[str, Any]:
     """Return the answer for the *chosen* entries, with the entries that follow them."""
-    for behind, fate in (followers, "behind will follow"), (left, "behind stay parked"):
+    for behind, fate in (followers, "behind them will follow"), (left, "behind them stay parked"):
         if behind:
             named = ", ".join(map(str, behind[:_MOST_NAMED]))
             more = f" and {len(behind) - _MOST_NAMED} more" if len(behind) > _MOST_NAMED else ""
             done = f"{done}; {named}{more} {fate}"
     named_all = {"offsets": list(chosen), "followers": list(followers), "left": list(left)}
     return action_result(offsets, done, **named_all)
+
+
+def _parked_count(offsets: Sequence[int]) -> str:
+    return f"{len(offsets)} parked {'entry' if len(offsets) == 1 else 'entries'}"
 
 
 def step_route(offsets: OffsetLog, through: int, request: Step, operator: Operator) -> None:
@@ -290,7 +294,7 @@ def _overwrite_warning(state: RouteState, last: int, upserts: bool | None) -> st
     condition = "" if upserts else "if the sink keeps the newest value of a key: "
     if last < state.watermark:
         return (
-            f"{condition}older values overwrite newer ones, and stay where {last + 1}.."
-            f"{state.watermark} is not delivered again too"
+            f"{condition}older values overwrite newer ones, and stay until {last + 1}.."
+            f"{state.watermark} is replayed too"
         )
     return f"{condition}older values overwrite newer ones until the replay has ended"

@@ -46,7 +46,7 @@ SLICE: Final = 30.0
 """Seconds that an action waits for the slice that a route is at."""
 _POLL: Final = 0.05
 _STEP_TEXTS: Final = {
-    "delivered": "is delivered, nothing else",
+    "delivered": "is delivered; the route stays paused",
     "parked": "is parked",
     "skipped": "is skipped",
     "failed": "has failed",
@@ -165,7 +165,7 @@ class RunningEngine:
         with self._route_locks[request.route]:
             now = _paused_state(offsets)
             if (now.next_offset(), now.generation) != (state.next_offset(), state.generation):
-                raise ActionRefused(f"route {offsets.route} has moved meanwhile; step again")
+                raise ActionRefused(f"route {offsets.route} has advanced meanwhile; step again")
             route_actions.step_route(offsets, through, request, operator)
         return self._await_step(route, offsets, through)
 
@@ -183,8 +183,8 @@ class RunningEngine:
         outcome, reason = self._step_outcome(route, offsets, through, generation)
         reason = self._engine.redacted(reason)
         text = f"{through} {_STEP_TEXTS[outcome]}" + (f": {reason}" if reason else "")
-        told = {"through": through, "settled": settled(offsets.state)}
-        return route_actions.action_result(offsets, text, outcome=outcome, reason=reason, **told)
+        fields = {"through": through, "settled": settled(offsets.state)}
+        return route_actions.action_result(offsets, text, outcome=outcome, reason=reason, **fields)
 
     def _step_outcome(
         self, route: Route, offsets: OffsetLog, through: int, generation: int
@@ -213,7 +213,7 @@ class RunningEngine:
         if done is None:
             raise EngineUnreachable(
                 f"route {request.route} has been delivering one slice for {SLICE:.0f} s; "
-                "nothing was changed"
+                "nothing was changed; try again after it"
             )
         return done
 
@@ -235,18 +235,18 @@ class RunningEngine:
         while not (in_effect := feed.settled) and time.monotonic() < deadline:
             time.sleep(_POLL)
         status = feed.status()
-        told = {"state": status.state.value, "problem": engine.redacted(status.problem)}
-        return done | told | {"in_effect": in_effect}
+        fields = {"state": status.state.value, "problem": engine.redacted(status.problem)}
+        return done | fields | {"in_effect": in_effect}
 
     def _refuse_ended(self, feed: Feed, request: ReaderRequest) -> None:
         """Raise unless *request* can be done to a reader that has stopped, or ended."""
         status = feed.status()
         if status.state is State.ENDED:
-            raise ActionRefused(f"reader {feed.name} has ended: its source gives nothing more")
+            raise ActionRefused(f"reader {feed.name} has ended: its source has no more messages")
         if feed.halted and not isinstance(request, requests.RestartReader):
             raise ActionRefused(
                 f"reader {feed.name} has stopped: {self._engine.redacted(status.problem)}; fix "
-                "that, then open it again with 'transporter reader restart'"
+                "the cause, then run 'transporter reader restart'"
             )
 
     def _restart_reader(
@@ -258,20 +258,20 @@ class RunningEngine:
             "reader restart", operator, reader=feed.name, reason=request.reason
         ):
             if not feed.restart():
-                raise ActionRefused(f"reader {feed.name} is just stopping; restart it again")
+                raise ActionRefused(f"reader {feed.name} is still stopping; try again")
         return {"reader": feed.name, "done": "restarted", "paused": False}
 
     def _forget_route(self, request: requests.Forget, operator: Operator) -> dict[str, Any]:
         if self._engine.route(request.route) is not None:
             raise ActionRefused(
-                f"route {request.route} is running; remove it from the pipeline file, 'transporter "
-                "reload', and forget it then"
+                f"route {request.route} is running; remove it from the pipeline file, run "
+                "'transporter reload', then forget it"
             )
         state = read_state(self._engine.log.directory, request.route)
         details = {"watermark": state.watermark, "reason": request.reason}
         with self._engine.audit.change("route forget", operator, route=request.route, **details):
             self._engine.forget(request.route)
-        return {"route": request.route, "done": "forgotten; it holds nothing back any more"}
+        return {"route": request.route, "done": "forgotten; it no longer pins the log"}
 
     def _reload(self, request: requests.Reload, operator: Operator) -> dict[str, Any]:
         with self._reload_lock:
@@ -314,7 +314,7 @@ class RunningEngine:
     def _reader_problem(self, feed: Feed) -> str:
         status = feed.status()
         if feed.outdated and status.state is not State.PAUSED:
-            return status.problem or "it has not taken up its settings yet"
+            return status.problem or "it has not applied its settings yet"
         return status.problem
 
     def _find_route(self, name: str) -> tuple[Route, OffsetLog]:

@@ -170,7 +170,9 @@ class ControlServer:
                 thread.start()
                 return
         with peer, suppress(OSError):
-            problem = EngineUnreachable(f"{CLIENTS} operators are connected; end one of them first")
+            problem = EngineUnreachable(
+                f"{CLIENTS} operators are connected, which is the limit; end one first"
+            )
             JsonLines(peer, 0).send({"ok": False, "error": encode_error(problem)})
 
     def _serve_client(self, peer: socket.socket, operator: Operator) -> None:
@@ -216,7 +218,9 @@ class ControlServer:
             return {"ok": False, "error": encode_error(error)}
         except Exception as error:  # noqa: BLE001 - it must not end the engine
             # Not its text: that may hold a secret (Invariant 20).
-            bug = ActionRefused(f"this is a bug in transporter: {type(error).__name__}")
+            bug = ActionRefused(
+                f"this is a bug in transporter: {type(error).__name__}; please report it"
+            )
             return {"ok": False, "error": encode_error(bug)}
 
     def _disconnect_clients(self) -> None:
@@ -245,7 +249,7 @@ class StatusServer(ControlServer):
         try:
             os.chown(place, -1, self._directory.stat().st_gid)
         except PermissionError:
-            problem = f"{self.name}: this user is not of the log directory's group"
+            problem = f"{self.name}: this user is not a member of the log directory's group"
             self._observe("control-unavailable", problem=problem)
             return
         os.chmod(place, 0o660)  # noqa: PTH101 - as above
@@ -266,7 +270,7 @@ def _stable_path(path: Path) -> Iterator[str]:
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            raise FileExistsError(errno.EEXIST, "somebody else has put something in its place")
+            raise FileExistsError(errno.EEXIST, "another file has taken its place")
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)

@@ -61,7 +61,7 @@ class StoppedLog:
                 return read_metadata(self._directory, last, request)
             case requests.Reload() | requests.Step():
                 raise ActionRefused(
-                    f"{self._directory}: no engine runs on this log, and this needs one: "
+                    f"{self._directory}: no engine runs on this log, and this action needs one; "
                     "start it with 'transporter run'"
                 )
             case requests.RestartReader():
@@ -73,7 +73,7 @@ class StoppedLog:
                 return self._set_reader_paused(request, operator)
             case requests.Forget(route, reason):
                 delete_progress(self._directory, "route forget", route, operator, reason)
-                return {"route": route, "done": "forgotten; it holds nothing back any more"}
+                return {"route": route, "done": "forgotten; it no longer pins the log"}
             case requests.Replay(dry_run=True):
                 return self._preview_replay(request)
             case _:

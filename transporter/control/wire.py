@@ -76,7 +76,7 @@ class JsonLines:
         """
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > self._max_bytes:
-                raise ActionRefused(f"a line of more than {self._max_bytes} bytes")
+                raise ActionRefused(f"the line is longer than {self._max_bytes} bytes")
             piece = self._peer.recv(_PIECE)
             if not piece:
                 return None
@@ -89,12 +89,12 @@ def _parse_object(line: bytes) -> dict[str, Any]:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ActionRefused("a line that is no JSON") from error
+        raise ActionRefused("the line is not JSON") from error
     version = content.get("v") if isinstance(content, dict) else None
     if version != VERSION:
         raise ActionRefused(
-            f"a message of version {version!r}, but this transporter speaks version {VERSION}; "
-            "use the command and the engine of one version"
+            f"the message has version {version!r}, but this transporter uses version {VERSION}; "
+            "use the same version for the command and the engine"
         )
     found: dict[str, Any] = content
     return found
@@ -113,7 +113,7 @@ def decode_request(message: dict[str, Any]) -> Request:
     if kind is None:
         raise ActionRefused(f"no such operation: {operation!r}"[:200])
     if not isinstance(arguments, dict) or set(arguments) - {each.name for each in fields(kind)}:
-        raise ActionRefused(f"{operation}: arguments that it does not take")
+        raise ActionRefused(f"{operation}: unknown arguments")
     return _validate(kind, arguments)
 
 

@@ -276,7 +276,7 @@ def _output_problems(case: Case, results: Sequence[DryRunResult]) -> Iterator[st
     ]
     if wanted != seen:
         noun = "rows" if any(isinstance(each, OutputRow) for each in found) else "messages"
-        yield f"expected (-) {len(wanted)} {noun}, and {len(seen)} came (+):"
+        yield f"expected {len(wanted)} {noun} (-), got {len(seen)} (+):"
         yield from (line for line in ndiff(_lines(wanted), _lines(seen)) if line[0] != "?")
 
 

@@ -210,7 +210,7 @@ class RunningSpark:
 
     def _end_reason(self, spec: WorkerSpec) -> str:
         assert self._supervisor is not None  # noqa: S101 - there was a worker
-        cause = self._supervisor.take_problem(spec.route) or "it has not reported why"
+        cause = self._supervisor.take_problem(spec.route) or "it reported no cause"
         return f"Spark ended while it ran the queries: {self._secrets.hide(cause)}"
 
 

@@ -88,20 +88,20 @@ def sample_messages(
     is set. Of the others *share* are, drawn by *rng*. Headers are not read beyond *limit*,
     so an overload costs little.
     """
-    found, told, beyond = list[Sample](), set[int](), 0
+    found, decided, beyond = list[Sample](), set[int](), 0
     rows = _rows_with_parent(messages.column("headers"))
     for at, row in enumerate(rows):
         if len(found) == limit:
-            told.update(rows[at:])
+            decided.update(rows[at:])
             beyond += len(rows) - at
             break
         (headers,) = headers_of(messages.column("headers").slice(row, 1))
         if (context := trace_context(headers)) is not None:
-            told.add(row)
+            decided.add(row)
             if context.sampled:
                 found.append(Sample(row, context))
     for row in _draw_rows(messages.num_rows, share, rng):
-        if row not in told:
+        if row not in decided:
             if len(found) < limit:
                 found.append(Sample(row, None))
             else:

@@ -245,7 +245,6 @@ def _listen(
     certificate: _Certificate | None,
     token: Token | None,
 ) -> _Server:
-    shown = f"observe.listen: {address.host}:{address.port}"
     try:
         family, *_, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -254,6 +253,6 @@ def _listen(
     except OSError as error:
         kind = PortTaken if error.errno == errno.EADDRINUSE else EnvironmentFault
         raise kind(
-            f"{shown} cannot be listened at: {error.strerror}; "
+            f"observe.listen: cannot listen on {address.host}:{address.port}: {error.strerror}; "
             "set observe.listen to another port, to port 0 for any, or to off"
         ) from error

@@ -28,7 +28,9 @@ _READER: Final = ("reader",)
 _ROUTE: Final = ("route",)
 
 METRICS: Final = (
-    Metric("transporter_info", "gauge", ("version",), "", "Always 1; which version runs"),
+    Metric(
+        "transporter_info", "gauge", ("version",), "", "Always 1; the version that runs is a label"
+    ),
     Metric("transporter_ready", "gauge", (), "", "1 while /readyz is green, else 0"),
     Metric(
         "transporter_dead_threads",
@@ -51,14 +53,14 @@ METRICS: Final = (
         "gauge",
         (),
         "bytes",
-        "What the segments take on the disk, preallocated room included",
+        "Disk space of the segments, preallocated space included",
     ),
     Metric(
         "transporter_log_used_bytes",
         "gauge",
         (),
         "bytes",
-        "What counts against log.max_bytes; only with such a budget",
+        "Bytes that count against log.max_bytes; only with such a budget",
     ),
     Metric(
         "transporter_log_budget_bytes",
@@ -67,7 +69,7 @@ METRICS: Final = (
         "bytes",
         "log.max_bytes; only with such a budget",
     ),
-    Metric("transporter_log_fsync_seconds", "histogram", (), "seconds", "How long syncs took"),
+    Metric("transporter_log_fsync_seconds", "histogram", (), "seconds", "Duration of a sync"),
     Metric(
         "transporter_compacted_segments_total",
         "counter",
@@ -101,14 +103,14 @@ METRICS: Final = (
         "counter",
         _ROUTE,
         "entries",
-        "Offsets that on_full: stop-route gave up undelivered",
+        "Offsets that on_full: stop-route has released undelivered",
     ),
     Metric(
         "transporter_readers_waiting_for_space",
         "gauge",
         (),
         "readers",
-        "Readers whose append found no room and that wait for it",
+        "Readers that wait for disk space to append",
     ),
     Metric(
         "transporter_reader_entries_total",
@@ -164,7 +166,7 @@ METRICS: Final = (
         "gauge",
         _READER,
         "seconds",
-        "How long the oldest of these messages is there; 0 without any; only where it is measured",
+        "Age of the oldest of these messages; 0 without any; only where it is measured",
     ),
     Metric(
         "transporter_reader_state",
@@ -199,7 +201,7 @@ METRICS: Final = (
         "counter",
         ("route", "action"),
         "entries",
-        "Entries that failed too often, and were parked or skipped as on_error says",
+        "Entries that failed too often and were parked or skipped, by on_error",
     ),
     Metric(
         "transporter_route_parked_entries",
@@ -241,7 +243,7 @@ METRICS: Final = (
         "gauge",
         _ROUTE,
         "seconds",
-        "For how long the route has settled nothing although it could",
+        "Time for which the route has settled nothing although it could",
     ),
     Metric(
         "transporter_route_slice_seconds",
@@ -269,7 +271,7 @@ METRICS: Final = (
         "counter",
         _ROUTE,
         "restarts",
-        "How often the route has lost its worker and got another",
+        "How often the route has lost its worker and started another",
     ),
     Metric("transporter_route_replaying", "gauge", _ROUTE, "", "1 while a replay is going on"),
     Metric(
@@ -284,7 +286,7 @@ METRICS: Final = (
         "counter",
         (),
         "spans",
-        "Spans that a collector has taken; only with observe.tracing",
+        "Spans that a collector has accepted; only with observe.tracing",
     ),
     Metric(
         "transporter_spans_dropped_total",

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 _READERS: Final = {
     State.STARTING: "its source is not open yet",
-    State.RETRYING: "its source fails, and is tried again",
-    State.WAITING: "the log has no room",
+    State.RETRYING: "its source fails and is retried",
+    State.WAITING: "the log has no space",
     State.STOPPED: "it waits for an operator",
 }
 _ROUTES: Final = {
     State.STARTING: "its worker has not opened its writer yet",
-    State.RETRYING: "its sink fails, and is tried again",
+    State.RETRYING: "its sink fails and is retried",
     State.STOPPED: "it waits for an operator",
 }
 _SILENT: Final = "its poll does not return"
-_STUCK: Final = "it settles nothing although there is something to do"
+_STUCK: Final = "it settles nothing although entries are pending"
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ class Tracing:
                 quiet.first = ""
                 try:
                     sent = self._exporter.export(batch)
-                    problem = quiet.first or "the collector did not take the spans"
+                    problem = quiet.first or "the collector did not accept the spans"
                 except Exception as error:  # noqa: BLE001 - the next batch may fare better
                     sent, problem = False, f"{type(error).__name__}: {error}"
                 self._record_export(len(batch), problem, sent=sent)

@@ -96,9 +96,11 @@ def _print_sales(sold: Sequence[Sold], folder: Path, command: Sequence[str]) -> 
     console = Console(stderr=True, highlight=False)
     place = _relative_path(folder)
     if not sold:
-        console.print(f"\n{place}: no order has become Parquet yet", markup=False, soft_wrap=True)
+        console.print(
+            f"\n{place}: the Parquet files hold no orders yet", markup=False, soft_wrap=True
+        )
         return
-    console.print(f"\nWhat the shop has sold, from the Parquet in {place}:", markup=False)
+    console.print(f"\nSales of the shop, from the Parquet in {place}:", markup=False)
     console.print(_sales_table(sold))
     console.print("The same by SQL on Spark:\n", markup=False)
     # One line at any width, so that it can be copied.

@@ -181,7 +181,7 @@ def open_for_orders(dsn: str, rate: float = 5.0) -> Iterator[None]:
 
 def _report_failure(client: Future[int]) -> None:
     if error := client.exception():
-        sys.stderr.write(f"shop: no more orders: {error}\n")
+        sys.stderr.write(f"shop: taking orders has failed: {error}\n")
 
 
 def _run_command(command: Sequence[str], environment: dict[str, str]) -> int:

@@ -142,7 +142,7 @@ def test_a_version_that_is_not_ours_is_named(pair: Any) -> None:
     """The error to a command of another version names both versions."""
     one, other = pair
     one.sendall(b'{"v": 2, "op": "status"}\n')
-    with pytest.raises(ActionRefused, match="version 2, but this transporter speaks version 1"):
+    with pytest.raises(ActionRefused, match="version 2, but this transporter uses version 1"):
         JsonLines(other, 100).receive()
 
 

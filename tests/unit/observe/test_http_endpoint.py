@@ -115,14 +115,14 @@ def test_a_port_in_use_is_told_as_such(endpoint: Endpoint) -> None:
     """The error of a port in use names the address and the setting."""
     port = int(endpoint.url.rpartition(":")[2])
     with pytest.raises(
-        PortTaken, match=rf"127.0.0.1:{port} cannot be listened at: .*observe.listen"
+        PortTaken, match=rf"observe.listen: cannot listen on 127.0.0.1:{port}: .*observe.listen"
     ):
         Endpoint(ListenAddress("127.0.0.1", port))
 
 
 def test_an_address_of_another_machine_is_another_error() -> None:
     """Only a port in use counts as taken."""
-    with pytest.raises(EnvironmentFault, match="cannot be listened at") as found:
+    with pytest.raises(EnvironmentFault, match="cannot listen on") as found:
         Endpoint(ListenAddress("192.0.2.1", 0))
     assert not isinstance(found.value, PortTaken)
     assert found.value.__cause__.errno == errno.EADDRNOTAVAIL

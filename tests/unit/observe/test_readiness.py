@@ -36,27 +36,27 @@ GREEN = [
 RED = [
     ({"state": State.STOPPED, "problem": "no 3 here"}, "out", "it waits for an operator"),
     ({"state": State.STARTING}, "out", "its worker has not opened its writer yet"),
-    ({"lag": 4, "still": 31}, "out", "it settles nothing although there is something to do"),
+    ({"lag": 4, "still": 31}, "out", "it settles nothing although entries are pending"),
     (
         {"replaying": True, "still": 31},
         "out",
-        "it settles nothing although there is something to do",
+        "it settles nothing although entries are pending",
     ),
     (
         {"state": State.RETRYING, "still": 31, "problem": "down"},
         "out",
-        "its sink fails, and is tried again",
+        "its sink fails and is retried",
     ),
     ({"reader": {"state": State.STOPPED, "problem": "gone"}}, "in", "it waits for an operator"),
     (
         {"reader": {"state": State.RETRYING, "still": 31, "problem": "down"}},
         "in",
-        "its source fails, and is tried again",
+        "its source fails and is retried",
     ),
     (
         {"reader": {"state": State.WAITING, "still": 31, "problem": "full"}},
         "in",
-        "the log has no room",
+        "the log has no space",
     ),
     ({"reader": {"still": 31}}, "in", "its poll does not return"),
 ]

@@ -81,7 +81,7 @@ def test_no_parquet_yet_is_said(
     if folder:
         (file.parent / folder).mkdir(parents=True)
     show_sales(["transporter", "run", "p.yaml"], {})
-    assert capsys.readouterr().err == "\nsales: no order has become Parquet yet\n"
+    assert capsys.readouterr().err == "\nsales: the Parquet files hold no orders yet\n"
 
 
 def test_other_commands_and_pipelines_show_nothing(
