@@ -155,7 +155,7 @@ MENDS = (
         "a replay looks again at what was compacted since it was planned",
         "control/route_actions.py",
         "        if log.gate.rewrite_count != rewritten:\n"
-        "            planned = _planned(log, offsets, request)\n",
+        "            plan = _plan(log, offsets, request)\n",
         "",
         "control/test_stopped_log.py",
         ("test_a_compaction_between_plan_and_begin_is_seen",),
@@ -381,7 +381,7 @@ MENDS = (
     Mend(
         "a look ends with whoever waits for it",
         "control/running_engine.py",
-        "if self._engine.stopping or gone():",
+        "if self._engine.stopping or is_abandoned():",
         "if False:",
         "control/test_running_engine.py",
         ("test_a_long_look_holds_nobody_and_ends_with_whoever_waits_for_it[client]",),
@@ -389,9 +389,9 @@ MENDS = (
     Mend(
         "a look holds no lock",
         "control/running_engine.py",
-        "                done = self._preview(request, gone)\n",
-        "                with self._locks[request.route]:\n"
-        "                    done = self._preview(request, gone)\n",
+        "                done = self._preview_replay(request, is_abandoned)\n",
+        "                with self._route_locks[request.route]:\n"
+        "                    done = self._preview_replay(request, is_abandoned)\n",
         "control/test_running_engine.py",
         ("test_a_long_look_holds_nobody_and_ends_with_whoever_waits_for_it[client]",),
     ),
@@ -615,7 +615,7 @@ MENDS = (
     Mend(
         "idle callers of the endpoint make way",
         "observe/http_endpoint.py",
-        "while len(self._callers) >= CALLERS:",
+        "while len(self._clients) >= CLIENTS:",
         "while False:",
         "observe/test_http_endpoint.py",
         ("test_who_only_holds_a_place_loses_it",),

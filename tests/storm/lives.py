@@ -238,7 +238,7 @@ class Lives:
     def _ask_live(self, engine: Engine, kind: str, fields: dict[str, Any]) -> dict[str, Any] | None:
         try:
             with client.EngineClient(engine.directory) as running:
-                return {"result": running.ask(KINDS[kind](**fields))}
+                return {"result": running.call(KINDS[kind](**fields))}
         except client.NoEngine:
             return None
         except TransporterError as error:

@@ -332,6 +332,6 @@ def test_importing_the_package_is_cheap() -> None:
 def test_an_endpoint_that_cannot_be_had(tmp_path: Path) -> None:
     """An unusable address is raised by ``start()``, before the log is touched."""
     made = values(tmp_path) | {"observe": {"listen": "192.0.2.1:0", "insecure": True}}
-    with pytest.raises(EnvironmentFault, match="cannot be listened at"):
+    with pytest.raises(EnvironmentFault, match="cannot listen on"):
         Pipeline(made, tmp_path).start()
     assert not (tmp_path / "log").exists()

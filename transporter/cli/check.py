@@ -63,12 +63,12 @@ def check(
     _warn_of_open_secrets(found, document)
     if not as_json:
         _write_summary(found)
-    looks = _probe_connections(found, quiet=as_json) if connect else []
-    wrong = any(each.has_problem for each in looks)
+    results = _probe_connections(found, quiet=as_json) if connect else []
+    wrong = any(each.has_problem for each in results)
     if as_json:
         summary = _summary(found)
         if connect:
-            summary["connections"] = [asdict(each) for each in looks]
+            summary["connections"] = [asdict(each) for each in results]
         write_json(summary, ok=not wrong)
     return EnvironmentFault.exit_code if wrong else 0
 
@@ -84,7 +84,7 @@ def _check_without_env(file: Path, *, as_json: bool) -> int:
     if found is not None:
         _write_summary(found)
     else:
-        write(printable(f"{file} has no mistake, as far as it can be checked here; not checked:"))
+        write(printable(f"{file} has no errors in the parts that were checked; not checked:"))
         for each in unchecked:
             write(printable(f"  {file}:{each.line}: {each.key}: {each.reason}"))
         write("  whether these settings are compatible with the others around them")
@@ -102,13 +102,13 @@ def _probe_connections(pipeline: Pipeline, *, quiet: bool) -> list[ProbeResult]:
     host = ProbeResult("spark", spark.master, "")
     host.findings = list(probe_spark(spark.master, cache_directory(), local=spark.local))
     found = []
-    for look in (*probe_all(pipeline), host):
-        found.append(look)
+    for result in (*probe_all(pipeline), host):
+        found.append(result)
         if quiet:
             continue
-        adaptor = f" ({look.adaptor})" if look.adaptor else ""
-        write(printable(f"{look.kind} {look.name}{adaptor}"))
-        for each in look.findings:
+        adaptor = f" ({result.adaptor})" if result.adaptor else ""
+        write(printable(f"{result.kind} {result.name}{adaptor}"))
+        for each in result.findings:
             mark = "" if each.level == "fine" else f"{each.level}: "
             write(f"  {printable(mark + each.text)}")
     return found
@@ -123,7 +123,7 @@ def _warn_of_open_secrets(pipeline: Pipeline, document: Document) -> None:
         files.add(pipeline.observe.tls.key)
     for file in sorted(files):
         if is_readable_by_all(file):
-            note(f"warning: every user of this host may read {file}; chmod 600 it")
+            note(f"warning: every user of this host may read {file}; run 'chmod 600 {file}'")
 
 
 def _summary(pipeline: Pipeline) -> dict[str, Any]:

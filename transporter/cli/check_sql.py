@@ -46,7 +46,7 @@ def sql_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
         return []
     lines = Path(document.file).read_text(encoding="utf-8-sig").split("\n")
     return [
-        _problem(document, lines, path, kind, found)
+        _sql_problem(document, lines, path, kind, found)
         for (path, kind, _), found in zip(texts, answer["problems"], strict=True)
         if found is not None
     ]
@@ -65,7 +65,7 @@ def _sql_texts(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str, str]]:
                     yield path, "schema", settings.schema_
 
 
-def _problem(
+def _sql_problem(
     document: Document, lines: list[str], path: KeyPath, kind: str, found: dict[str, Any]
 ) -> ConfigError:
     place = (*path, kind)

@@ -117,42 +117,42 @@ def _read_entries(
         return concat(batches)
 
 
-def _write_route(name: str, tried: list[DryRunResult]) -> None:
-    outputs = sum(len(each.outputs) for each in tried)
-    failed = sum(each.error is not None for each in tried)
-    skipped = sum(not (each.outputs or each.error) for each in tried)
+def _write_route(name: str, results: list[DryRunResult]) -> None:
+    outputs = sum(len(each.outputs) for each in results)
+    failed = sum(each.error is not None for each in results)
+    skipped = sum(not (each.outputs or each.error) for each in results)
     write(
         printable(
-            f"route {name}: of {len(tried)} entries {outputs} messages,"
-            f" {skipped} skipped, {failed} would fail"
+            f"route {name}: {len(results)} entries would give {outputs} messages;"
+            f" {skipped} would be skipped, {failed} would fail"
         )
     )
     write_table(
         ("offset", "namespace", "key", "in", "out"),
-        [row for each in tried for row in _entry_rows(each)],
+        [row for each in results for row in _entry_rows(each)],
     )
     write()
 
 
-def _entry_rows(tried: DryRunResult) -> list[tuple[str, ...]]:
-    message = tried.entry.message
+def _entry_rows(result: DryRunResult) -> list[tuple[str, ...]]:
+    message = result.entry.message
     came = (
-        str(tried.entry.offset),
+        str(result.entry.offset),
         message.namespace,
         display_text(message.key),
         display_text(message.data),
     )
-    first, *others = _output_cells(tried)
+    first, *others = _output_cells(result)
     return [(*came, first), *(("", "", "", "", each) for each in others)]
 
 
-def _output_cells(tried: DryRunResult) -> list[str]:
+def _output_cells(result: DryRunResult) -> list[str]:
     """Return the outcome of an entry, one text for each message."""
-    if tried.error is not None:
-        return [f"fails: {tried.error}"]
-    if not tried.outputs:
+    if result.error is not None:
+        return [f"fails: {result.error}"]
+    if not result.outputs:
         return ["skipped"]
-    return [_output_cell(tried.entry.message, each) for each in tried.outputs]
+    return [_output_cell(result.entry.message, each) for each in result.outputs]
 
 
 def _output_cell(before: Message, after: Message | OutputRow) -> str:
@@ -172,15 +172,15 @@ def _output_cell(before: Message, after: Message | OutputRow) -> str:
 def _result_json(result: Result) -> Any:  # noqa: ANN401 - a JSON value
     if isinstance(result, EnvironmentFault):
         return {"unknown": str(result)}
-    return [_as_json(each) for each in result]
+    return [_entry_json(each) for each in result]
 
 
-def _as_json(tried: DryRunResult) -> dict[str, Any]:
+def _entry_json(result: DryRunResult) -> dict[str, Any]:
     return {
-        "offset": tried.entry.offset,
-        "input": message_json(tried.entry.message),
-        "output": [_output_json(each) for each in tried.outputs],
-        "error": tried.error,
+        "offset": result.entry.offset,
+        "input": message_json(result.entry.message),
+        "output": [_output_json(each) for each in result.outputs],
+        "error": result.error,
     }
 
 

@@ -55,7 +55,7 @@ def message_json(message: Message) -> dict[str, Any]:
     }
 
 
-def row_of(entry: Entry, confirmed: int) -> tuple[str, ...]:
+def entry_row(entry: Entry, confirmed: int) -> tuple[str, ...]:
     """Return *entry* as a row under :data:`COLUMNS`, with long values truncated."""
     message = entry.message
     cells = (

@@ -43,18 +43,18 @@ def compact(
     Example:
         transporter log compact pipeline.yaml --dry-run
     """
-    from transporter.control.stopped_log import locked  # noqa: PLC0415 - imports pyarrow
+    from transporter.control.stopped_log import lock_log  # noqa: PLC0415 - imports pyarrow
     from transporter.log.inspection import inspect  # noqa: PLC0415 - imports pyarrow
 
     directory = log_directory(target)
     if dry_run:
         inspect(directory)
-        hold, report = _preview(target, directory)
+        hold, report = _preview_compaction(target, directory)
     else:
-        with locked(directory) as audit:
+        with lock_log(directory) as audit:
             hold, report = _compact_locked(target, directory, audit, reason)
     if as_json:
-        write_json(_as_json(hold, report, dry_run=dry_run))
+        write_json(_report_json(hold, report, dry_run=dry_run))
     else:
         _write_report(hold, report, dry_run=dry_run)
 
@@ -127,7 +127,7 @@ def _refuse_unknown_sources(pipeline: Pipeline, record: MaintenanceRecord | None
         )
 
 
-def _preview(target: Path, directory: Path) -> tuple[Hold | None, Report]:
+def _preview_compaction(target: Path, directory: Path) -> tuple[Hold | None, Report]:
     from transporter.log.compaction import preview  # noqa: PLC0415 - imports pyarrow
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415
     from transporter.log.maintenance import read_maintenance  # noqa: PLC0415
@@ -181,7 +181,7 @@ def _record_extent(
         write_maintenance(RealFileSystem(), directory, replace(record, compacted=compacted))
 
 
-def _as_json(hold: Hold | None, report: Report, *, dry_run: bool) -> dict[str, Any]:
+def _report_json(hold: Hold | None, report: Report, *, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
         "held_by": None if hold is None else str(hold),
@@ -205,12 +205,12 @@ def _write_report(hold: Hold | None, report: Report, *, dry_run: bool) -> None:
     write(f"{doing} {report.dropped_entries} entries of {len(report.segments)} segments")
     columns = ("segment", "entries", "kept", "bytes", "bytes now")
     rows = [
-        (each.name, each.entries, each.kept, f"{each.before:,}", _bytes(each.after))
+        (each.name, each.entries, each.kept, f"{each.before:,}", _bytes_text(each.after))
         for each in report.segments
     ]
     if rows:
         write_table(columns, rows)
 
 
-def _bytes(count: int | None) -> str:
+def _bytes_text(count: int | None) -> str:
     return "" if count is None else f"{count:,}"

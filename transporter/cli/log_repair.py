@@ -90,7 +90,7 @@ def repair(
         with AuditFile(directory).change("log repair", this_operator(), **details) as results:
             mended = health.repair_log(directory, found, wall_clock())
             results["quarantine"] = str(mended.quarantine)
-    _report(directory, target, mended, as_json=as_json)
+    _report_repair(directory, target, mended, as_json=as_json)
 
 
 def _damage_details(found: OffsetLogHealth) -> dict[str, Any]:
@@ -107,7 +107,9 @@ def _report_sound(directory: Path, health: OffsetLogHealth, *, as_json: bool) ->
         _write_health(health)
 
 
-def _report(directory: Path, target: Path, mended: OffsetLogRepair, *, as_json: bool) -> None:
+def _report_repair(
+    directory: Path, target: Path, mended: OffsetLogRepair, *, as_json: bool
+) -> None:
     if as_json:
         result = _health_json(mended.health)
         parked = [{"route": route, "offset": offset} for route, offset in mended.parked_lost]
@@ -140,13 +142,13 @@ def _write_health(health: OffsetLogHealth) -> None:
         segments = "1 segment" if health.segments == 1 else f"{health.segments} segments"
         write(f"{segments}, whole through offset {health.through}")
         return
-    rows = [_row("", damage) for damage in health.damages]
-    rows += [_row(route, damage) for route, damage in (*health.routes, *health.parked)]
+    rows = [_damage_row("", damage) for damage in health.damages]
+    rows += [_damage_row(route, damage) for route, damage in (*health.routes, *health.parked)]
     write_table(("file", "byte", "route", "lost offsets", "problem"), rows)
     write()
 
 
-def _row(route: str, damage: Damage) -> tuple[object, ...]:
+def _damage_row(route: str, damage: Damage) -> tuple[object, ...]:
     lost = "none" if damage.is_empty else f"{damage.first}..{damage.last}"
     return damage.file, damage.byte, route, lost, damage.problem
 

@@ -11,8 +11,8 @@ from transporter.cli.action_options import perform_request
 from transporter.cli.entry_output import (
     entries_of,
     entry_json,
+    entry_row,
     note_dropped,
-    row_of,
     time_text,
     write_raw,
     write_rows,
@@ -29,7 +29,7 @@ from transporter.cli.entry_selection import (
     select_entries,
 )
 from transporter.cli.log_target import AsJson, Target, log_directory, offset_range
-from transporter.cli.output import until_closed, write_json, write_json_list, write_table
+from transporter.cli.output import ignore_closed_stdout, write_json, write_json_list, write_table
 from transporter.control.requests import LogMetadata
 
 if TYPE_CHECKING:
@@ -79,14 +79,16 @@ def show(  # noqa: PLR0913 - one argument an option
         raise typer.BadParameter("--first and --last exclude one another")
     if metadata:
         if raw or start or end or namespace or key or only_first:
-            raise typer.BadParameter("--metadata goes with offsets, --last and --json only")
+            raise typer.BadParameter(
+                "--metadata can be combined with offsets, --last and --json only"
+            )
         _write_metadata(target, offsets, last, as_json=as_json)
         return 0
     found = inspect_log(log_directory(target))
     chosen = select_entries(found, found.last, offsets, start, end, parse_filters(namespace, key))
     if last is None and not (offsets or start or end or only_first):
         last = LAST
-    with until_closed(), open_selection(found, chosen, last, only_first) as batches:
+    with ignore_closed_stdout(), open_selection(found, chosen, last, only_first) as batches:
         return _write_entries(batches, found.confirmed, raw=raw, as_json=as_json)
     return 0
 
@@ -131,5 +133,5 @@ def _write_entries(
     entries = entries_of(batches)
     if as_json:
         return write_json_list(entry_json(entry, confirmed=confirmed) for entry in entries)
-    write_rows(row_of(entry, confirmed) for entry in entries)
+    write_rows(entry_row(entry, confirmed) for entry in entries)
     return 0

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.entry_output import RowPrinter, entries_of, entry_json, note, note_lost, row_of
+from transporter.cli.entry_output import (
+    RowPrinter,
+    entries_of,
+    entry_json,
+    entry_row,
+    note,
+    note_lost,
+)
 from transporter.cli.entry_selection import KeyFilter, NamespaceFilter, inspect_log, parse_filters
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import until_closed, write
+from transporter.cli.output import ignore_closed_stdout, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +68,7 @@ def tail(
     screen = TailPrinter(wanted, as_json=as_json)
     with ExitStack() as stack:
         follower = stack.enter_context(Follower(directory, first, confirmed))
-        stack.enter_context(until_closed())
+        stack.enter_context(ignore_closed_stdout())
         screen.write_news(follower)
         if follow and (found is None or found.owner is None):
             note(f"{directory}: no engine runs here; waiting for one")
@@ -95,7 +102,7 @@ class TailPrinter:
             if self._as_json:
                 _write_object(entry_json(entry, confirmed=entry.offset))
             else:
-                self._lines.write(row_of(entry, entry.offset))
+                self._lines.write(entry_row(entry, entry.offset))
 
     def _write_removed(self, missing: RemovedOffsets) -> None:
         first, last = missing

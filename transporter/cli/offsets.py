@@ -106,7 +106,7 @@ def rename(
     directory = log_directory(target)
     from transporter.control import stopped_log  # noqa: PLC0415 - imports pyarrow
 
-    stopped_log.rename(directory, route, new, this_operator(), reason)
+    stopped_log.rename_progress(directory, route, new, this_operator(), reason)
     write(f"route {printable(route)} is now {printable(new)}")
 
 
@@ -135,7 +135,7 @@ def delete(
         confirm(question)
     from transporter.control import stopped_log  # noqa: PLC0415 - imports pyarrow
 
-    stopped_log.forget(directory, "offsets delete", route, this_operator(), reason)
+    stopped_log.delete_progress(directory, "offsets delete", route, this_operator(), reason)
     write(f"route {printable(route)} is forgotten; a route of this name would start again")
 
 

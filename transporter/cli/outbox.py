@@ -76,7 +76,7 @@ def init(  # noqa: PLR0913 - one argument an option
     if dsn is not None and not run:
         raise typer.BadParameter("--dsn requires --run; printing needs no database")
     place = resolve_outbox(
-        pipeline, reader, dsn, table, column, channel, connecting=run, routed=True
+        pipeline, reader, dsn, table, column, channel, needs_dsn=run, routed=True
     )
     if run:
         _create(place, as_json=as_json)

@@ -71,12 +71,12 @@ def resolve_outbox(  # noqa: PLR0913 - one argument an option
     columns: list[str] | None,
     channel: str | None = None,
     *,
-    connecting: bool = True,
+    needs_dsn: bool = True,
     routed: bool = False,
 ) -> OutboxLocation:
     """Return the outbox that a command line names.
 
-    Without *connecting* the connection string is neither needed nor read. Only with
+    Without *needs_dsn* the connection string is neither needed nor read. Only with
     *routed* may it be the table of an event router.
 
     Raises:
@@ -86,7 +86,7 @@ def resolve_outbox(  # noqa: PLR0913 - one argument an option
     if pipeline is not None:
         if (dsn, table, channel) != (None, None, None) or columns:
             raise ConfigError(f"{pipeline} names database and table; leave out the options")
-        place = _reader_outbox(pipeline, reader, connecting=connecting)
+        place = _reader_outbox(pipeline, reader, needs_dsn=needs_dsn)
         if place.routed and not routed:
             raise ConfigError(
                 f"{pipeline} reads the table of an event router, which 'transporter outbox' "
@@ -96,7 +96,7 @@ def resolve_outbox(  # noqa: PLR0913 - one argument an option
         return place
     from transporter.outbox.table import DEFAULT, outbox_sql  # noqa: PLC0415 - `--help` does without
 
-    where = _dsn(dsn) if connecting else ""
+    where = _resolve_dsn(dsn) if needs_dsn else ""
     try:
         place = OutboxLocation(
             where, table or DEFAULT, _parse_columns(columns or []), channel or DEFAULT
@@ -120,7 +120,7 @@ def _parse_columns(given: list[str]) -> Columns:
     return Columns(**named)
 
 
-def _dsn(given: str | None) -> str:
+def _resolve_dsn(given: str | None) -> str:
     dsn = os.environ.get(VARIABLE) if given is None else given
     if dsn is None:
         raise ConfigError(
@@ -130,7 +130,7 @@ def _dsn(given: str | None) -> str:
     return dsn
 
 
-def _reader_outbox(file: Path, name: str | None, *, connecting: bool) -> OutboxLocation:
+def _reader_outbox(file: Path, name: str | None, *, needs_dsn: bool) -> OutboxLocation:
     from transporter.outbox.table import Columns  # noqa: PLC0415 - `--help` does without
     from transporter.pipeline.adaptor_registry import find_reader  # noqa: PLC0415
     from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415
@@ -139,11 +139,11 @@ def _reader_outbox(file: Path, name: str | None, *, connecting: bool) -> OutboxL
     from transporter.units import FOLDER  # noqa: PLC0415
 
     path = ("readers", _reader_index(file, name))
-    document = read(file, os.environ, only=lambda key: _is_needed(key, path, connecting=connecting))
+    document = read(file, os.environ, only=lambda key: _is_needed(key, path, needs_dsn=needs_dsn))
     settings = dict(document.root["readers"][path[1]])
     for key in ("name", "adaptor"):
         settings.pop(key, None)
-    if not connecting:
+    if not needs_dsn:
         settings["dsn"] = ""
     section = Section(document, path, ("name", "adaptor"))
     model = find_reader(_READER, file.absolute().parent).Config
@@ -161,9 +161,9 @@ def _reader_outbox(file: Path, name: str | None, *, connecting: bool) -> OutboxL
     )
 
 
-def _is_needed(key: KeyPath, reader: KeyPath, *, connecting: bool) -> bool:
+def _is_needed(key: KeyPath, reader: KeyPath, *, needs_dsn: bool) -> bool:
     """Return whether a variable at *key* is needed. Other readers' and sinks' secrets are not."""
-    return key[:2] == reader and (connecting or key[2:] != ("dsn",))
+    return key[:2] == reader and (needs_dsn or key[2:] != ("dsn",))
 
 
 def _reader_index(file: Path, name: str | None) -> int:

@@ -93,7 +93,7 @@ def write_json_list(items: Iterable[object]) -> int:
 
 
 @contextmanager
-def until_closed() -> Iterator[None]:
+def ignore_closed_stdout() -> Iterator[None]:
     """Run a block that writes to stdout. It ends quietly when the reader of stdout closes it."""
     try:
         yield
@@ -110,7 +110,7 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
-        _rich_table(columns, cells)
+        _print_rich_table(columns, cells)
     else:
         for line in align_columns([[column.upper() for column in columns], *cells]):
             write(line)
@@ -125,7 +125,7 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _print_rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only for a table on a terminal
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415

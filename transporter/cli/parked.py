@@ -69,11 +69,16 @@ def list_parked(
         note(f"{len(shown)} of {len(offsets)} are shown; --first 0 shows all")
     if not as_json:
         columns = ("offset", "parked at", "key", "attempts", "error", "")
-        write_table(columns, [_row(parked, waiting=parked.offset in wanted) for parked in found])
+        write_table(
+            columns,
+            [_parked_row(parked, retry_requested=parked.offset in wanted) for parked in found],
+        )
     for error in damaged:
         raise error
     if as_json:
-        write_json([_json(parked, waiting=parked.offset in wanted) for parked in found])
+        write_json(
+            [_parked_json(parked, retry_requested=parked.offset in wanted) for parked in found]
+        )
 
 
 def show(
@@ -93,11 +98,11 @@ def show(
     from transporter.offsets.offset_log import read_state  # noqa: PLC0415 - imports pyarrow
 
     directory = log_directory(target)
-    waiting = offset in read_state(directory, route).retries
+    retry_requested = offset in read_state(directory, route).retries
     found = next(_read_parked(directory, route, [offset]), None)
     if found is None:
         raise OffsetRefused(f"route {route}: nothing is parked at {offset}")
-    content = _json(found, waiting=waiting)
+    content = _parked_json(found, retry_requested=retry_requested)
     if as_json:
         write_json(content)
         return
@@ -178,11 +183,11 @@ def _read_parked(
     directory: Path,
     route: str,
     offsets: list[int],
-    damaged: Callable[[Corrupt], None] = _raise,
+    on_damage: Callable[[Corrupt], None] = _raise,
 ) -> Iterator[ParkedEntry]:
     """Yield the entries parked at *offsets*, without those that an engine removes meanwhile.
 
-    *damaged* is called with the error of each entry that cannot be read.
+    *on_damage* is called with the error of each entry that cannot be read.
     """
     from transporter.offsets.offset_log import route_folder  # noqa: PLC0415 - imports pyarrow
     from transporter.offsets.parked import ParkedStore, parked_path  # noqa: PLC0415
@@ -195,10 +200,10 @@ def _read_parked(
             try:
                 yield ParkedStore.read_entry(folder, offset)
             except Corrupt as error:
-                damaged(error)
+                on_damage(error)
 
 
-def _json(parked: ParkedEntry, *, waiting: bool) -> dict[str, Any]:
+def _parked_json(parked: ParkedEntry, *, retry_requested: bool) -> dict[str, Any]:
     from transporter.message import Entries  # noqa: PLC0415 - imports pyarrow
 
     entry = next(iter(Entries(parked.entries)))
@@ -208,15 +213,15 @@ def _json(parked: ParkedEntry, *, waiting: bool) -> dict[str, Any]:
         "attempts": parked.reason.attempts,
         "parked_at": time_text(parked.reason.parked_at),
         "behind": parked.reason.behind,
-        "retry_requested": waiting,
+        "retry_requested": retry_requested,
         "entry": entry_json(entry, confirmed=parked.offset),
     }
 
 
-def _row(parked: ParkedEntry, *, waiting: bool) -> tuple[object, ...]:
+def _parked_row(parked: ParkedEntry, *, retry_requested: bool) -> tuple[object, ...]:
     key = parked.key.decode(errors="replace") if parked.key is not None else "null"
     reason = parked.reason
-    remark = "retry requested" if waiting else ""
+    remark = "retry requested" if retry_requested else ""
     return (
         parked.offset,
         time_text(reason.parked_at),

@@ -8,7 +8,7 @@ import typer
 
 from transporter.cli.entry_selection import From, NamespaceFilter, To, inspect_log
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import until_closed
+from transporter.cli.output import ignore_closed_stdout
 from transporter.cli.table_output import TableOptions, table_options, write_rows
 from transporter.errors import ConfigError, EnvironmentFault
 
@@ -48,6 +48,6 @@ def query(
             "query needs DuckDB, which is not installed: pip install 'transporter[query]'; "
             "transporter shell -e runs Spark's SQL instead"
         ) from error
-    with until_closed(), run_query(statement, options) as answer:
+    with ignore_closed_stdout(), run_query(statement, options) as answer:
         return write_rows(answer.columns, answer.rows(), as_json=as_json)
     return 0

@@ -95,7 +95,7 @@ def init(  # noqa: PLR0913 - one argument an option
         retention_problems,
     )
 
-    chosen = _settings(
+    chosen = _load_settings(
         settings,
         bootstrap_servers=bootstrap_servers,
         queue_topic=queue_topic,
@@ -138,7 +138,7 @@ def tracker(
     """
     from transporter.queue.tracker import Tracker  # noqa: PLC0415 - imports Kafka's client
 
-    chosen = _settings(
+    chosen = _load_settings(
         settings,
         bootstrap_servers=bootstrap_servers,
         queue_topic=queue_topic,
@@ -188,11 +188,11 @@ def send(  # noqa: PLR0913 - one argument an option
     from transporter.queue.producer import QueueProducer  # noqa: PLC0415 - imports Kafka's client
 
     headers = [_parse_header(text) for text in header or ()]
-    chosen = _settings(settings, bootstrap_servers=bootstrap_servers, queue_topic=queue_topic)
+    chosen = _load_settings(settings, bootstrap_servers=bootstrap_servers, queue_topic=queue_topic)
     count = 0
     with _QuietClient(), QueueProducer(chosen) as producer:
         for count, value in enumerate(_read_values(values), start=1):  # noqa: B007 - the last counts
-            producer.post(queue, value, key=_bytes(key), headers=headers)
+            producer.post(queue, value, key=_encode_text(key), headers=headers)
         producer.flush()
     if as_json:
         write_json({"queue": queue, "sent": count})
@@ -221,7 +221,7 @@ def peek(  # noqa: PLR0913 - one argument an option
     """
     from transporter.queue import inspection  # noqa: PLC0415 - imports Kafka's client
 
-    chosen = _settings(
+    chosen = _load_settings(
         settings,
         bootstrap_servers=bootstrap_servers,
         queue_topic=queue_topic,
@@ -234,7 +234,7 @@ def peek(  # noqa: PLR0913 - one argument an option
             else ((message, ()) for message in inspection.peek(chosen, queue, most))
         )
         if as_json:
-            return write_json_list(_as_json(*each) for each in found)
+            return write_json_list(_message_json(*each) for each in found)
         _write_messages(found, dead=dead)
     return 0
 
@@ -266,7 +266,7 @@ def stats(  # noqa: PLR0913 - one argument an option
     """
     from transporter.queue import inspection  # noqa: PLC0415 - imports Kafka's client
 
-    chosen = _settings(
+    chosen = _load_settings(
         settings,
         bootstrap_servers=bootstrap_servers,
         queue_topic=queue_topic,
@@ -282,7 +282,7 @@ def stats(  # noqa: PLR0913 - one argument an option
         write_table(columns, [_stats_row(each) for each in found])
 
 
-def _settings(file: Path | None, **named: object) -> QueueSettings:
+def _load_settings(file: Path | None, **named: object) -> QueueSettings:
     """Return the settings of *file*, if any, overridden by those that are *named*."""
     from transporter.queue.settings import QueueSettings, settings_of  # noqa: PLC0415 - heavy
 
@@ -313,13 +313,13 @@ class _Reporter:
 
     def __init__(self) -> None:
         self._last: dict[str, Any] = {}
-        self._at = 0.0
+        self._reported_at = 0.0
 
     def __call__(self, metrics: TrackerMetrics) -> None:
         now = time.monotonic()
         counted = {name: n for name, n in asdict(metrics).items() if name != "oldest_age"}
-        if now - self._at >= _REPORT and counted != self._last:
-            self._at, self._last = now, counted
+        if now - self._reported_at >= _REPORT and counted != self._last:
+            self._reported_at, self._last = now, counted
             _note(", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counted.items()))
 
 
@@ -358,11 +358,11 @@ def _parse_header(text: str) -> Header:
     return name, value.encode(errors="surrogateescape")
 
 
-def _bytes(text: str | None) -> bytes | None:
+def _encode_text(text: str | None) -> bytes | None:
     return None if text is None else text.encode(errors="surrogateescape")
 
 
-def _as_json(message: QueueMessage, ours: Headers) -> dict[str, Any]:
+def _message_json(message: QueueMessage, ours: Headers) -> dict[str, Any]:
     from transporter.bytes_as_json import text_or_base64  # noqa: PLC0415 - only here
 
     found = {

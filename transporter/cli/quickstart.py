@@ -54,7 +54,7 @@ def quickstart(
     environ = dict(os.environ)
     with ExitStack() as services:
         if postgres:
-            environ["ORDERS_DSN"] = services.enter_context(_shop(folder / "postgres"))
+            environ["ORDERS_DSN"] = services.enter_context(_run_shop(folder / "postgres"))
         code = run_pipeline(load(file, environ), environ)
     if postgres and code == 0:
         from transporter.quickstart.sales import show_sales  # noqa: PLC0415 - as above
@@ -88,7 +88,7 @@ def _pipeline_file(folder: Path, name: str) -> Path:
 
 
 @contextmanager
-def _shop(folder: Path) -> Iterator[str]:
+def _run_shop(folder: Path) -> Iterator[str]:
     """Run a database and a client that places orders in it. Yield the database's DSN."""
     from transporter.quickstart.postgres import embedded_postgres  # noqa: PLC0415 - optional
     from transporter.quickstart.shop import open_for_orders  # noqa: PLC0415

@@ -74,6 +74,6 @@ def _perform_and_report(target: Path, request: Request, *, as_json: bool) -> Non
     if as_json or not result["live"]:
         return
     if not result["in_effect"]:
-        note("it is not in effect yet; 'transporter status' shows the reader's state")
+        note("the change is not in effect yet; 'transporter status' shows the reader's state")
     if result["problem"]:
         note(printable(f"the reader is {result['state']}: {result['problem']}"))

@@ -72,7 +72,7 @@ def step(target: Target, route: RouteName, *, reason: Reason = "", as_json: AsJs
     result = perform_request(target, Step(route, reason))
     report_result(result, as_json=as_json)
     if not as_json and not result["settled"]:
-        note("it is not settled yet; 'transporter status' shows the route's state")
+        note("the entry is not settled yet; 'transporter status' shows the route's state")
 
 
 def forget(

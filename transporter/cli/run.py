@@ -114,7 +114,7 @@ def run_pipeline(
     raise_descriptor_limit()
 
     # Before anything is opened, so that a signal always closes open parts in order.
-    with _signals() as signals, unfailing_stderr():
+    with _handle_signals() as signals, unfailing_stderr():
         with (
             engine_reporter(
                 log_format, live=live, hints=_hint_text(pipeline.log.dir), level=log_level
@@ -123,7 +123,7 @@ def run_pipeline(
             assemble_engine(pipeline, report, environ, fail_fast=fail_fast) as engine,
         ):
             gc.freeze()  # Imported modules stay, so exclude them from every collection.
-            _until_stopped(engine, report, signals)
+            _run_until_stopped(engine, report, signals)
         _report_halted(engine)
     return 1 if engine.halted else 0
 
@@ -139,18 +139,18 @@ def _report_halted(engine: Engine) -> None:
             typer.echo(printable(f"{place}: {route.problem}"), err=True)
 
 
-def _until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # noqa: ANN401 - the reporter
+def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # noqa: ANN401 - the reporter
     from transporter.control.running_engine import running_status  # noqa: PLC0415 - imports the engine
 
     reloads: list[Thread] = []
-    signals.stop_with(engine.request_stop)
+    signals.set_stop_handler(engine.request_stop)
     try:
-        if not signals.stopped:
+        if not signals.stop_reason:
             engine.start()
         while not engine.wait(TICK):
             report.show_status(running_status(engine))
-            if signals.hung_up.is_set():
-                signals.hung_up.clear()
+            if signals.reload_requested.is_set():
+                signals.reload_requested.clear()
                 # In a thread, because it may wait for slices and a stop must not.
                 thread = Thread(
                     target=_reload, args=(engine.log.directory, report), name="reload", daemon=True
@@ -197,43 +197,43 @@ class _Signals:
     """The stops and reloads that signals have requested."""
 
     def __init__(self) -> None:
-        self.stopped = ""
+        self.stop_reason = ""
         """Reason for the requested stop; empty until then."""
-        self.hung_up = Event()
+        self.reload_requested = Event()
         """Set at each SIGHUP."""
-        self._repeated = False
+        self._stopping = False
         self._stop: Callable[[str], None] | None = None
-        self._attended = sys.stderr.isatty()
+        self._has_terminal = sys.stderr.isatty()
 
-    def stop_with(self, stop: Callable[[str], None]) -> None:
+    def set_stop_handler(self, stop: Callable[[str], None]) -> None:
         """Call *stop* with the reason at the first SIGINT or SIGTERM, or now if it has come."""
         self._stop = stop
-        if self.stopped:
-            stop(self.stopped)
+        if self.stop_reason:
+            stop(self.stop_reason)
 
     def on_stop(self, number: int, _frame: FrameType | None) -> None:
         """Stop in order at the first signal, and exit at once at the second."""
-        if self._repeated:
+        if self._stopping:
             # The Spark host notices the closed connection, and ends with all its workers.
             os._exit(128 + number)
-        self._repeated = True
+        self._stopping = True
         self._request_stop(signal.Signals(number).name)
 
     def on_hangup(self, _number: int, _frame: FrameType | None) -> None:
         """Reload, or stop if the signal means that the terminal was closed."""
-        if self._attended and not sys.stderr.isatty():
+        if self._has_terminal and not sys.stderr.isatty():
             self._request_stop("its terminal was closed")
         else:
-            self.hung_up.set()
+            self.reload_requested.set()
 
     def _request_stop(self, reason: str) -> None:
-        self.stopped = reason
+        self.stop_reason = reason
         if self._stop is not None:
             self._stop(reason)
 
 
 @contextmanager
-def _signals() -> Iterator[_Signals]:
+def _handle_signals() -> Iterator[_Signals]:
     """Handle SIGINT, SIGTERM and SIGHUP for the length of a block."""
     signals = _Signals()
     handlers = {

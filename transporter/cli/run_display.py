@@ -51,10 +51,10 @@ class EventPrinter:
             if log_format == "json"
             else structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=22)
         )
-        self._chain = [structlog.processors.TimeStamper(fmt="iso", utc=True), renderer]
+        self._processors = [structlog.processors.TimeStamper(fmt="iso", utc=True), renderer]
         self._level, self._clock = _LEVELS.index(level), clock
-        self._due = clock() + PROGRESS
-        self._written: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
+        self._next_progress = clock() + PROGRESS
+        self._last_lines: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
 
     def __call__(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
         """Write one event."""
@@ -66,7 +66,7 @@ class EventPrinter:
             for name, value in details.items()
         }
         line: Any = {"event": event, "level": level, **shown}
-        for step in self._chain:
+        for step in self._processors:
             line = step(None, level, line)
         self.write_line(line)
 
@@ -78,10 +78,10 @@ class EventPrinter:
     def show_status(self, status: Mapping[str, Any], doing: str = "") -> None:
         """Write a line of progress for each reader and route whose progress is due."""
         now = self._clock()
-        if now < self._due and not doing:
+        if now < self._next_progress and not doing:
             return
-        self._due = now + PROGRESS
-        for event, details in _progress(status):
+        self._next_progress = now + PROGRESS
+        for event, details in _progress_events(status):
             self._write_progress(event, details, now, always=bool(doing))
 
     def _write_progress(
@@ -89,23 +89,26 @@ class EventPrinter:
     ) -> None:
         """Write a line if it differs from the last of its kind, or if that one is a minute old."""
         name = next(iter(details.values()))
-        written, before = self._written.get((event, name), (now, None))
+        written, before = self._last_lines.get((event, name), (now, None))
         every = always or _LEVELS[self._level] == "debug"
         if every or details != before or now - written >= UNCHANGED:
-            self._written[event, name] = now, details
+            self._last_lines[event, name] = now, details
             self(event, **details)
 
 
-def _progress(status: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _progress_events(status: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the event and the details of each progress line. The name is the first detail."""
     for reader in status["readers"]:
-        yield "reader-progress", {"reader": reader["name"], **_pick(reader, "state", "logged")}
+        yield (
+            "reader-progress",
+            {"reader": reader["name"], **_pick_fields(reader, "state", "logged")},
+        )
     for route in status["routes"]:
-        counts = _pick(route, "state", "delivered", "skipped", "parked", "watermark", "lag")
+        counts = _pick_fields(route, "state", "delivered", "skipped", "parked", "watermark", "lag")
         yield "route-progress", {"route": route["name"], **counts}
 
 
-def _pick(part: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _pick_fields(part: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: part[name] for name in names}
 
 

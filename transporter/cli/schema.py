@@ -35,14 +35,14 @@ def schema(
     Example:
         transporter schema > pipeline.schema.json
     """
-    found = _schema(kind)
+    found = _build_schema(kind)
     if as_json:
         write_json(found)
     else:
         write(json.dumps(found, indent=2, ensure_ascii=False))
 
 
-def _schema(kind: SchemaKind) -> dict[str, object]:
+def _build_schema(kind: SchemaKind) -> dict[str, object]:
     if kind is SchemaKind.CASES:
         from transporter.dry_run.cases import cases_schema  # noqa: PLC0415 - imports pyarrow
 

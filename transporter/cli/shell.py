@@ -14,7 +14,7 @@ import typer
 
 from transporter.cli.entry_selection import From, NamespaceFilter, To, inspect_log
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import printable, until_closed
+from transporter.cli.output import ignore_closed_stdout, printable
 from transporter.cli.spark_process import spark_environment
 from transporter.cli.table_output import TableOptions, parse_pairs, table_options, write_rows
 from transporter.errors import ActionRefused, HostFailed
@@ -92,9 +92,9 @@ def _open_shell(request: dict[str, Any]) -> int:
 
 
 def _execute(request: dict[str, Any], *, as_json: bool) -> int:
-    with until_closed(), _run_statement(_environment(request)) as (answers, noise):
+    with ignore_closed_stdout(), _run_statement(_environment(request)) as (answers, noise):
         columns = _next_answer(answers, noise)["columns"]
-        return write_rows(columns, _rows(answers, noise), as_json=as_json)
+        return write_rows(columns, _read_rows(answers, noise), as_json=as_json)
     return 0
 
 
@@ -120,7 +120,7 @@ def _run_statement(environment: dict[str, str]) -> Iterator[tuple[IO[str], IO[st
             raise
 
 
-def _rows(answers: IO[str], noise: IO[str]) -> Iterator[list[Any]]:
+def _read_rows(answers: IO[str], noise: IO[str]) -> Iterator[list[Any]]:
     while "row" in (answer := _next_answer(answers, noise)):
         yield answer["row"]
 

@@ -55,7 +55,7 @@ def trial_spark() -> Iterator[DryRunSpark]:
     """
     from transporter.dry_run.on_spark import DryRunSpark  # noqa: PLC0415 - imports pyarrow
 
-    spark = DryRunSpark(_launcher, lambda: note("starting Spark for sql steps …"))
+    spark = DryRunSpark(_create_launcher, lambda: note("starting Spark for sql steps …"))
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     signal.signal(signal.SIGTERM, _exit_on_sigterm)
     try:
@@ -74,7 +74,7 @@ def _exit_on_sigterm(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
-def _launcher(folder: Path, spark: SparkConfig, secrets: Secrets) -> SparkLauncher:
+def _create_launcher(folder: Path, spark: SparkConfig, secrets: Secrets) -> SparkLauncher:
     """Return a launcher of Spark on this host with the settings of a pipeline.
 
     A cluster's master is not used, because the ports that it needs are open to others.

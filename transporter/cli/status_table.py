@@ -53,11 +53,11 @@ class Rates:
     def __init__(self, window: float = 3.0) -> None:
         """Measure over *window* seconds."""
         self._window = window
-        self._seen: dict[str, list[tuple[float, int]]] = {}
+        self._points: dict[str, list[tuple[float, int]]] = {}
 
     def rate(self, name: str, count: int, now: float) -> float:
         """Record the *count* of *name* at the time *now*, and return its rate per second."""
-        seen = self._seen.setdefault(name, [])
+        seen = self._points.setdefault(name, [])
         seen.append((now, count))
         while len(seen) > 2 and now - seen[1][0] >= self._window:  # noqa: PLR2004 - two points make a rate
             seen.pop(0)
@@ -83,26 +83,30 @@ class StatusRow:
 def live_rows(found: Mapping[str, Any], rates: Rates) -> list[StatusRow]:
     """Return a row for each reader and route of the status *found*, with its present rate."""
     now = time.monotonic()
-    rows = [_reader(each, rates, now) for each in found["readers"]]
-    return rows + [_route(each, rates, now) for each in found["routes"]]
+    rows = [_reader_row(each, rates, now) for each in found["readers"]]
+    return rows + [_route_row(each, rates, now) for each in found["routes"]]
 
 
-def _reader(reader: Mapping[str, Any], rates: Rates, now: float) -> StatusRow:
+def _reader_row(reader: Mapping[str, Any], rates: Rates, now: float) -> StatusRow:
     measured = reader.get("measured", {})
     backlog = source_lag(measured)
     lag = measured.get("backlog_messages", 0.0)
-    return _row("reader", reader, reader["logged"], {"lag": backlog}, {"lag": lag}, rates, now)
+    return _status_row(
+        "reader", reader, reader["logged"], {"lag": backlog}, {"lag": lag}, rates, now
+    )
 
 
-def _route(route: dict[str, Any], rates: Rates, now: float) -> StatusRow:
+def _route_row(route: dict[str, Any], rates: Rates, now: float) -> StatusRow:
     # Without an engine there are no counts of a run.
     numbers = {name: route.get(name) for name in ("watermark", "lag", "parked", "skipped")}
-    cells = {name: _number(number) for name, number in numbers.items()} | {"doing": activity(route)}
+    cells = {name: _number_text(number) for name, number in numbers.items()} | {
+        "doing": activity(route)
+    }
     known = {name: float(number or 0) for name, number in numbers.items()}
-    return _row("route", route, route.get("delivered"), cells, known, rates, now)
+    return _status_row("route", route, route.get("delivered"), cells, known, rates, now)
 
 
-def _row(
+def _status_row(
     kind: str,
     part: Mapping[str, Any],
     total: int | None,
@@ -117,7 +121,7 @@ def _row(
         "": name,
         "adaptor": part.get("adaptor", ""),
         "state": part["state"],
-        "total": _number(total),
+        "total": _number_text(total),
         "per second": "" if total is None else f"{rate:,.0f}",
         **cells,
     }
@@ -129,7 +133,7 @@ def _row(
     )
 
 
-def _number(number: int | None) -> str:
+def _number_text(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
@@ -141,7 +145,7 @@ def status_table(rows: Sequence[StatusRow], width: int, height: int) -> list[Tab
     """
     columns = fitting_columns(rows, width)
     notes = _limit_notes(
-        [note for row in rows for note in _notes(row, columns)], width, height // 3
+        [note for row in rows for note in _row_notes(row, columns)], width, height // 3
     )
     most = max(1, height - _FRAME - sum(_line_count(note, width) for note in notes))
     hidden = len(rows) - most
@@ -150,7 +154,7 @@ def status_table(rows: Sequence[StatusRow], width: int, height: int) -> list[Tab
         side = "left" if column in _TEXTUAL else "right"
         table.add_column(column, justify=side, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     for row in rows if hidden <= 0 else rows[: most - 1]:
-        table.add_row(*(_cell(column, row.cells[column]) for column in columns))
+        table.add_row(*(_styled_cell(column, row.cells[column]) for column in columns))
     more = [Text(f"… {hidden + 1} more", style="dim")] if hidden > 0 else []
     return [table, *more, *(Text(note, style="yellow") for note in notes)]
 
@@ -184,10 +188,10 @@ def fitting_columns(rows: Sequence[StatusRow], width: int) -> list[str]:
     return columns
 
 
-def _notes(row: StatusRow, columns: Sequence[str]) -> list[str]:
+def _row_notes(row: StatusRow, columns: Sequence[str]) -> list[str]:
     doing = row.cells["doing"]
     return ([f"{row.name}: {doing}"] if doing and "doing" not in columns else []) + row.notes
 
 
-def _cell(column: str, text: str) -> Text:
+def _styled_cell(column: str, text: str) -> Text:
     return Text(text, style=_COLOURS.get(text, "") if column == "state" else "")

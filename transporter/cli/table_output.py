@@ -58,7 +58,7 @@ def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json
     """Print a result as a table or as JSON while its rows arrive. Return the exit code."""
     if as_json:
         return write_json_list(dict(zip(columns, row, strict=True)) for row in rows)
-    cells = ([_cell(cell) for cell in row] for row in rows)
+    cells = ([_cell_text(cell) for cell in row] for row in rows)
     # A long result becomes several tables (Invariant 17).
     write_table(columns, islice(cells, _TABLE_ROWS))
     while more := list(islice(cells, _TABLE_ROWS)):
@@ -66,7 +66,7 @@ def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json
     return 0
 
 
-def _cell(value: object) -> str:
+def _cell_text(value: object) -> str:
     if value is None:
         return "null"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -36,43 +36,43 @@ def test(files: Files, *, as_json: AsJson = False) -> int:  # noqa: PT028 - a co
     """
     from transporter.dry_run.cases import run_cases  # noqa: PLC0415 - imports pyarrow
 
-    verdicts = []
+    results = []
     with trial_spark() as spark:
         for file in files:
-            for verdict in run_cases(file, os.environ, spark):
-                verdicts.append(verdict)
+            for result in run_cases(file, os.environ, spark):
+                results.append(result)
                 if not as_json:
-                    _write_result(verdict)
+                    _write_result(result)
     if as_json:
-        ok = not any(each.not_run for each in verdicts)
-        write_json([_as_json(each) for each in verdicts], ok=ok)
+        ok = not any(each.not_run for each in results)
+        write_json([_result_json(each) for each in results], ok=ok)
     else:
-        _sum_up(verdicts)
-    return _exit_code(verdicts)
+        _write_totals(results)
+    return _exit_code(results)
 
 
-def _exit_code(verdicts: list[CaseResult]) -> int:
-    if any(each.problems for each in verdicts):
+def _exit_code(results: list[CaseResult]) -> int:
+    if any(each.problems for each in results):
         return 1
-    return EnvironmentFault.exit_code if any(each.not_run for each in verdicts) else 0
+    return EnvironmentFault.exit_code if any(each.not_run for each in results) else 0
 
 
-def _sum_up(verdicts: list[CaseResult]) -> None:
-    failed = sum(bool(each.problems) for each in verdicts)
-    not_run = sum(bool(each.not_run) for each in verdicts)
-    passed = len(verdicts) - failed - not_run
+def _write_totals(results: list[CaseResult]) -> None:
+    failed = sum(bool(each.problems) for each in results)
+    not_run = sum(bool(each.not_run) for each in results)
+    passed = len(results) - failed - not_run
     write(f"{passed} passed, {failed} failed" + (f", {not_run} not run" if not_run else ""))
-    for reason in dict.fromkeys(each.not_run for each in verdicts if each.not_run):
+    for reason in dict.fromkeys(each.not_run for each in results if each.not_run):
         note(f"error: {reason}")
 
 
-def _write_result(verdict: CaseResult) -> None:
-    if verdict.ok:
-        write(printable(f"passed  {verdict.case}"))
+def _write_result(result: CaseResult) -> None:
+    if result.ok:
+        write(printable(f"passed  {result.case}"))
         return
-    word = "NOT RUN" if verdict.not_run else "FAILED "
-    write(printable(f"{word} {verdict.case}  ({verdict.file}:{verdict.line})"))
-    for line in verdict.problems:
+    word = "NOT RUN" if result.not_run else "FAILED "
+    write(printable(f"{word} {result.case}  ({result.file}:{result.line})"))
+    for line in result.problems:
         write(f"        {_colour_diff(printable(line))}")
 
 
@@ -83,12 +83,12 @@ def _colour_diff(line: str) -> str:
     return typer.style(line, fg=colours[line[0]])
 
 
-def _as_json(verdict: CaseResult) -> dict[str, object]:
+def _result_json(result: CaseResult) -> dict[str, object]:
     return {
-        "case": verdict.case,
-        "file": verdict.file,
-        "line": verdict.line,
-        "passed": verdict.ok,
-        "problems": list(verdict.problems),
-        "not_run": verdict.not_run or None,
+        "case": result.case,
+        "file": result.file,
+        "line": result.line,
+        "passed": result.ok,
+        "problems": list(result.problems),
+        "not_run": result.not_run or None,
     }

@@ -50,18 +50,18 @@ def top(
     Example:
         transporter top pipeline.yaml
     """
-    looks = _StatusPoller(log_directory(target))
+    poller = _StatusPoller(log_directory(target))
     if as_json:
-        for count in _count_looks(times):
-            write(json.dumps({"ok": True, "result": looks.poll()}))
+        for count in _count_updates(times):
+            write(json.dumps({"ok": True, "result": poller.poll()}))
             sys.stdout.flush()
             if count != times:
                 time.sleep(every)
         return
-    _draw(looks, every, times)
+    _draw_updates(poller, every, times)
 
 
-def _count_looks(times: int) -> Iterator[int]:
+def _count_updates(times: int) -> Iterator[int]:
     """Count to *times*, or without end if it is 0."""
     count = 0
     while not times or count < times:
@@ -83,14 +83,14 @@ class _StatusPoller:
 
         try:
             self._engine = self._engine or EngineClient(self._directory)
-            return self._engine.ask(Status())
+            return self._engine.call(Status())
         except (NoEngine, EnvironmentFault):
             # The engine has ended or is restarting.
             self._engine = None
             return perform(self._directory, Status())
 
 
-def _draw(looks: _StatusPoller, every: float, times: int) -> None:
+def _draw_updates(poller: _StatusPoller, every: float, times: int) -> None:
     from rich.console import Console  # noqa: PLC0415 - only to draw
     from rich.live import Live  # noqa: PLC0415
 
@@ -102,8 +102,8 @@ def _draw(looks: _StatusPoller, every: float, times: int) -> None:
         _open_keyboard() as read_keys,
         Live(console=console, auto_refresh=False, screen=console.is_terminal) as drawn,
     ):
-        for count in _count_looks(times):
-            found = looks.poll()
+        for count in _count_updates(times):
+            found = poller.poll()
             rows = live_rows(found, rates)
 
             def show(line: str = headline(found), rows: Sequence[StatusRow] = rows) -> None:

@@ -25,16 +25,16 @@ class TopView:
         self.ended = False
         self._order = 0
         self._filter = ""
-        self._typing = False
+        self._is_typing = False
 
     def press(self, keys: str) -> None:
         """Handle *keys* that came at once. An arrow or a function key is ignored."""
         if len(keys) > 1 and keys.startswith(_ESCAPE):
             return
         for key in keys:
-            (self._type if self._typing else self._command)(key)
+            (self._edit_filter if self._is_typing else self._run_command)(key)
 
-    def _command(self, key: str) -> None:
+    def _run_command(self, key: str) -> None:
         match key.lower():
             case "q":
                 self.ended = True
@@ -43,15 +43,15 @@ class TopView:
             case "s":
                 self._order = (self._order + 1) % len(ORDERS)
             case "/":
-                self._typing = True
+                self._is_typing = True
             case "\x1b":
                 self._filter = ""
 
-    def _type(self, key: str) -> None:
+    def _edit_filter(self, key: str) -> None:
         if key in _ENTER:
-            self._typing = False
+            self._is_typing = False
         elif key == _ESCAPE:
-            self._typing, self._filter = False, ""
+            self._is_typing, self._filter = False, ""
         elif key in _ERASE:
             self._filter = self._filter[:-1]
         elif key.isprintable():
@@ -72,8 +72,8 @@ class TopView:
     @property
     def footer(self) -> str:
         """The keys, with their present effect."""
-        cursor = "_" if self._typing else ""
-        wanted = f": {self._filter}{cursor}" if self._filter or self._typing else ""
+        cursor = "_" if self._is_typing else ""
+        wanted = f": {self._filter}{cursor}" if self._filter or self._is_typing else ""
         pause = "p resume (paused)" if self.paused else "p pause"
-        ends = "enter keep · esc clear" if self._typing else "q quit"
+        ends = "enter keep · esc clear" if self._is_typing else "q quit"
         return f"{ends} · s sort: {ORDERS[self._order]} · {pause} · / filter{wanted}"

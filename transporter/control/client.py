@@ -13,9 +13,9 @@ from transporter.control.wire import (
     MAX_ANSWER,
     READ_SOCKET,
     JsonLines,
-    address_of,
     decode_error,
-    encode,
+    encode_request,
+    socket_address,
 )
 from transporter.errors import EngineUnreachable, EnvironmentFault, LogLocked
 
@@ -66,17 +66,17 @@ class EngineClient:
             self.pid = int(greeting["pid"])
             self._close = stack.pop_all()
 
-    def ask(self, request: Request) -> dict[str, Any]:
+    def call(self, request: Request) -> dict[str, Any]:
         """Return the engine's answer, or raise its error."""
         try:
-            self._lines.send(encode(request))
+            self._lines.send(encode_request(request))
             answer = self._lines.receive()
         except OSError:
             answer = None
         if answer is None:
             raise EngineEnded(
                 "the engine ended before it answered; "
-                "check 'transporter audit' to see whether it was done"
+                "'transporter audit' shows whether the change was made"
             )
         if not answer.get("ok"):
             raise decode_error(answer.get("error", {}))
@@ -93,10 +93,10 @@ class EngineClient:
 def _connect(peer: socket.socket, directory: Path) -> None:
     """Connect to the engine's socket, or where this user may only look, to that for it."""
     try:
-        with address_of(directory) as address:
+        with socket_address(directory) as address:
             peer.connect(address)
     except PermissionError:
-        with address_of(directory, READ_SOCKET) as address:
+        with socket_address(directory, READ_SOCKET) as address:
             peer.connect(address)
 
 
@@ -113,7 +113,7 @@ def perform(directory: Path, request: Request, patience: float = PATIENCE) -> di
     deadline = time.monotonic() + patience
     while True:
         try:
-            return _once(directory, request)
+            return _try_perform(directory, request)
         except LogLocked as error:
             if time.monotonic() > deadline:
                 raise EngineUnreachable(f"{error} (it does not answer operators)") from error
@@ -124,22 +124,22 @@ def perform(directory: Path, request: Request, patience: float = PATIENCE) -> di
         time.sleep(_PAUSE)
 
 
-def _once(directory: Path, request: Request) -> dict[str, Any]:
+def _try_perform(directory: Path, request: Request) -> dict[str, Any]:
     with suppress(NoEngine), EngineClient(directory) as engine:
         try:
-            return engine.ask(request) | {"live": True}
+            return engine.call(request) | {"live": True}
         except EngineEnded:
             # A read-only request has no effect, so it may be repeated, on the disk.
             if not isinstance(request, Status | LogMetadata):
                 raise
-    return _alone(directory, request) | {"live": False}
+    return _perform_offline(directory, request) | {"live": False}
 
 
-def _alone(directory: Path, request: Request) -> dict[str, Any]:
+def _perform_offline(directory: Path, request: Request) -> dict[str, Any]:
     if isinstance(request, Status):
-        from transporter.control.offline_status import status  # noqa: PLC0415 - imports pyarrow
+        from transporter.control.offline_status import read_status  # noqa: PLC0415 - imports pyarrow
 
-        return status(directory)
+        return read_status(directory)
     from transporter.control.stopped_log import StoppedLog  # noqa: PLC0415 - all that can append
 
     return StoppedLog(directory).perform(request, this_operator())

@@ -20,18 +20,20 @@ if TYPE_CHECKING:
 
 MOST: Final = 1_000
 """Entries in one answer at most."""
-_HIDDEN: Final = "something is wrong; the engine's user is shown what"
+_HIDDEN: Final = "there is a problem; only the engine's user may see its text"
 _COLUMNS: Final = ("offset", "logged_at", "namespace", "op", "phase")
 
 
-def metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, Any]:
+def read_metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, Any]:
     """Return offset, log time (µs UTC), namespace, op, phase and size of entries.
 
     Keys, ids, headers and data are left out. The answer also counts the entries of the range
     that compaction has dropped. Raises ``ActionRefused`` for too many.
     """
     if not 1 <= request.most <= MOST:
-        raise ActionRefused(f"{request.most} entries; ask for 1 to {MOST}")
+        raise ActionRefused(
+            f"{request.most} entries are not allowed in one answer; request 1 to {MOST}"
+        )
     found: list[dict[str, Any]] = []
     dropped = 0
     with LogReader(directory) as reader:
@@ -56,7 +58,7 @@ class ReadOnly:
         self._operations = operations
 
     def perform(
-        self, request: Request, by: Operator, gone: Callable[[], bool] = lambda: False
+        self, request: Request, operator: Operator, is_abandoned: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
         """Perform *request* if it only reads; see ``requests.Operations``.
 
@@ -66,10 +68,10 @@ class ReadOnly:
         """
         if not isinstance(request, requests.Status | requests.LogMetadata):
             raise ActionRefused(
-                "you may look at this engine and change nothing: its control socket is open to "
-                "its own user and root only"
+                "you may read this engine's status but change nothing: only its own user and root "
+                "may use its control socket"
             )
-        found = self._operations.perform(request, by, gone)
+        found = self._operations.perform(request, operator, is_abandoned)
         for part in (*found.get("readers", ()), *found.get("routes", ())):
             if part.get("problem"):
                 # An error may quote a payload.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transporter.offsets.state import RouteState
 
 
-def progress(state: RouteState) -> dict[str, Any]:
+def route_progress(state: RouteState) -> dict[str, Any]:
     """Return how far a route has come, as plain values."""
     return {
         "watermark": state.watermark,
@@ -35,7 +35,7 @@ def progress(state: RouteState) -> dict[str, Any]:
     }
 
 
-def status(directory: Path) -> dict[str, Any]:
+def read_status(directory: Path) -> dict[str, Any]:
     """Return the status of a log without an engine, from disk and without the lock."""
     found = inspect(directory, proved_offset(directory))
     return {
@@ -61,5 +61,5 @@ def _route_status(directory: Path, name: str, last: int) -> dict[str, Any]:
         "state": "paused" if state.paused else "not running",
         "lag": max(0, last - state.watermark),
         "parked": len(parked_offsets(route_folder(directory, name), RealFileSystem())),
-        **progress(state),
+        **route_progress(state),
     }

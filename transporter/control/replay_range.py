@@ -50,16 +50,16 @@ class RangeContents:
         return {"entries": self.entries, "oldest": self.oldest, "newest": self.newest}
 
 
-def plan(
+def plan_replay(
     reader: LogReader,
     durable: int,
     watermark: int,
     request: Replay,
-    seen: Callable[[int], object] = lambda _: None,
+    on_progress: Callable[[int], object] = lambda _: None,
 ) -> ReplayPlan:
     """Resolve the range of *request* in a log whose last durable offset is *durable*.
 
-    *seen* is called with the offset up to which the log has been searched, and may raise.
+    *on_progress* is called with the offset up to which the log has been searched, and may raise.
 
     Raises:
         ActionRefused: parts of it are gone, and ``partial`` is not set.
@@ -67,37 +67,37 @@ def plan(
 
     """
     _refuse_bad_pattern(request.namespace)
-    first = _first(reader, durable, request)
-    last = min(_last(reader, durable, request, watermark), watermark)
+    first = _first_offset(reader, durable, request)
+    last = min(_last_offset(reader, durable, request, watermark), watermark)
     if first > last:
         raise OffsetRefused(
-            f"route {request.route}: nothing to deliver again; it has delivered the offsets up to "
-            f"{watermark}, and what is asked for begins at {first} and ends at {last}"
+            f"route {request.route}: there is nothing to replay: it has delivered offsets up to "
+            f"{watermark}, and the requested range begins at {first} and ends at {last}"
         )
-    missing = tuple(_missing(reader, first, last))
-    dropped = reader.count_dropped(first, last, seen)
+    missing = tuple(_missing_ranges(reader, first, last))
+    dropped = reader.count_dropped(first, last, on_progress)
     if (missing or dropped) and not request.partial:
         ranges = ", ".join(f"{begin}..{end}" for begin, end in missing)
         gone = [f"the log does not hold {ranges} any more"] if missing else []
         gone += [dropped_text(dropped)] if dropped else []
         raise ActionRefused(
             f"route {request.route}: of {first}..{last} {', and '.join(gone)}; "
-            "with --partial what is left is delivered again"
+            "add --partial to replay the rest"
         )
     begin = max(first, min(reader.first_offset(), last))
     return ReplayPlan(begin, last, request.namespace, missing, dropped)
 
 
-def contents(
-    reader: LogReader, planned: ReplayPlan, seen: Callable[[int], object] = lambda _: None
+def count_contents(
+    reader: LogReader, plan: ReplayPlan, on_progress: Callable[[int], object] = lambda _: None
 ) -> RangeContents:
-    """Count the entries that *planned* would redeliver, before the route's own filter.
+    """Count the entries that *plan* would redeliver, before the route's own filter.
 
-    *seen* is called with the offset up to which the log has been read, and may raise.
+    *on_progress* is called with the offset up to which the log has been read, and may raise.
     """
     count, oldest, newest = 0, None, None
-    wanted = EntryFilter(planned.namespace)
-    for entries in matching_entries(reader, planned.first, planned.last, wanted, seen):
+    wanted = EntryFilter(plan.namespace)
+    for entries in matching_entries(reader, plan.first, plan.last, wanted, on_progress):
         if entries.num_rows:
             times = entries.column("logged_at")
             oldest = times[0].value if oldest is None else oldest
@@ -113,19 +113,19 @@ def _refuse_bad_pattern(pattern: str) -> None:
         raise ActionRefused(f"--namespace {error}") from error
 
 
-def _first(reader: LogReader, durable: int, request: Replay) -> int:
+def _first_offset(reader: LogReader, durable: int, request: Replay) -> int:
     if request.first is not None:
         return request.first
     since = request.since or 0
     return offset_behind_older(reader, since, 0, first_offset_since(reader, since, durable))
 
 
-def _last(reader: LogReader, durable: int, request: Replay, watermark: int) -> int:
+def _last_offset(reader: LogReader, durable: int, request: Replay, watermark: int) -> int:
     if request.last is not None:
         if request.last > watermark:
             raise OffsetRefused(
-                f"route {request.route}: it has delivered the offsets up to {watermark} only; "
-                f"{request.last} comes later anyway"
+                f"route {request.route}: it has delivered the offsets up to {watermark} only, so "
+                f"{request.last} cannot be replayed yet; end the range at {watermark}"
             )
         return request.last
     return (
@@ -135,7 +135,7 @@ def _last(reader: LogReader, durable: int, request: Replay, watermark: int) -> i
     )
 
 
-def _missing(reader: LogReader, first: int, last: int) -> list[tuple[int, int]]:
+def _missing_ranges(reader: LogReader, first: int, last: int) -> list[tuple[int, int]]:
     """Return the ranges that retention has removed or a repair could not save."""
     oldest = reader.first_offset()
     found = [(first, min(oldest - 1, last))] if first < oldest else []

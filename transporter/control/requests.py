@@ -192,11 +192,11 @@ class Operations(Protocol):
     """Carries requests out: on a running engine's own objects, or alone with the log."""
 
     def perform(
-        self, request: Request, by: Operator, gone: Callable[[], bool] = lambda: False
+        self, request: Request, operator: Operator, is_abandoned: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
-        """Perform *request*, audited as done *by* an operator; return plain values.
+        """Perform *request*, audited as done by *operator*; return plain values.
 
         The effect is durable on return. A :class:`~transporter.errors.TransporterError` means
-        that nothing was changed. A long read-only request ends early when *gone* returns true:
-        its client no longer waits.
+        that nothing was changed. A long read-only request ends early when *is_abandoned* returns
+        true: its client no longer waits.
         """

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.control import requests
-from transporter.control.offline_status import progress
-from transporter.control.replay_range import contents, plan
+from transporter.control.offline_status import route_progress
+from transporter.control.replay_range import count_contents, plan_replay
 from transporter.errors import ActionRefused, OffsetRefused
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
@@ -47,16 +47,20 @@ _MOST_NAMED: Final = 20
 """Offsets that the text of an answer lists; the JSON has all of them."""
 
 
-def answer(log: OffsetLog, done: str, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
+def action_result(log: OffsetLog, done: str, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
     """Return the result of an action."""
-    return _answer(log.route, log.state, done, **more)
+    return _result_fields(log.route, log.state, done, **more)
 
 
-def ack(log: CommitLog, offsets: OffsetLog, request: Ack, by: Operator) -> dict[str, Any]:
+def ack_range(
+    log: CommitLog, offsets: OffsetLog, request: Ack, operator: Operator
+) -> dict[str, Any]:
     """Settle a range without delivery. A replay inside it continues after it."""
     part = Range(request.first, request.last, "operator")
     offsets.refuse_settling(part, log.durable)
-    with offsets.audit_change("ack", by, first=part.first, last=part.last, reason=request.reason):
+    with offsets.audit_change(
+        "ack", operator, first=part.first, last=part.last, reason=request.reason
+    ):
         offsets.settle(part, log.durable)
         offsets.sync()
         state = offsets.state
@@ -64,91 +68,93 @@ def ack(log: CommitLog, offsets: OffsetLog, request: Ack, by: Operator) -> dict[
         if running is not None and part.first <= running.next <= part.last:
             offsets.advance_replay(min(part.last, running.last), state.generation)
             offsets.sync()
-    return answer(offsets, f"acked {part.first}..{part.last}")
+    return action_result(offsets, f"acked {part.first}..{part.last}")
 
 
-def preview(
+def preview_replay(
     directory: Path,
     durable: int,
     request: Replay,
     state: RouteState,
     *,
     upserts: bool | None,
-    seen: Callable[[int], object] = lambda _: None,
+    on_progress: Callable[[int], object] = lambda _: None,
 ) -> dict[str, Any]:
     """Return the plan of a replay.
 
-    Reads all of the range without blocking other requests. *seen* is called at each frame,
+    Reads all of the range without blocking other requests. *on_progress* is called at each frame,
     and may raise.
     """
     with LogReader(directory) as reader:
-        planned = plan(reader, durable, state.watermark, request, seen)
-        told = _told(planned, state, upserts) | contents(reader, planned, seen).to_json()
-    done = f"{planned.first}..{planned.last} would be replayed"
-    return _answer(request.route, state, done, **told)
+        plan = plan_replay(reader, durable, state.watermark, request, on_progress)
+        fields = (
+            _plan_fields(plan, state, upserts) | count_contents(reader, plan, on_progress).to_json()
+        )
+    done = f"{plan.first}..{plan.last} would be replayed"
+    return _result_fields(request.route, state, done, **fields)
 
 
-def replay(
-    log: CommitLog, offsets: OffsetLog, request: Replay, by: Operator, *, upserts: bool | None
+def begin_replay(
+    log: CommitLog, offsets: OffsetLog, request: Replay, operator: Operator, *, upserts: bool | None
 ) -> dict[str, Any]:
     """Begin the redelivery of a range.
 
     *upserts* is whether the sink keeps the newest value of a key, ``None`` if unknown.
     """
     rewritten = log.gate.rewrite_count
-    planned = _planned(log, offsets, request)
+    plan = _plan(log, offsets, request)
     with log.gate:
         # Invariant 11: the planned range is still there, and held from now on.
         if log.gate.rewrite_count != rewritten:
-            planned = _planned(log, offsets, request)
-        _refuse_what_is_gone(log, offsets, planned)
-        offsets.refuse_replay(planned.first, planned.last)
+            plan = _plan(log, offsets, request)
+        _refuse_removed(log, offsets, plan)
+        offsets.refuse_replay(plan.first, plan.last)
         with offsets.audit_change(
             "replay",
-            by,
-            first=planned.first,
-            last=planned.last,
-            namespace=planned.namespace,
+            operator,
+            first=plan.first,
+            last=plan.last,
+            namespace=plan.namespace,
             reason=request.reason,
         ):
-            offsets.begin_replay(planned.first, planned.last, planned.namespace)
-    told = _told(planned, offsets.state, upserts)
-    return answer(offsets, f"{planned.first}..{planned.last} will be delivered again", **told)
+            offsets.begin_replay(plan.first, plan.last, plan.namespace)
+    fields = _plan_fields(plan, offsets.state, upserts)
+    return action_result(offsets, f"{plan.first}..{plan.last} will be delivered again", **fields)
 
 
-def _planned(log: CommitLog, offsets: OffsetLog, request: Replay) -> ReplayPlan:
+def _plan(log: CommitLog, offsets: OffsetLog, request: Replay) -> ReplayPlan:
     with LogReader(log.directory) as reader:
-        return plan(reader, log.durable, offsets.state.watermark, request)
+        return plan_replay(reader, log.durable, offsets.state.watermark, request)
 
 
-def _refuse_what_is_gone(log: CommitLog, offsets: OffsetLog, planned: ReplayPlan) -> None:
+def _refuse_removed(log: CommitLog, offsets: OffsetLog, plan: ReplayPlan) -> None:
     with LogReader(log.directory) as reader:
         oldest = reader.first_offset()
-    if oldest > planned.first:
+    if oldest > plan.first:
         raise ActionRefused(
-            f"route {offsets.route}: retention has just removed what comes before {oldest}, so "
-            f"{planned.first}..{planned.last} cannot be replayed; ask again for what is left"
+            f"route {offsets.route}: retention has just removed the entries before {oldest}, so "
+            f"{plan.first}..{plan.last} cannot be replayed; replay from there"
         )
 
 
-def cancel_replay(offsets: OffsetLog, request: CancelReplay, by: Operator) -> dict[str, Any]:
+def cancel_replay(offsets: OffsetLog, request: CancelReplay, operator: Operator) -> dict[str, Any]:
     """End the replay where it is."""
     running = offsets.state.replay
     if running is None:
         raise ActionRefused(f"route {offsets.route}: there is no replay to cancel")
     left = f"{running.next}..{running.last}"
     with offsets.audit_change(
-        "replay cancel", by, first=running.next, last=running.last, reason=request.reason
+        "replay cancel", operator, first=running.next, last=running.last, reason=request.reason
     ):
         offsets.cancel_replay()
-    return answer(offsets, f"the replay is cancelled; {left} had not been delivered again")
+    return action_result(offsets, f"the replay is cancelled; {left} were not delivered again")
 
 
-def simple(
+def perform_simple(
     log: CommitLog,
     offsets: OffsetLog,
     request: Any,  # noqa: ANN401 - one of those below
-    by: Operator,
+    operator: Operator,
     store: Callable[[], ParkedStore],
 ) -> dict[str, Any]:
     """Perform a request that needs only the log and the offset log, with or without an engine.
@@ -157,75 +163,78 @@ def simple(
     """
     match request:
         case requests.Ack():
-            return ack(log, offsets, request, by)
+            return ack_range(log, offsets, request, operator)
         case requests.CancelReplay():
-            return cancel_replay(offsets, request, by)
+            return cancel_replay(offsets, request, operator)
         case requests.Pause():
-            return pause(offsets, request, by)
+            return pause_route(offsets, request, operator)
         case requests.Resume():
-            return resume(offsets, request, by)
+            return resume_route(offsets, request, operator)
         case requests.RetryParked():
-            return retry_parked(offsets, store(), request, by)
-    raise ActionRefused(f"{type(request).__name__} is nothing to do to a route")
+            return retry_parked(offsets, store(), request, operator)
+    raise ActionRefused(f"{type(request).__name__} is not an action on a route")
 
 
-def pause(offsets: OffsetLog, request: Pause, by: Operator) -> dict[str, Any]:
+def pause_route(offsets: OffsetLog, request: Pause, operator: Operator) -> dict[str, Any]:
     """Let nothing more be delivered, whatever restarts."""
-    with offsets.audit_change("route pause", by, reason=request.reason):
+    with offsets.audit_change("route pause", operator, reason=request.reason):
         offsets.pause()
-    return answer(offsets, "paused")
+    return action_result(offsets, "paused")
 
 
-def resume(offsets: OffsetLog, request: Resume, by: Operator) -> dict[str, Any]:
+def resume_route(offsets: OffsetLog, request: Resume, operator: Operator) -> dict[str, Any]:
     """End a pause."""
-    with offsets.audit_change("route resume", by, reason=request.reason):
+    with offsets.audit_change("route resume", operator, reason=request.reason):
         offsets.resume()
-    return answer(offsets, "resumed")
+    return action_result(offsets, "resumed")
 
 
-def set_paused(
-    readers: PausedReaders, audit: AuditFile, request: PauseReader | ResumeReader, by: Operator
+def set_reader_paused(
+    readers: PausedReaders,
+    audit: AuditFile,
+    request: PauseReader | ResumeReader,
+    operator: Operator,
 ) -> dict[str, Any]:
     """Record that a reader is paused, or not, whatever restarts."""
     paused = isinstance(request, requests.PauseReader)
     action = "reader pause" if paused else "reader resume"
-    with audit.change(action, by, reader=request.reader, reason=request.reason):
+    with audit.change(action, operator, reader=request.reader, reason=request.reason):
         readers.set_paused(request.reader, paused=paused)
     return {"reader": request.reader, "done": "paused" if paused else "resumed", "paused": paused}
 
 
 def retry_parked(
-    offsets: OffsetLog, store: ParkedStore, request: RetryParked, by: Operator
+    offsets: OffsetLog, store: ParkedStore, request: RetryParked, operator: Operator
 ) -> dict[str, Any]:
     """Have parked entries delivered, each key in order, and then those behind them."""
-    chosen = chosen_parked(offsets, request.first, request.last)
+    chosen = select_parked(offsets, request.first, request.last)
     behind = store.waiting_behind(frozenset(chosen))
     details = {"offsets": chosen, "only": request.only, "reason": request.reason}
-    with offsets.audit_change("parked retry", by, **details):
+    with offsets.audit_change("parked retry", operator, **details):
         offsets.request_retries(chosen, only=request.only)
-    done = f"{len(chosen)} parked will be delivered"
+    done = f"{_parked_count(chosen)} will be delivered"
     followers, left = ([], behind) if request.only else (behind, [])
-    return _with_those_behind(offsets, done, chosen, followers, left)
+    return _result_with_followers(offsets, done, chosen, followers, left)
 
 
 def skip_parked(
-    offsets: OffsetLog, store: ParkedStore, request: SkipParked, by: Operator
+    offsets: OffsetLog, store: ParkedStore, request: SkipParked, operator: Operator
 ) -> dict[str, Any]:
     """Drop parked entries, and have those behind them delivered."""
-    chosen = chosen_parked(offsets, request.first, request.last)
+    chosen = select_parked(offsets, request.first, request.last)
     behind = store.waiting_behind(frozenset(chosen))
     # Behind an earlier one of their key that stays parked, they stay, too.
     heads = [] if request.only else store.followers(frozenset(chosen))
     followers = sorted({*heads, *store.waiting_behind(frozenset(heads))})
     details = {"offsets": chosen, "only": request.only, "reason": request.reason}
-    with offsets.audit_change("parked skip", by, **details) as results:
+    with offsets.audit_change("parked skip", operator, **details) as results:
         gone = skip_entries(store, offsets, chosen, only=request.only)
         results["skipped"] = len(gone)
     left = sorted({*behind}.difference(followers))
-    return _with_those_behind(offsets, f"{len(gone)} parked skipped", gone, followers, left)
+    return _result_with_followers(offsets, f"{_parked_count(gone)} skipped", gone, followers, left)
 
 
-def _with_those_behind(
+def _result_with_followers(
     offsets: OffsetLog,
     done: str,
     chosen: Sequence[int],
@@ -233,22 +242,26 @@ def _with_those_behind(
     left: Sequence[int],
 ) -> dict[str, Any]:
     """Return the answer for the *chosen* entries, with the entries that follow them."""
-    for behind, fate in (followers, "behind will follow"), (left, "behind stay parked"):
+    for behind, fate in (followers, "behind them will follow"), (left, "behind them stay parked"):
         if behind:
             named = ", ".join(map(str, behind[:_MOST_NAMED]))
             more = f" and {len(behind) - _MOST_NAMED} more" if len(behind) > _MOST_NAMED else ""
             done = f"{done}; {named}{more} {fate}"
     named_all = {"offsets": list(chosen), "followers": list(followers), "left": list(left)}
-    return answer(offsets, done, **named_all)
+    return action_result(offsets, done, **named_all)
 
 
-def step(offsets: OffsetLog, through: int, request: Step, by: Operator) -> None:
+def _parked_count(offsets: Sequence[int]) -> str:
+    return f"{len(offsets)} parked {'entry' if len(offsets) == 1 else 'entries'}"
+
+
+def step_route(offsets: OffsetLog, through: int, request: Step, operator: Operator) -> None:
     """Let a paused route deliver up to *through*."""
-    with offsets.audit_change("route step", by, through=through, reason=request.reason):
+    with offsets.audit_change("route step", operator, through=through, reason=request.reason):
         offsets.step(through)
 
 
-def chosen_parked(offsets: OffsetLog, first: int, last: int) -> list[int]:
+def select_parked(offsets: OffsetLog, first: int, last: int) -> list[int]:
     """Return the parked offsets from *first* to *last*, at most so many as one request names."""
     known = parked_offsets(offsets.folder, RealFileSystem())
     chosen = [offset for offset in known if first <= offset <= last]
@@ -260,28 +273,28 @@ def chosen_parked(offsets: OffsetLog, first: int, last: int) -> list[int]:
     return chosen[:_MOST_OFFSETS]
 
 
-def _answer(route: str, state: RouteState, done: str, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
-    return {"route": route, "done": done, **progress(state), **more}
+def _result_fields(route: str, state: RouteState, done: str, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
+    return {"route": route, "done": done, **route_progress(state), **more}
 
 
-def _told(planned: ReplayPlan, state: RouteState, upserts: bool | None) -> dict[str, Any]:  # noqa: FBT001 - three values
+def _plan_fields(plan: ReplayPlan, state: RouteState, upserts: bool | None) -> dict[str, Any]:  # noqa: FBT001 - three values
     return {
-        "first": planned.first,
-        "last": planned.last,
-        "namespace": planned.namespace or None,
-        "missing": [list(each) for each in planned.missing],
-        "dropped": planned.dropped,
-        "warning": _warning(state, planned.last, upserts),
+        "first": plan.first,
+        "last": plan.last,
+        "namespace": plan.namespace or None,
+        "missing": [list(each) for each in plan.missing],
+        "dropped": plan.dropped,
+        "warning": _overwrite_warning(state, plan.last, upserts),
     }
 
 
-def _warning(state: RouteState, last: int, upserts: bool | None) -> str | None:  # noqa: FBT001 - three values
+def _overwrite_warning(state: RouteState, last: int, upserts: bool | None) -> str | None:  # noqa: FBT001 - three values
     if upserts is False:
         return None
     condition = "" if upserts else "if the sink keeps the newest value of a key: "
     if last < state.watermark:
         return (
-            f"{condition}older values overwrite newer ones, and stay where {last + 1}.."
-            f"{state.watermark} is not delivered again too"
+            f"{condition}older values overwrite newer ones, and stay until {last + 1}.."
+            f"{state.watermark} is replayed too"
         )
     return f"{condition}older values overwrite newer ones until the replay has ended"

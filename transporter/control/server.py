@@ -21,9 +21,9 @@ from transporter.control.wire import (
     READ_SOCKET,
     SOCKET,
     JsonLines,
-    address_of,
-    decode,
+    decode_request,
     encode_error,
+    socket_address,
 )
 from transporter.errors import (
     ActionRefused,
@@ -69,7 +69,7 @@ class ControlServer:
         self._inode = 0
         self._on_failure: Callable[[BaseException], None] = lambda _: None
         self._path = directory / self.name
-        self._thread = threading.Thread(target=self._accept, name=self.name)
+        self._thread = threading.Thread(target=self._accept_clients, name=self.name)
 
     def start(self, on_failure: Callable[[BaseException], None]) -> None:
         """Listen. An engine that cannot listen runs without a socket and reports it.
@@ -96,28 +96,28 @@ class ControlServer:
             with suppress(OSError):
                 self._remove_socket()
         self._listener.close()
-        self._part_from_clients()
+        self._disconnect_clients()
 
     def _bind(self) -> None:
         with suppress(FileNotFoundError):
             self._path.unlink()
         # Before the socket has a name, so that no other user ever finds it open.
         os.fchmod(self._listener.fileno(), 0o600)
-        with address_of(self._directory, self.name) as address:
+        with socket_address(self._directory, self.name) as address:
             self._listener.bind(address)
-        with _held(self._path) as place:
-            self._open_to_others(place)
+        with _stable_path(self._path) as place:
+            self._set_permissions(place)
             self._inode = os.stat(place).st_ino  # noqa: PTH116 - it is a descriptor's
         self._listener.listen(CLIENTS)
 
-    def _open_to_others(self, place: str) -> None:
+    def _set_permissions(self, place: str) -> None:
         """Give the socket, which is at *place*, its rights."""
         os.chmod(place, 0o600)  # noqa: PTH101 - as above
 
-    def _may_ask(self, by: Operator) -> bool:
-        return by.uid in {0, os.getuid()}
+    def _is_allowed(self, operator: Operator) -> bool:
+        return operator.uid in {0, os.getuid()}
 
-    def _make_way(self) -> None:
+    def _make_room(self) -> None:
         """Make room for one more client, or refuse it; the lock is held."""
 
     def _remove_socket(self) -> None:
@@ -125,7 +125,7 @@ class ControlServer:
         if self._path.lstat().st_ino == self._inode:
             self._path.unlink()
 
-    def _await_room(self) -> None:
+    def _retry_bind(self) -> None:
         """Try again to listen, until there is room on the disk, or the end."""
         while not self._inode and not self._stopping.wait(ROOM):
             self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -139,9 +139,9 @@ class ControlServer:
             else:
                 self._observe("control-opened", socket=self.name)
 
-    def _accept(self) -> None:
+    def _accept_clients(self) -> None:
         try:
-            self._await_room()
+            self._retry_bind()
             while self._inode and not self._stopping.is_set():
                 try:
                     peer, _ = self._listener.accept()
@@ -149,45 +149,51 @@ class ControlServer:
                     if self._stopping.is_set():
                         return
                     raise
-                self._greet(peer)
+                self._admit(peer)
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._on_failure(error)
 
-    def _greet(self, peer: socket.socket) -> None:
+    def _admit(self, peer: socket.socket) -> None:
         peer.settimeout(_SILENCE)
-        by = _operator(peer)
-        if not self._may_ask(by):
+        operator = _peer_operator(peer)
+        if not self._is_allowed(operator):
             peer.close()
             return
-        thread = threading.Thread(target=self._serve, args=(peer, by), name=f"operator-{by.pid}")
+        thread = threading.Thread(
+            target=self._serve_client, args=(peer, operator), name=f"operator-{operator.pid}"
+        )
         with self._lock:
             if len(self._clients) >= CLIENTS:
-                self._make_way()
+                self._make_room()
             if len(self._clients) < CLIENTS:
                 self._clients[thread] = peer
                 thread.start()
                 return
         with peer, suppress(OSError):
-            problem = EngineUnreachable(f"{CLIENTS} operators are connected; end one of them first")
+            problem = EngineUnreachable(
+                f"{CLIENTS} operators are connected, which is the limit; end one first"
+            )
             JsonLines(peer, 0).send({"ok": False, "error": encode_error(problem)})
 
-    def _serve(self, peer: socket.socket, by: Operator) -> None:
+    def _serve_client(self, peer: socket.socket, operator: Operator) -> None:
         try:
             with peer, suppress(OSError):
                 lines = JsonLines(peer, MAX_REQUEST)
                 lines.send({"pid": os.getpid()})
-                self._converse(lines, by, partial(self._is_gone, peer))
+                self._answer_requests(lines, operator, partial(self._is_abandoned, peer))
         finally:
             with self._lock:
                 self._clients.pop(threading.current_thread(), None)
 
-    def _is_gone(self, peer: socket.socket) -> bool:
+    def _is_abandoned(self, peer: socket.socket) -> bool:
         """Return whether no client waits for an answer: it has closed, or the engine ends."""
         look = select.poll()
         look.register(peer, 0)
         return self._stopping.is_set() or bool(look.poll(0))
 
-    def _converse(self, lines: JsonLines, by: Operator, gone: Callable[[], bool]) -> None:
+    def _answer_requests(
+        self, lines: JsonLines, operator: Operator, is_abandoned: Callable[[], bool]
+    ) -> None:
         while True:
             try:
                 message = lines.receive()
@@ -196,23 +202,28 @@ class ControlServer:
                 return
             if message is None:
                 return
-            lines.send(self._answer(message, by, gone))
+            lines.send(self._perform(message, operator, is_abandoned))
 
-    def _answer(
-        self, message: dict[str, Any], by: Operator, gone: Callable[[], bool]
+    def _perform(
+        self, message: dict[str, Any], operator: Operator, is_abandoned: Callable[[], bool]
     ) -> dict[str, Any]:
         try:
-            return {"ok": True, "result": self._operations.perform(decode(message), by, gone)}
+            return {
+                "ok": True,
+                "result": self._operations.perform(decode_request(message), operator, is_abandoned),
+            }
         except TransporterError as error:
             if isinstance(error, LogPoisoned):
                 self._on_failure(error)
             return {"ok": False, "error": encode_error(error)}
         except Exception as error:  # noqa: BLE001 - it must not end the engine
             # Not its text: that may hold a secret (Invariant 20).
-            bug = ActionRefused(f"this is a bug in transporter: {type(error).__name__}")
+            bug = ActionRefused(
+                f"this is a bug in transporter: {type(error).__name__}; please report it"
+            )
             return {"ok": False, "error": encode_error(bug)}
 
-    def _part_from_clients(self) -> None:
+    def _disconnect_clients(self) -> None:
         # First from idle clients, then from those that do not read.
         for how in (socket.SHUT_RD, socket.SHUT_RDWR):
             with self._lock:
@@ -233,20 +244,20 @@ class StatusServer(ControlServer):
 
     name = READ_SOCKET
 
-    def _open_to_others(self, place: str) -> None:
-        super()._open_to_others(place)
+    def _set_permissions(self, place: str) -> None:
+        super()._set_permissions(place)
         try:
             os.chown(place, -1, self._directory.stat().st_gid)
         except PermissionError:
-            problem = f"{self.name}: this user is not of the log directory's group"
+            problem = f"{self.name}: this user is not a member of the log directory's group"
             self._observe("control-unavailable", problem=problem)
             return
         os.chmod(place, 0o660)  # noqa: PTH101 - as above
 
-    def _may_ask(self, by: Operator) -> bool:  # noqa: ARG002 - every client that could connect is served
+    def _is_allowed(self, operator: Operator) -> bool:  # noqa: ARG002 - every client that could connect is served
         return True
 
-    def _make_way(self) -> None:
+    def _make_room(self) -> None:
         oldest = next(iter(self._clients))
         with suppress(OSError):
             # Its thread finds out, and ends.
@@ -254,18 +265,18 @@ class StatusServer(ControlServer):
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[str]:
+def _stable_path(path: Path) -> Iterator[str]:
     """Yield a name for the socket at *path* that stays valid when *path* is replaced."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            raise FileExistsError(errno.EEXIST, "somebody else has put something in its place")
+            raise FileExistsError(errno.EEXIST, "another file has taken its place")
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
 
 
-def _operator(peer: socket.socket) -> Operator:
+def _peer_operator(peer: socket.socket) -> Operator:
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
     return Operator.of_process(pid, uid)

@@ -20,11 +20,11 @@ def next_entry(
     durable: int,
     state: RouteState,
     namespace: str,
-    seen: Callable[[int], object] = lambda _: None,
+    on_progress: Callable[[int], object] = lambda _: None,
 ) -> int:
     """Return the offset of the next entry that a route of this *namespace* filter delivers.
 
-    Entries that are already settled above the watermark are skipped. *seen* is called with
+    Entries that are already settled above the watermark are skipped. *on_progress* is called with
     the offset up to which the log has been read, and may raise.
 
     Raises:
@@ -41,14 +41,14 @@ def next_entry(
         for each in filters:
             entries = entries.filter(each.mask(entries.column("namespace")))
         for offset in entries.column("offset").to_pylist():
-            if state.replay is not None or not _settled(state, offset):
+            if state.replay is not None or not _is_settled(state, offset):
                 return int(offset)
-        seen(found.frame.last)
+        on_progress(found.frame.last)
     if state.replay is not None:
         # Nothing is left of it: a step ends it.
         return last
     raise ActionRefused("there is no entry to deliver yet: the route is at the end of the log")
 
 
-def _settled(state: RouteState, offset: int) -> bool:
+def _is_settled(state: RouteState, offset: int) -> bool:
     return any(part.first <= offset <= part.last for part in state.above)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from transporter.audit import AuditFile
 from transporter.control import requests, route_actions
-from transporter.control.metadata import metadata
-from transporter.control.offline_status import status
+from transporter.control.metadata import read_metadata
+from transporter.control.offline_status import read_status
 from transporter.errors import ActionRefused, UnknownName
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
@@ -44,8 +44,8 @@ class StoppedLog:
     def perform(
         self,
         request: Request,
-        by: Operator,
-        gone: Callable[[], bool] = lambda: False,  # noqa: ARG002 - the client is this process
+        operator: Operator,
+        is_abandoned: Callable[[], bool] = lambda: False,  # noqa: ARG002 - the client is this process
     ) -> dict[str, Any]:
         """Perform *request*; see :class:`~transporter.control.requests.Operations`.
 
@@ -55,13 +55,13 @@ class StoppedLog:
         """
         match request:
             case requests.Status():
-                return status(self._directory)
+                return read_status(self._directory)
             case requests.LogMetadata():
                 last = inspect(self._directory, proved_offset(self._directory)).last
-                return metadata(self._directory, last, request)
+                return read_metadata(self._directory, last, request)
             case requests.Reload() | requests.Step():
                 raise ActionRefused(
-                    f"{self._directory}: no engine runs on this log, and this needs one: "
+                    f"{self._directory}: no engine runs on this log, and this action needs one; "
                     "start it with 'transporter run'"
                 )
             case requests.RestartReader():
@@ -70,20 +70,20 @@ class StoppedLog:
                     "by the next 'transporter run'"
                 )
             case requests.PauseReader() | requests.ResumeReader():
-                return self._set_paused(request, by)
+                return self._set_reader_paused(request, operator)
             case requests.Forget(route, reason):
-                forget(self._directory, "route forget", route, by, reason)
-                return {"route": route, "done": "forgotten; it holds nothing back any more"}
+                delete_progress(self._directory, "route forget", route, operator, reason)
+                return {"route": route, "done": "forgotten; it no longer pins the log"}
             case requests.Replay(dry_run=True):
-                return self._preview(request)
+                return self._preview_replay(request)
             case _:
-                with self._opened(request.route) as (log, offsets):
-                    return _done(log, offsets, request, by)
+                with self._open_route(request.route) as (log, offsets):
+                    return _perform_on_route(log, offsets, request, operator)
 
-    def _set_paused(
-        self, request: requests.PauseReader | requests.ResumeReader, by: Operator
+    def _set_reader_paused(
+        self, request: requests.PauseReader | requests.ResumeReader, operator: Operator
     ) -> dict[str, Any]:
-        with locked(self._directory) as audit:
+        with lock_log(self._directory) as audit:
             readers = PausedReaders(self._directory)
             record = read_maintenance(RealFileSystem(), self._directory)
             known = {*readers.names, *(record.readers if record else ())}
@@ -92,16 +92,16 @@ class StoppedLog:
                     f"no engine has run with a reader {request.reader!r} on this log "
                     f"(known: {', '.join(sorted(known)) or 'none'})"
                 )
-            return route_actions.set_paused(readers, audit, request, by)
+            return route_actions.set_reader_paused(readers, audit, request, operator)
 
-    def _preview(self, request: requests.Replay) -> dict[str, Any]:
+    def _preview_replay(self, request: requests.Replay) -> dict[str, Any]:
         # Without the lock: an engine may start while it looks.
         last = inspect(self._directory, proved_offset(self._directory)).last
         state = read_state(self._directory, request.route)
-        return route_actions.preview(self._directory, last, request, state, upserts=None)
+        return route_actions.preview_replay(self._directory, last, request, state, upserts=None)
 
     @contextmanager
-    def _opened(self, route: str) -> Iterator[tuple[CommitLog, OffsetLog]]:
+    def _open_route(self, route: str) -> Iterator[tuple[CommitLog, OffsetLog]]:
         """Open the log and the offset log, which must both exist."""
         directory = self._directory
         inspect(directory, proved_offset(directory))
@@ -114,38 +114,47 @@ class StoppedLog:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[AuditFile]:
+def lock_log(directory: Path) -> Iterator[AuditFile]:
     """Hold the log's lock, so that no engine runs; yield the audit file."""
     inspect(directory)
     with DirectoryLock(directory):
         yield AuditFile(directory)
 
 
-def forget(directory: Path, action: str, route: str, by: Operator, reason: str) -> None:
+def delete_progress(
+    directory: Path, action: str, route: str, operator: Operator, reason: str
+) -> None:
     """Remove all progress of *route*, as the command *action* asks."""
-    with locked(directory) as audit:
+    with lock_log(directory) as audit:
         watermark = read_state(directory, route).watermark
-        with audit.change(action, by, route=route, watermark=watermark, reason=reason):
+        with audit.change(action, operator, route=route, watermark=watermark, reason=reason):
             delete_route(directory, route)
 
 
-def rename(directory: Path, route: str, new: str, by: Operator, reason: str) -> None:
+def rename_progress(directory: Path, route: str, new: str, operator: Operator, reason: str) -> None:
     """Give the progress of *route* the name *new*."""
-    with locked(directory) as audit:
+    with lock_log(directory) as audit:
         refuse_renaming(directory, route, new)
-        with audit.change("offsets rename", by, route=route, new=new, reason=reason):
+        with audit.change("offsets rename", operator, route=route, new=new, reason=reason):
             rename_route(directory, route, new)
 
 
-def _done(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - the rest of Request
+def _perform_on_route(
+    log: CommitLog,
+    offsets: OffsetLog,
+    request: Any,  # noqa: ANN401 - the rest of Request
+    operator: Operator,
+) -> dict[str, Any]:
     match request:
         case requests.Replay():
-            return route_actions.replay(log, offsets, request, by, upserts=None)
+            return route_actions.begin_replay(log, offsets, request, operator, upserts=None)
         case requests.SkipParked():
-            return route_actions.skip_parked(offsets, _parked(offsets), request, by)
+            return route_actions.skip_parked(offsets, _parked_store(offsets), request, operator)
         case _:
-            return route_actions.simple(log, offsets, request, by, lambda: _parked(offsets))
+            return route_actions.perform_simple(
+                log, offsets, request, operator, lambda: _parked_store(offsets)
+            )
 
 
-def _parked(offsets: OffsetLog) -> ParkedStore:
+def _parked_store(offsets: OffsetLog) -> ParkedStore:
     return ParkedStore(offsets.folder, lenient=True)

@@ -37,7 +37,7 @@ _PIECE: Final = 64 << 10
 
 
 @contextmanager
-def address_of(directory: Path, name: str = SOCKET) -> Iterator[str]:
+def socket_address(directory: Path, name: str = SOCKET) -> Iterator[str]:
     """Yield an address of the socket *name* in *directory* that the system takes.
 
     A path that is too long for a socket is reached through a descriptor of its
@@ -58,10 +58,10 @@ def address_of(directory: Path, name: str = SOCKET) -> Iterator[str]:
 class JsonLines:
     """Sends and receives the objects of one conversation. Not thread-safe."""
 
-    def __init__(self, peer: socket.socket, longest: int) -> None:
-        """Refuse a line of more than *longest* bytes."""
-        self._peer, self._longest = peer, longest
-        self._held = b""
+    def __init__(self, peer: socket.socket, max_bytes: int) -> None:
+        """Refuse a line of more than *max_bytes* bytes."""
+        self._peer, self._max_bytes = peer, max_bytes
+        self._buffer = b""
 
     def send(self, content: dict[str, Any]) -> None:
         """Send one object."""
@@ -74,50 +74,50 @@ class JsonLines:
             ActionRefused: it is too long, not an object, or of another version.
 
         """
-        while (end := self._held.find(b"\n")) < 0:
-            if len(self._held) > self._longest:
-                raise ActionRefused(f"a line of more than {self._longest} bytes")
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > self._max_bytes:
+                raise ActionRefused(f"the line is longer than {self._max_bytes} bytes")
             piece = self._peer.recv(_PIECE)
             if not piece:
                 return None
-            self._held += piece
-        line, self._held = self._held[:end], self._held[end + 1 :]
-        return _object(line)
+            self._buffer += piece
+        line, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
+        return _parse_object(line)
 
 
-def _object(line: bytes) -> dict[str, Any]:
+def _parse_object(line: bytes) -> dict[str, Any]:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ActionRefused("a line that is no JSON") from error
+        raise ActionRefused("the line is not JSON") from error
     version = content.get("v") if isinstance(content, dict) else None
     if version != VERSION:
         raise ActionRefused(
-            f"a message of version {version!r}, but this transporter speaks version {VERSION}; "
-            "use the command and the engine of one version"
+            f"the message has version {version!r}, but this transporter uses version {VERSION}; "
+            "use the same version for the command and the engine"
         )
     found: dict[str, Any] = content
     return found
 
 
-def encode(request: Request) -> dict[str, Any]:
+def encode_request(request: Request) -> dict[str, Any]:
     """Return *request* as a message."""
     name = next(name for name, kind in KINDS.items() if type(request) is kind)
     return {"op": name, "args": asdict(request)}
 
 
-def decode(message: dict[str, Any]) -> Request:
+def decode_request(message: dict[str, Any]) -> Request:
     """Return the request in *message*; raise :class:`ActionRefused` if it is not one."""
     operation, arguments = message.get("op"), message.get("args", {})
     kind = KINDS.get(operation) if isinstance(operation, str) else None
     if kind is None:
         raise ActionRefused(f"no such operation: {operation!r}"[:200])
     if not isinstance(arguments, dict) or set(arguments) - {each.name for each in fields(kind)}:
-        raise ActionRefused(f"{operation}: arguments that it does not take")
-    return _checked(kind, arguments)
+        raise ActionRefused(f"{operation}: unknown arguments")
+    return _validate(kind, arguments)
 
 
-def _checked(kind: type[Any], arguments: dict[str, Any]) -> Request:
+def _validate(kind: type[Any], arguments: dict[str, Any]) -> Request:
     from pydantic import ValidationError  # noqa: PLC0415 - the asking side does without
 
     try:
@@ -156,7 +156,7 @@ def decode_error(content: dict[str, Any]) -> TransporterError:
         return InvalidPipeline(*(errors.ConfigError(*each) for each in content["problems"]))
     kind = getattr(errors, str(content.get("type")), None)
     known = isinstance(kind, type) and issubclass(kind, TransporterError)
-    made = kind if known and kind in _OF_ONE_TEXT else _nearest(content.get("exit_code"))
+    made = kind if known and kind in _OF_ONE_TEXT else _error_class(content.get("exit_code"))
     return made(str(content.get("message")))
 
 
@@ -175,7 +175,7 @@ _OF_ONE_TEXT: Final = frozenset(
 )
 
 
-def _nearest(exit_code: object) -> type[TransporterError]:
+def _error_class(exit_code: object) -> type[TransporterError]:
     nearest = {2: errors.ConfigError, errors.EnvironmentFault.exit_code: errors.EnvironmentFault}
     return (
         nearest.get(exit_code, TransporterError)

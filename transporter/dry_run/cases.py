@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Op = Literal["insert", "update", "delete", "command", "noop", "skip"]
 
 
-def _bytes(text: str) -> str:
+def _check_base64(text: str) -> str:
     try:
         base64.b64decode(text, validate=True)
     except binascii.Error as error:
@@ -61,10 +61,10 @@ class CaseMessage(Model):
     content_type: str | None = JSON
     headers: dict[str, str | None] = Field(default={})
     data: Any = None
-    base64: Annotated[str | None, BeforeValidator(_bytes)] = None
+    base64: Annotated[str | None, BeforeValidator(_check_base64)] = None
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _refuse_data_and_base64(self) -> Self:
         if {"data", "base64"} <= self.model_fields_set:
             raise ValueError("has data and base64; give one of them")
         return self
@@ -73,7 +73,7 @@ class CaseMessage(Model):
         """Return the input message."""
         return Message(
             namespace=self.namespace,
-            data=self._data(),
+            data=self._data_bytes(),
             key=_encode(self.key),
             op=self.op,
             phase=self.phase,
@@ -83,7 +83,7 @@ class CaseMessage(Model):
             headers=tuple((name, _encode(value)) for name, value in self.headers.items()),
         )
 
-    def _data(self) -> bytes | None:
+    def _data_bytes(self) -> bytes | None:
         if self.base64 is not None:
             return base64.b64decode(self.base64)
         if self.data is None or isinstance(self.data, str):
@@ -97,7 +97,7 @@ class CaseOutput(CaseMessage):
     row: dict[str, Any] | None = None
 
     @model_validator(mode="after")
-    def _message_or_row(self) -> Self:
+    def _refuse_message_and_row(self) -> Self:
         if self.row is not None and len(self.model_fields_set) > 1:
             raise ValueError("has a row and keys of a message; a sink of Spark's gets rows only")
         return self
@@ -111,9 +111,9 @@ class CaseOutput(CaseMessage):
         if isinstance(output, OutputRow):
             named = output.columns if self.row is None else self.row
             return {"row": {name: value for name, value in output.columns.items() if name in named}}
-        values = _plain(output)
+        values = _message_fields(output)
         if self.data is not None and not isinstance(self.data, str):
-            values["data"] = _document(output.data)
+            values["data"] = _parse_document(output.data)
         names = self.model_fields_set if self.row is None else values.keys() - {"base64"}
         return {name: values[name] for name in names}
 
@@ -122,7 +122,7 @@ def _encode(text: str | None) -> bytes | None:
     return None if text is None else text.encode("utf-8", "surrogatepass")
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def _message_fields(message: Message) -> dict[str, Any]:
     return {
         "namespace": message.namespace,
         "op": message.op,
@@ -137,7 +137,7 @@ def _plain(message: Message) -> dict[str, Any]:
     }
 
 
-def _document(data: bytes | None) -> object:
+def _parse_document(data: bytes | None) -> object:
     """Return *data* as a JSON document, or as text if it is not JSON."""
     try:
         return json.loads(data or b"null")
@@ -149,13 +149,13 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, dict) else value
 
 
-def _allow_single(schema: dict[str, Any]) -> None:
+def _allow_single_item(schema: dict[str, Any]) -> None:
     """Allow a single item in place of a list in its *schema*."""
     several = {key: schema.pop(key) for key in ("type", "items")}
     schema["anyOf"] = [several["items"], several]
 
 
-_OneOrMore = (BeforeValidator(_as_list), Field(json_schema_extra=_allow_single))
+_OneOrMore = (BeforeValidator(_as_list), Field(json_schema_extra=_allow_single_item))
 Messages = Annotated[tuple[CaseMessage, ...], *_OneOrMore]
 Outputs = Annotated[tuple[CaseOutput, ...], *_OneOrMore]
 
@@ -176,7 +176,7 @@ class Case(Model):
     error: str | None = None
 
     @model_validator(mode="after")
-    def _expects_something(self) -> Self:
+    def _require_outcome(self) -> Self:
         if self.skipped and (self.output or self.error):
             raise ValueError("has skipped, so it can have neither output nor error")
         if self.output is None and self.skipped is None and self.error is None:
@@ -245,15 +245,15 @@ def _run_case(
     entries = messages_to_batch([each.message() for each in case.input])
     place = (case.name, document.file, document.line(("cases", index)))
     try:
-        tried = route.run(with_offsets(entries, 0, time.time_ns() // 1000))
+        results = route.run(with_offsets(entries, 0, time.time_ns() // 1000))
     except EnvironmentFault as error:
         return CaseResult(*place, (), str(error))
-    return CaseResult(*place, (*_errors(case, tried), *_differences(case, tried)))
+    return CaseResult(*place, (*_error_problems(case, results), *_output_problems(case, results)))
 
 
-def _errors(case: Case, tried: Sequence[DryRunResult]) -> Iterator[str]:
+def _error_problems(case: Case, results: Sequence[DryRunResult]) -> Iterator[str]:
     """Compare the first failure, or its absence, with the expected error."""
-    failed = next(((place, each.error) for place, each in enumerate(tried) if each.error), None)
+    failed = next(((place, each.error) for place, each in enumerate(results) if each.error), None)
     if failed is None and case.error is not None:
         yield f"nothing failed, but an error with {case.error!r} was expected"
     elif failed is not None and (case.error is None or case.error not in failed[1]):
@@ -261,26 +261,26 @@ def _errors(case: Case, tried: Sequence[DryRunResult]) -> Iterator[str]:
         yield f"input {failed[0]} failed: {failed[1]}{expected}"
 
 
-def _differences(case: Case, tried: Sequence[DryRunResult]) -> Iterator[str]:
+def _output_problems(case: Case, results: Sequence[DryRunResult]) -> Iterator[str]:
     """Compare the output line by line, as JSON."""
     expected = case.expected_outputs()
     if expected is None:
         return
-    found = [output for each in tried for output in each.outputs]
-    wanted = [_text(each.expected_fields()) for each in expected]
+    found = [output for each in results for output in each.outputs]
+    wanted = [_json_text(each.expected_fields()) for each in expected]
     # Unexpected outputs are shown with every field.
     every = CaseOutput.model_construct(set(CaseMessage.model_fields) - {"base64"}, data={})
     seen = [
-        _text((expected[place] if place < len(expected) else every).actual_fields(output))
+        _json_text((expected[place] if place < len(expected) else every).actual_fields(output))
         for place, output in enumerate(found)
     ]
     if wanted != seen:
         noun = "rows" if any(isinstance(each, OutputRow) for each in found) else "messages"
-        yield f"expected (-) {len(wanted)} {noun}, and {len(seen)} came (+):"
+        yield f"expected {len(wanted)} {noun} (-), got {len(seen)} (+):"
         yield from (line for line in ndiff(_lines(wanted), _lines(seen)) if line[0] != "?")
 
 
-def _text(value: object) -> str:
+def _json_text(value: object) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
 
 

@@ -60,16 +60,16 @@ class Collector:
 def read_outputs(folder: Path) -> Iterator[tuple[int, Message | OutputRow]]:
     """Yield the stored outputs in *folder* with their offsets, in the order of the calls."""
     for path in sorted(folder.iterdir()):
-        yield from _messages(path) if path.suffix == _ARROW else _rows(path)
+        yield from _read_messages(path) if path.suffix == _ARROW else _read_rows(path)
 
 
-def _messages(path: Path) -> Iterator[tuple[int, Message]]:
+def _read_messages(path: Path) -> Iterator[tuple[int, Message]]:
     with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as file:
         for entry in Entries(file.get_batch(0)):
             yield entry.offset, entry.message
 
 
-def _rows(path: Path) -> Iterator[tuple[int, OutputRow]]:
+def _read_rows(path: Path) -> Iterator[tuple[int, OutputRow]]:
     with path.open(encoding="utf-8") as file:
         for offset, columns in map(json.loads, file):
             yield offset, OutputRow(columns)

@@ -50,22 +50,22 @@ class _ProbeThread:
     """Running probe, in a thread that is abandoned if it hangs."""
 
     def __init__(self, kind: str, name: str, part: WriterConfig) -> None:
-        self._look, self._part = ProbeResult(kind, name, part.adaptor), part
+        self._probe_result, self._part = ProbeResult(kind, name, part.adaptor), part
         self._thread = threading.Thread(target=self._run, name=f"probe-{name}", daemon=True)
         self._thread.start()
 
     def result(self, seconds: float) -> ProbeResult:
         """Return the findings, after at most *seconds*."""
         self._thread.join(seconds)
-        found = list(self._look.findings)
+        found = list(self._probe_result.findings)
         if self._thread.is_alive():
             found.append(Finding(f"there was no answer within {_PATIENCE:g} s", "problem"))
         hide = self._part.secrets.hide
-        self._look.findings = [Finding(hide(each.text), each.level) for each in found]
-        return self._look
+        self._probe_result.findings = [Finding(hide(each.text), each.level) for each in found]
+        return self._probe_result
 
     def _run(self) -> None:
-        found = self._look.findings
+        found = self._probe_result.findings
         try:
             made: Any = self._part.cls(self._part.config)
             if isinstance(made, Probe):

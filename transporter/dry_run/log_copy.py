@@ -32,14 +32,14 @@ def write_log(directory: Path, entries: pa.RecordBatch) -> None:
     base = entries.column("offset")[0].as_py()
     created = microseconds(entries.column("logged_at").slice(0, 1))[0]
     header = layout.SegmentHeader(_LOG_ID, _SEGMENT_ID, base, -1, base, _EPOCH, created)
-    frames = _frames(entries, base, len(header.encode()))
+    frames = _encode_frames(entries, base, len(header.encode()))
     write_segment(RealFileSystem(), directory, header, frames)
 
 
-def _frames(entries: pa.RecordBatch, first: int, byte: int) -> Iterator[bytes]:
+def _encode_frames(entries: pa.RecordBatch, first: int, byte: int) -> Iterator[bytes]:
     """Yield frames that cover all offsets from *first* on. The first one begins at *byte*."""
     extension = layout.Source("").encode()
-    for part in _parts(entries):
+    for part in _split_entries(entries):
         payload = layout.encode_payload(part, None)
         last = part.column("offset")[-1].as_py()
         header = layout.FrameHeader(
@@ -61,10 +61,10 @@ def _frames(entries: pa.RecordBatch, first: int, byte: int) -> Iterator[bytes]:
         first, byte = last + 1, header.end
 
 
-def _parts(entries: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _split_entries(entries: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if entries.num_rows == 1 or batch_bytes(entries) <= _FRAME_BYTES:
         yield entries
         return
     half = entries.num_rows // 2
-    yield from _parts(entries.slice(0, half))
-    yield from _parts(entries.slice(half))
+    yield from _split_entries(entries.slice(0, half))
+    yield from _split_entries(entries.slice(half))

@@ -91,7 +91,7 @@ class QueryRoute:
         prefix = str(running.folder / "trial-")
         with TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
             folder = Path(name)
-            spec = self._spec(settings, folder, self.spark.next_attempt())
+            spec = self._worker_spec(settings, folder, self.spark.next_attempt())
             write_log(folder, entries)
             route_folder(folder, self.name).mkdir(parents=True)
             output = Path(spec.settings["folder"])
@@ -99,7 +99,7 @@ class QueryRoute:
             errors = running.deliver(spec, entries.column("offset").to_pylist())
             return trial_results(entries, read_outputs(output), errors)
 
-    def _spec(self, settings: QuerySettings, folder: Path, attempt: int) -> WorkerSpec:
+    def _worker_spec(self, settings: QuerySettings, folder: Path, attempt: int) -> WorkerSpec:
         return WorkerSpec(
             route=self.name,
             shard=0,
@@ -127,9 +127,9 @@ class DryRunSpark:
     A pipeline with other settings of Spark replaces it. Belongs to one thread.
     """
 
-    def __init__(self, prepare: PrepareLaunch, starting: Callable[[], None]) -> None:
-        """Start hosts by the launch from *prepare*. *starting* is called before each start."""
-        self._prepare, self._starting = prepare, starting
+    def __init__(self, prepare: PrepareLaunch, on_start: Callable[[], None]) -> None:
+        """Start hosts by the launch from *prepare*. *on_start* is called before each start."""
+        self._prepare, self._on_start = prepare, on_start
         self._running: RunningSpark | None = None
         self._attempts = 0
 
@@ -137,7 +137,7 @@ class DryRunSpark:
         """Return a Spark with these *settings*, which may still be starting."""
         if self._running is None or self._running.config != settings.spark:
             self.close()
-            self._running = RunningSpark(self._prepare, self._starting, settings)
+            self._running = RunningSpark(self._prepare, self._on_start, settings)
         return self._running
 
     def next_attempt(self) -> int:
@@ -156,13 +156,13 @@ class RunningSpark:
     """A Spark host with its files in ``folder``, or the reason why it cannot start."""
 
     def __init__(
-        self, prepare: PrepareLaunch, starting: Callable[[], None], settings: QuerySettings
+        self, prepare: PrepareLaunch, on_start: Callable[[], None], settings: QuerySettings
     ) -> None:
         """Begin the start and return at once."""
         self.config = settings.spark
         self._secrets = settings.secrets
         self._failure: EnvironmentFault | None = None
-        self._carrier: SparkSupervisor | None = None
+        self._supervisor: SparkSupervisor | None = None
         with ExitStack() as stack:
             name = TemporaryDirectory(prefix="transporter-", ignore_cleanup_errors=True)
             self.folder = Path(stack.enter_context(name))
@@ -171,10 +171,10 @@ class RunningSpark:
             except EnvironmentFault as error:
                 self._failure = error
             else:
-                starting()
-                self._carrier = SparkSupervisor(launch, _observe, self._on_failure)
-                stack.callback(self._carrier.stop)
-                self._carrier.start()
+                on_start()
+                self._supervisor = SparkSupervisor(launch, _observe, self._on_failure)
+                stack.callback(self._supervisor.stop)
+                self._supervisor.start()
             self._open = stack.pop_all()
 
     def close(self) -> None:
@@ -192,25 +192,25 @@ class RunningSpark:
             with self._connect(spec) as line:
                 errors = deliver_entries(line, offsets)
         except (EOFError, ConnectionError) as error:
-            raise HostFailed(f"route {spec.route}: {self._why_ended(spec)}") from error
+            raise HostFailed(f"route {spec.route}: {self._end_reason(spec)}") from error
         return errors
 
     def _connect(self, spec: WorkerSpec) -> WorkerConnection:
         found: WorkerConnection | None = None
-        if self._carrier is not None and self._failure is None:
-            found = self._carrier.connect(spec, lambda: self._failure is not None)
+        if self._supervisor is not None and self._failure is None:
+            found = self._supervisor.connect(spec, lambda: self._failure is not None)
         if found is None:
             raise self._failure or HostFailed("Spark was stopped")
         return found
 
     def _on_failure(self, failure: HostFailed) -> None:
         self._failure = HostFailed(self._secrets.hide(str(failure)))
-        if self._carrier is not None:
-            self._carrier.wake()
+        if self._supervisor is not None:
+            self._supervisor.wake()
 
-    def _why_ended(self, spec: WorkerSpec) -> str:
-        assert self._carrier is not None  # noqa: S101 - there was a worker
-        cause = self._carrier.take_problem(spec.route) or "it has not reported why"
+    def _end_reason(self, spec: WorkerSpec) -> str:
+        assert self._supervisor is not None  # noqa: S101 - there was a worker
+        cause = self._supervisor.take_problem(spec.route) or "it reported no cause"
         return f"Spark ended while it ran the queries: {self._secrets.hide(cause)}"
 
 

@@ -37,20 +37,20 @@ class DryRunResult:
 
 def trial_results(
     entries: pa.RecordBatch,
-    made: Iterable[tuple[int, Message | OutputRow]],
+    outputs: Iterable[tuple[int, Message | OutputRow]],
     errors: Mapping[int, str],
 ) -> list[DryRunResult]:
     """Return the outcome of each of *entries*, in their order.
 
-    *made* are the outputs with their offsets. A query may return an offset that *entries*
+    *outputs* are the outputs with their offsets. A query may return an offset that *entries*
     do not have. Such an output counts as that of the entry before it.
     """
     all_entries = list(Entries(entries))
     offsets = [entry.offset for entry in all_entries]
-    outputs: list[list[Message | OutputRow]] = [[] for _ in all_entries]
-    for offset, output in made:
-        outputs[max(0, bisect_right(offsets, offset) - 1)].append(output)
+    by_entry: list[list[Message | OutputRow]] = [[] for _ in all_entries]
+    for offset, output in outputs:
+        by_entry[max(0, bisect_right(offsets, offset) - 1)].append(output)
     return [
         DryRunResult(entry, tuple(found), errors.get(entry.offset))
-        for entry, found in zip(all_entries, outputs, strict=True)
+        for entry, found in zip(all_entries, by_entry, strict=True)
     ]

@@ -81,7 +81,7 @@ class PlainRoute:
             errors[offset] = failure.text
             offsets = rest.column("offset").to_pylist()
             rest = rest.slice(sum(each <= offset for each in offsets))
-        return trial_results(entries, writer.made, errors)
+        return trial_results(entries, writer.messages, errors)
 
 
 class _MessageCollector:
@@ -90,12 +90,12 @@ class _MessageCollector:
     Config: ClassVar[type[AdaptorConfig]] = AdaptorConfig
 
     def __init__(self) -> None:
-        self.made: list[tuple[int, Message]] = []
+        self.messages: list[tuple[int, Message]] = []
 
     def open(self, context: WriterContext) -> None: ...
 
     def write(self, batch: Entries, ack: Ack) -> None:
-        self.made += [(entry.offset, entry.message) for entry in batch]
+        self.messages += [(entry.offset, entry.message) for entry in batch]
         ack.all()
 
     def close(self) -> None: ...
@@ -132,20 +132,20 @@ def trial_routes(
 
     """
     file = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
-    document = read(path, environ, only=_needed_for_trial)
+    document = read(path, environ, only=_is_needed_for_trial)
     found = document.root.get("routes") if isinstance(document.root, dict) else None
     if not isinstance(found, list) or not found:
         raise document.problem(("routes",), "the pipeline has no routes")
-    routes = [_route(document, index, file, environ, spark) for index in range(len(found))]
+    routes = [_read_route(document, index, file, environ, spark) for index in range(len(found))]
     return {route.name: route for route in routes}
 
 
-def _needed_for_trial(path: KeyPath) -> bool:
+def _is_needed_for_trial(path: KeyPath) -> bool:
     """Return whether a variable at *path* is needed for a trial."""
     return path[:1] == ("routes",) and path[2:3] in (("name",), ("namespace",), ("steps",))
 
 
-def _route(
+def _read_route(
     document: Document,
     index: int,
     file: Path,
@@ -179,7 +179,7 @@ def _route(
 def _query_settings(file: Path, environ: Mapping[str, str], index: int) -> QuerySettings:
     """Read the settings of Spark and of the route at *index*, without those of its sink."""
     path: KeyPath = ("routes", index)
-    document = read(file, environ, only=partial(_needed_for_query, index))
+    document = read(file, environ, only=partial(_is_needed_for_query, index))
     item = document.root["routes"][index]
     context = {FOLDER: file.parent}
     keys, problems = validate(_QueryKeys, item, Section(document, path), context)
@@ -197,7 +197,7 @@ def _query_settings(file: Path, environ: Mapping[str, str], index: int) -> Query
     )
 
 
-def _needed_for_query(index: int, path: KeyPath) -> bool:
+def _is_needed_for_query(index: int, path: KeyPath) -> bool:
     """Return whether a variable at *path* is needed for the queries of the route at *index*."""
     of_the_route = (("slice_timeout",), ("worker_memory",), ("writer", "adaptor"))
     return path[:1] == ("spark",) or (path[:2] == ("routes", index) and path[2:] in of_the_route)

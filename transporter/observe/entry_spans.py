@@ -79,30 +79,30 @@ class Sample(NamedTuple):
     context: TraceContext | None
 
 
-def sampled(
-    messages: pa.RecordBatch, share: float, chance: random.Random, most: int
+def sample_messages(
+    messages: pa.RecordBatch, share: float, rng: random.Random, limit: int
 ) -> tuple[list[Sample], int]:
-    """Return the sampled *messages*, at most *most*, and the number of those beyond.
+    """Return the sampled *messages*, at most *limit*, and the number of those beyond.
 
     The decision of a source is followed: rows with a ``traceparent`` are sampled if its flag
-    is set. Of the others *share* are, drawn by *chance*. Headers are not read beyond *most*,
+    is set. Of the others *share* are, drawn by *rng*. Headers are not read beyond *limit*,
     so an overload costs little.
     """
-    found, told, beyond = list[Sample](), set[int](), 0
+    found, decided, beyond = list[Sample](), set[int](), 0
     rows = _rows_with_parent(messages.column("headers"))
     for at, row in enumerate(rows):
-        if len(found) == most:
-            told.update(rows[at:])
+        if len(found) == limit:
+            decided.update(rows[at:])
             beyond += len(rows) - at
             break
         (headers,) = headers_of(messages.column("headers").slice(row, 1))
         if (context := trace_context(headers)) is not None:
-            told.add(row)
+            decided.add(row)
             if context.sampled:
                 found.append(Sample(row, context))
-    for row in _drawn(messages.num_rows, share, chance):
-        if row not in told:
-            if len(found) < most:
+    for row in _draw_rows(messages.num_rows, share, rng):
+        if row not in decided:
+            if len(found) < limit:
                 found.append(Sample(row, None))
             else:
                 beyond += 1
@@ -117,14 +117,14 @@ def _rows_with_parent(headers: pa.Array) -> list[int]:
     return list(dict.fromkeys(pc.list_parent_indices(headers).filter(named).to_pylist()))
 
 
-def _drawn(rows: int, share: float, chance: random.Random) -> Iterable[int]:
+def _draw_rows(rows: int, share: float, rng: random.Random) -> Iterable[int]:
     """Draw each of *rows* with probability *share*, in as many steps as there are hits."""
     if share >= 1:
         yield from range(rows)
     elif share > 0:
         step = math.log1p(-share)
         row = -1
-        while (row := row + 1 + int(math.log(1 - chance.random()) / step)) < rows:
+        while (row := row + 1 + int(math.log(1 - rng.random()) / step)) < rows:
             yield row
 
 
@@ -135,7 +135,7 @@ class Journal:
         """Wait for *routes*, and for those that a reload adds from their first outcome on."""
         self._entries: dict[int, Traced] = {}
         self._offsets: list[int] = []
-        self._recent = {route: _outcomes() for route in routes}
+        self._recent = {route: _recent_outcomes() for route in routes}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -147,50 +147,50 @@ class Journal:
         insort(self._offsets, entry.offset)
         for route, recent in self._recent.items():
             for settled in recent:
-                if self._settles(route, entry, settled):
+                if self._record_settled(route, entry, settled):
                     yield route, settled.at
         if len(self._offsets) > PENDING:
-            self._forget(self._offsets[0])
+            self._remove(self._offsets[0])
 
     def settle(
-        self, route: RouteConfig, asked: Slice, outcome: Outcome, now: int
+        self, route: RouteConfig, delivered: Slice, outcome: Outcome, now: int
     ) -> Iterator[Traced]:
         """Yield the entries that *route* has delivered with *outcome*."""
         settled = Settled(
             route.namespace,
-            asked.first,
+            delivered.first,
             outcome.through,
-            asked.without,
+            delivered.without,
             outcome.delivered > 0,
             now,
         )
-        self._recent.setdefault(route.name, _outcomes()).append(settled)
-        begin = bisect_left(self._offsets, asked.first)
+        self._recent.setdefault(route.name, _recent_outcomes()).append(settled)
+        begin = bisect_left(self._offsets, delivered.first)
         end = bisect_right(self._offsets, outcome.through)
         for entry in [self._entries[offset] for offset in self._offsets[begin:end]]:
-            if self._settles(route.name, entry, settled):
+            if self._record_settled(route.name, entry, settled):
                 yield entry
 
-    def _settles(self, route: str, entry: Traced, settled: Settled) -> bool:
+    def _record_settled(self, route: str, entry: Traced, settled: Settled) -> bool:
         """Record that *route* has settled *entry*; return whether it was delivered."""
         within = settled.first <= entry.offset <= settled.through
         if not within or route not in entry.waiting or entry.offset in settled.without:
             return False
         entry.waiting.discard(route)
         if not entry.waiting:
-            self._forget(entry.offset)
-        return settled.delivered and _takes(settled.namespace, entry.namespace)
+            self._remove(entry.offset)
+        return settled.delivered and _matches(settled.namespace, entry.namespace)
 
-    def _forget(self, offset: int) -> None:
+    def _remove(self, offset: int) -> None:
         del self._entries[offset]
         self._offsets.pop(bisect_left(self._offsets, offset))
 
 
-def _outcomes() -> deque[Settled]:
+def _recent_outcomes() -> deque[Settled]:
     return deque(maxlen=_RECENT)
 
 
-def _takes(expression: str, namespace: str) -> bool:
+def _matches(expression: str, namespace: str) -> bool:
     filter_ = NamespaceFilter(expression)
     return filter_.matches_all or bool(filter_.mask(pa.array([namespace]))[0].as_py())
 
@@ -201,6 +201,6 @@ def columns_of(messages: pa.RecordBatch, rows: list[int]) -> tuple[list[str], li
     return taken.column("namespace").to_pylist(), microseconds(taken.column("timestamp"))
 
 
-def new_id(bits: int, chance: random.Random) -> int:
+def new_id(bits: int, rng: random.Random) -> int:
     """Return an id of a trace or a span, which is never 0."""
-    return chance.getrandbits(bits) or 1
+    return rng.getrandbits(bits) or 1

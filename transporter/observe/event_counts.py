@@ -41,22 +41,22 @@ class EventCounts:
 
     def __init__(self, observe: Observer) -> None:
         self._observe, self._lock = observe, threading.Lock()
-        self._counted: Counter[tuple[str, _Labels]] = Counter()
+        self._counts: Counter[tuple[str, _Labels]] = Counter()
 
     def __call__(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
         """Count, and pass it on."""
         with self._lock:
             if event in _ONES:
                 metric, fields, fixed = _ONES[event]
-                self._counted[metric, (*(details[each] for each in fields), *fixed)] += 1
+                self._counts[metric, (*(details[each] for each in fields), *fixed)] += 1
             for metric, field in _SUMS.get(event, {}).items():
-                self._counted[metric, ()] += details[field]
+                self._counts[metric, ()] += details[field]
             if event == "entries-released":
                 released = details["last"] - details["first"] + 1
-                self._counted["transporter_released_entries_total", (details["route"],)] += released
+                self._counts["transporter_released_entries_total", (details["route"],)] += released
         self._observe(event, **details)
 
-    def of(self, metric: str, *labels: str) -> int:
+    def count(self, metric: str, *labels: str) -> int:
         """Return the count of *metric* with these *labels*."""
         with self._lock:
-            return self._counted[metric, labels]
+            return self._counts[metric, labels]

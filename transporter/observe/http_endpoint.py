@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from transporter.pipeline.observe_config import ListenAddress, TlsConfig, Token
 
-CALLERS: Final = 16
+CLIENTS: Final = 16
 """Concurrent clients. One more closes the connection of the oldest."""
 PATIENCE: Final = 5.0
 """Seconds for a request and for reading its response."""
@@ -79,7 +79,7 @@ class Endpoint:
         if self.thread.is_alive():
             self._server.shutdown()
             self.thread.join()
-        self._server.hang_up()
+        self._server.close_connections()
         self._server.server_close()
 
 
@@ -88,35 +88,35 @@ class _Certificate:
 
     def __init__(self, files: TlsConfig) -> None:
         self._files = files
-        self._seen = self._looked()
+        self._loaded_stamps = self._file_stamps()
         try:
-            self._context = self._loaded()
+            self._context = self._load_context()
         except OSError as error:
             raise EnvironmentFault(
                 f"observe.tls: {files.cert} and {files.key} cannot be used: "
                 f"{error.strerror or type(error).__name__}"
             ) from error
 
-    def wrap(self, caller: socket.socket) -> ssl.SSLSocket:
-        """Wrap *caller* in TLS; the handshake follows later."""
+    def wrap(self, client: socket.socket) -> ssl.SSLSocket:
+        """Wrap *client* in TLS; the handshake follows later."""
         # A certificate that cannot be used, or is being written, is ignored: the loaded one stays.
         with suppress(OSError):
-            if (looked := self._looked()) != self._seen:
-                self._context, self._seen = self._loaded(), looked
-        return self._context.wrap_socket(caller, server_side=True, do_handshake_on_connect=False)
+            if (looked := self._file_stamps()) != self._loaded_stamps:
+                self._context, self._loaded_stamps = self._load_context(), looked
+        return self._context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
 
-    def _loaded(self) -> ssl.SSLContext:
+    def _load_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # A key with a passphrase is refused; a prompt would block.
         context.load_cert_chain(self._files.cert, self._files.key, password="")
         return context
 
-    def _looked(self) -> list[tuple[int, int, int] | None]:
-        return [_look(each) for each in (self._files.cert, self._files.key)]
+    def _file_stamps(self) -> list[tuple[int, int, int] | None]:
+        return [_file_stamp(each) for each in (self._files.cert, self._files.key)]
 
 
-def _look(path: Path) -> tuple[int, int, int] | None:
+def _file_stamp(path: Path) -> tuple[int, int, int] | None:
     try:
         found = path.stat()
     except OSError:
@@ -142,7 +142,7 @@ class _Server(ThreadingHTTPServer):
         self.address_family = family
         self.pages, self._lock = pages, threading.Lock()
         self._certificate, self.token = certificate, token
-        self._callers: dict[socket.socket, float] = {}
+        self._clients: dict[socket.socket, float] = {}
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -150,41 +150,41 @@ class _Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)
 
     def get_request(self) -> tuple[Any, Any]:
-        caller, place = super().get_request()
-        return caller if self._certificate is None else self._certificate.wrap(caller), place
+        client, place = super().get_request()
+        return client if self._certificate is None else self._certificate.wrap(client), place
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - socketserver's
         with self._lock:
             # An idle client loses its place to a new one.
-            while len(self._callers) >= CALLERS:
-                self._hang_up(next(iter(self._callers)))
-            self._callers[request] = time.monotonic()
+            while len(self._clients) >= CLIENTS:
+                self._close_connection(next(iter(self._clients)))
+            self._clients[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
         """Hang up on who has taken too long, however steadily: called twice a second."""
         latest = time.monotonic() - PATIENCE
         with self._lock:
-            for caller in [each for each, since in self._callers.items() if since < latest]:
-                self._hang_up(caller)
+            for client in [each for each, since in self._clients.items() if since < latest]:
+                self._close_connection(client)
 
     def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as above
         with self._lock:
-            self._callers.pop(request, None)
+            self._clients.pop(request, None)
         super().shutdown_request(request)
 
-    def hang_up(self) -> None:
+    def close_connections(self) -> None:
         """Keep slow clients from delaying the shutdown."""
         with self._lock:
-            for caller in list(self._callers):
-                self._hang_up(caller)
+            for client in list(self._clients):
+                self._close_connection(client)
 
-    def _hang_up(self, caller: socket.socket) -> None:
-        """Shut the connection of *caller* down; its thread closes it."""
-        del self._callers[caller]
+    def _close_connection(self, client: socket.socket) -> None:
+        """Shut the connection of *client* down; its thread closes it."""
+        del self._clients[client]
         with suppress(OSError):
             # Not that of a TLS socket, which first makes it a plain one for its thread.
-            socket.socket.shutdown(caller, socket.SHUT_RDWR)
+            socket.socket.shutdown(client, socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
         """Log nothing: a client that disconnects is not an event."""
@@ -202,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.request.do_handshake()
 
     def do_GET(self) -> None:
-        if not self._is_known():
+        if not self._is_authorized():
             self._send(HttpAnswer(401, "text/plain; charset=utf-8", b"unauthorized\n"))
             return
         page = self.server.pages.get(self.path.partition("?")[0])
@@ -219,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Log nothing: a probe every second would fill the log."""
 
-    def _is_known(self) -> bool:
+    def _is_authorized(self) -> bool:
         """Compare the token in constant time."""
         if self.server.token is None:
             return True
@@ -245,7 +245,6 @@ def _listen(
     certificate: _Certificate | None,
     token: Token | None,
 ) -> _Server:
-    shown = f"observe.listen: {address.host}:{address.port}"
     try:
         family, *_, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -254,6 +253,6 @@ def _listen(
     except OSError as error:
         kind = PortTaken if error.errno == errno.EADDRINUSE else EnvironmentFault
         raise kind(
-            f"{shown} cannot be listened at: {error.strerror}; "
+            f"observe.listen: cannot listen on {address.host}:{address.port}: {error.strerror}; "
             "set observe.listen to another port, to port 0 for any, or to off"
         ) from error

@@ -33,14 +33,14 @@ class LagAges:
         """Read the log in *directory*. *clock* returns the wall time in µs UTC (Invariant 16)."""
         self._reader, self._clock = LogReader(directory), clock
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[int, int]] = {}
+        self._log_times: dict[str, tuple[int, int]] = {}
 
     def close(self) -> None:
         """Close open files."""
         with self._lock:
             self._reader.close()
 
-    def of(self, route: RouteStatus, last: int) -> LagAge | None:
+    def age_of(self, route: RouteStatus, last: int) -> LagAge | None:
         """Return the age in seconds of *route*'s lag, in a log that ends at *last*.
 
         ``None`` if its oldest entry cannot be read, which the route will report.
@@ -48,8 +48,8 @@ class LagAges:
         if route.lag <= 0:
             return LagAge()
         with self._lock:
-            oldest = self._time(f"route {route.name}", route.watermark + 1, last)
-            newest = self._time("the newest", last, last)
+            oldest = self._log_time(f"route {route.name}", route.watermark + 1, last)
+            newest = self._log_time("the newest", last, last)
         if oldest is None or newest is None:
             return None
         return LagAge(
@@ -57,8 +57,8 @@ class LagAges:
             max(0, newest - oldest) / _SECOND,
         )
 
-    def _time(self, who: str, offset: int, last: int) -> int | None:
-        if (known := self._known.get(who)) is not None and known[0] == offset:
+    def _log_time(self, key: str, offset: int, last: int) -> int | None:
+        if (known := self._log_times.get(key)) is not None and known[0] == offset:
             return known[1]
         try:
             frame = next(self._reader.frames(offset, last)).frame
@@ -66,5 +66,5 @@ class LagAges:
             # Segments may have been replaced or removed: the next call reopens them.
             self._reader.clear_cache()
             return None
-        self._known[who] = offset, frame.logged_at
+        self._log_times[key] = offset, frame.logged_at
         return frame.logged_at

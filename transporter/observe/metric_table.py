@@ -284,7 +284,7 @@ METRICS: Final = (
         "counter",
         (),
         "spans",
-        "Spans that a collector has taken; only with observe.tracing",
+        "Spans that a collector has accepted; only with observe.tracing",
     ),
     Metric(
         "transporter_spans_dropped_total",

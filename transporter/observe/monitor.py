@@ -11,10 +11,10 @@ from transporter.log.commit_log import wall_clock
 from transporter.observe.event_counts import EventCounts
 from transporter.observe.http_endpoint import Endpoint, HttpAnswer, PortTaken
 from transporter.observe.lag_ages import LagAges
-from transporter.observe.prometheus import EngineSamples, registry
-from transporter.observe.readiness import reasons, report
+from transporter.observe.prometheus import EngineSamples, create_registry
+from transporter.observe.readiness import not_ready_reasons, readiness_report
 from transporter.observe.samples import readings
-from transporter.observe.span_export import tracing_of
+from transporter.observe.span_export import create_tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,10 +47,10 @@ class Monitor:
         self.observe = EventCounts(observe)
         self._pipeline, self._config = pipeline, pipeline.observe
         self._version = version
-        self.tracer = tracing_of(pipeline, self.observe, version)
+        self.tracer = create_tracing(pipeline, self.observe, version)
         self._ages = LagAges(pipeline.log.dir, wall_clock)
         self._engine: Engine | None = None
-        self._endpoint = self._opened()
+        self._endpoint = self._open_endpoint()
 
     @property
     def url(self) -> str | None:
@@ -64,13 +64,17 @@ class Monitor:
             self.tracer.start()
         if self._endpoint is None:
             return
-        encode = registry(EngineSamples(self._pipeline.name, self._readings))
+        encode = create_registry(EngineSamples(self._pipeline.name, self._readings))
 
         def metrics(accept: str) -> HttpAnswer:
             encoder, content_type = choose_encoder(accept)
             return HttpAnswer(200, content_type, encoder(encode))
 
-        pages = {"/metrics": metrics, "/healthz": self._health, "/readyz": self._readiness}
+        pages = {
+            "/metrics": metrics,
+            "/healthz": self._health_page,
+            "/readyz": self._readiness_page,
+        }
         self._endpoint.start(pages)
         self.observe("endpoint-opened", url=self._endpoint.url)
 
@@ -88,7 +92,7 @@ class Monitor:
             self.tracer.stop()
         self._ages.close()
 
-    def _opened(self) -> Endpoint | None:
+    def _open_endpoint(self) -> Endpoint | None:
         listen = self._config.listen
         if listen is None:
             return None
@@ -101,30 +105,30 @@ class Monitor:
             return None
 
     def _readings(self) -> Iterator[Reading]:
-        status = self._watched.status()
-        ready = not reasons(status, self._config.unready_after)
+        status = self._started_engine.status()
+        ready = not not_ready_reasons(status, self._config.unready_after)
         return readings(
             status,
             self.observe,
-            lambda route: self._ages.of(route, status.last),
+            lambda route: self._ages.age_of(route, status.last),
             ready=ready,
             version=self._version,
             spans=self.tracer.counts() if self.tracer is not None else None,
         )
 
     @property
-    def _watched(self) -> Engine:
+    def _started_engine(self) -> Engine:
         assert self._engine is not None  # noqa: S101 - nothing is served before start()
         return self._engine
 
-    def _health(self, _accept: str) -> HttpAnswer:
-        dead = self._watched.status().dead
-        return _answer({"healthy": not dead, "dead": list(dead)}, good=not dead)
+    def _health_page(self, _accept: str) -> HttpAnswer:
+        dead = self._started_engine.status().dead
+        return _json_answer({"healthy": not dead, "dead": list(dead)}, good=not dead)
 
-    def _readiness(self, _accept: str) -> HttpAnswer:
-        found = report(self._watched.status(), self._config.unready_after)
-        return _answer(found, good=found["ready"])
+    def _readiness_page(self, _accept: str) -> HttpAnswer:
+        found = readiness_report(self._started_engine.status(), self._config.unready_after)
+        return _json_answer(found, good=found["ready"])
 
 
-def _answer(found: dict[str, Any], *, good: bool) -> HttpAnswer:
+def _json_answer(found: dict[str, Any], *, good: bool) -> HttpAnswer:
     return HttpAnswer(200 if good else 503, _JSON, json.dumps(found).encode() + b"\n")

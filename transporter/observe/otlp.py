@@ -57,19 +57,21 @@ class OtlpExporter:
 
     def export(self, spans: Sequence[Span]) -> bool:
         """Send *spans*; return whether the collector accepted them."""
-        found = [self._readable(span) for span in spans]
+        found = [self._readable_span(span) for span in spans]
         return self._exporter.export(found) is SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
         """End an export that waits for its next try."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
-    def _readable(self, span: Span) -> ReadableSpan:
+    def _readable_span(self, span: Span) -> ReadableSpan:
         state = TraceState.from_header([span.state]) if span.state else TraceState()
         return ReadableSpan(
             span.name,
-            context=_context(span.trace_id, span.span_id, state),
-            parent=None if span.parent is None else _context(span.trace_id, span.parent, state),
+            context=_span_context(span.trace_id, span.span_id, state),
+            parent=None
+            if span.parent is None
+            else _span_context(span.trace_id, span.parent, state),
             resource=self._resource,
             attributes=span.attributes,
             kind=_KINDS[span.name],
@@ -79,7 +81,7 @@ class OtlpExporter:
         )
 
 
-def _context(trace: int, span: int, state: TraceState) -> SpanContext:
+def _span_context(trace: int, span: int, state: TraceState) -> SpanContext:
     return SpanContext(
         trace, span, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED), trace_state=state
     )

@@ -28,15 +28,15 @@ _FAMILIES = {
 
 
 class EngineSamples(Collector):
-    """Collects samples from *look* at every scrape, and keeps none."""
+    """Collects samples from *read* at every scrape, and keeps none."""
 
-    def __init__(self, pipeline: str, look: Callable[[], Iterable[Reading]]) -> None:
-        self._pipeline, self._look = pipeline, look
+    def __init__(self, pipeline: str, read: Callable[[], Iterable[Reading]]) -> None:
+        self._pipeline, self._read = pipeline, read
 
     def collect(self) -> Iterator[Family]:
         """Yield the metric families of the table, in its order, with their samples."""
         families = {metric.name: _family(metric) for metric in METRICS}
-        for name, labels, value in self._look():
+        for name, labels, value in self._read():
             whole = [self._pipeline, *labels]
             if isinstance(value, Histogram):
                 families[name].add_metric(whole, _buckets(value), value.total)
@@ -45,7 +45,7 @@ class EngineSamples(Collector):
         yield from families.values()
 
 
-def registry(collector: Collector) -> CollectorRegistry:
+def create_registry(collector: Collector) -> CollectorRegistry:
     """Return a registry with *collector* and the metrics of this process."""
     found = CollectorRegistry()
     found.register(collector)

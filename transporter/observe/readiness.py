@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 _READERS: Final = {
     State.STARTING: "its source is not open yet",
-    State.RETRYING: "its source fails, and is tried again",
-    State.WAITING: "the log has no room",
+    State.RETRYING: "its source fails and is retried",
+    State.WAITING: "the log has no space",
     State.STOPPED: "it waits for an operator",
 }
 _ROUTES: Final = {
     State.STARTING: "its worker has not opened its writer yet",
-    State.RETRYING: "its sink fails, and is tried again",
+    State.RETRYING: "its sink fails and is retried",
     State.STOPPED: "it waits for an operator",
 }
 _SILENT: Final = "its poll does not return"
-_STUCK: Final = "it settles nothing although there is something to do"
+_STUCK: Final = "it settles nothing although entries are pending"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class NotReadyReason:
     counts: Mapping[str, int]
 
 
-def reasons(status: EngineStatus, patience: float) -> tuple[NotReadyReason, ...]:
+def not_ready_reasons(status: EngineStatus, patience: float) -> tuple[NotReadyReason, ...]:
     """Return the reasons why the engine is not ready; empty if it is ready.
 
     A part that is stopped or starting counts at once. One that retries, waits for space or
@@ -50,20 +50,20 @@ def reasons(status: EngineStatus, patience: float) -> tuple[NotReadyReason, ...]
     count.
     """
     return (
-        *(found for each in status.readers for found in _reader(each, patience)),
-        *(found for each in status.routes for found in _route(each, patience)),
+        *(found for each in status.readers for found in _reader_reasons(each, patience)),
+        *(found for each in status.routes for found in _route_reasons(each, patience)),
     )
 
 
-def paused(status: EngineStatus) -> list[str]:
+def paused_names(status: EngineStatus) -> list[str]:
     """Name the readers and routes that an operator has paused."""
     readers = [each.name for each in status.readers if each.state is State.PAUSED]
     return readers + [each.name for each in status.routes if each.state is State.PAUSED]
 
 
-def report(status: EngineStatus, patience: float) -> dict[str, Any]:
+def readiness_report(status: EngineStatus, patience: float) -> dict[str, Any]:
     """Return the body of ``/readyz`` as plain values."""
-    found = reasons(status, patience)
+    found = not_ready_reasons(status, patience)
     return {
         "ready": not found,
         "spark": status.spark,
@@ -78,11 +78,11 @@ def report(status: EngineStatus, patience: float) -> dict[str, Any]:
             }
             for each in found
         ],
-        "paused": paused(status),
+        "paused": paused_names(status),
     }
 
 
-def _reader(reader: ReaderStatus, patience: float) -> Iterator[NotReadyReason]:
+def _reader_reasons(reader: ReaderStatus, patience: float) -> Iterator[NotReadyReason]:
     state = reader.state
     if reader.leaving or state in (State.ENDED, State.PAUSED):
         return
@@ -92,7 +92,7 @@ def _reader(reader: ReaderStatus, patience: float) -> Iterator[NotReadyReason]:
         yield NotReadyReason("reader", reader.name, state.value, why, reader.still, counts)
 
 
-def _route(route: RouteStatus, patience: float) -> Iterator[NotReadyReason]:
+def _route_reasons(route: RouteStatus, patience: float) -> Iterator[NotReadyReason]:
     state = route.state
     if route.leaving or state in (State.ENDED, State.PAUSED):
         return

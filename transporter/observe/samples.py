@@ -33,7 +33,7 @@ def readings(
     yield "transporter_ready", (), ready
     yield "transporter_dead_threads", (), len(status.dead)
     yield "transporter_spark_up", (), status.spark
-    yield from _of_the_log(status)
+    yield from _log_readings(status)
     for metric in (
         "transporter_spark_restarts_total",
         "transporter_compacted_segments_total",
@@ -41,20 +41,20 @@ def readings(
         "transporter_compaction_freed_bytes_total",
         "transporter_retention_removed_bytes_total",
     ):
-        yield metric, (), counts.of(metric)
+        yield metric, (), counts.count(metric)
     if spans is not None:
         yield "transporter_spans_exported_total", (), spans.exported
         yield "transporter_spans_dropped_total", (), spans.dropped
     for reader in status.readers:
-        yield from _of_a_reader(reader, counts)
+        yield from _reader_readings(reader, counts)
     for route in status.routes:
-        yield from _of_a_route(route, counts)
+        yield from _route_readings(route, counts)
         if (found := age(route)) is not None:
             yield "transporter_route_oldest_unacked_age_seconds", (route.name,), found.oldest
             yield "transporter_route_lag_seconds", (route.name,), found.lag
 
 
-def _of_the_log(status: EngineStatus) -> Iterator[Reading]:
+def _log_readings(status: EngineStatus) -> Iterator[Reading]:
     yield "transporter_log_last_offset", (), status.last
     yield "transporter_log_bytes", (), status.size
     if status.max_bytes is not None:
@@ -65,24 +65,24 @@ def _of_the_log(status: EngineStatus) -> Iterator[Reading]:
     yield "transporter_readers_waiting_for_space", (), waiting
 
 
-def _of_a_reader(reader: ReaderStatus, counts: EventCounts) -> Iterator[Reading]:
+def _reader_readings(reader: ReaderStatus, counts: EventCounts) -> Iterator[Reading]:
     name = (reader.name,)
     yield "transporter_reader_entries_total", name, reader.logged
     yield "transporter_reader_bytes_total", name, reader.size
     yield "transporter_reader_log_latency_seconds", name, reader.latency
     retries = "transporter_reader_retries_total"
-    yield retries, name, counts.of(retries, reader.name)
+    yield retries, name, counts.count(retries, reader.name)
     yield "transporter_reader_term", name, reader.term or 0
     changes = "transporter_leader_changes_total"
     for change in ("acquired", "refreshed", "revoked", "fenced"):
-        yield changes, (reader.name, change), counts.of(changes, reader.name, change)
+        yield changes, (reader.name, change), counts.count(changes, reader.name, change)
     for gauge, value in reader.measured.items():
         yield f"transporter_source_{gauge}", name, value
     for state in State:
         yield "transporter_reader_state", (reader.name, state.value), reader.state is state
 
 
-def _of_a_route(route: RouteStatus, counts: EventCounts) -> Iterator[Reading]:
+def _route_readings(route: RouteStatus, counts: EventCounts) -> Iterator[Reading]:
     name = (route.name,)
     yield "transporter_route_delivered_entries_total", name, route.delivered
     yield "transporter_route_delivered_bytes_total", name, route.size
@@ -99,9 +99,9 @@ def _of_a_route(route: RouteStatus, counts: EventCounts) -> Iterator[Reading]:
         "transporter_route_retries_total",
         "transporter_route_worker_restarts_total",
     ):
-        yield metric, name, counts.of(metric, route.name)
+        yield metric, name, counts.count(metric, route.name)
     given_up = "transporter_route_given_up_entries_total"
     for action in ("parked", "skipped"):
-        yield given_up, (route.name, action), counts.of(given_up, route.name, action)
+        yield given_up, (route.name, action), counts.count(given_up, route.name, action)
     for state in State:
         yield "transporter_route_state", (route.name, state.value), route.state is state

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from transporter.errors import EnvironmentFault
 from transporter.log.commit_log import wall_clock
-from transporter.observe.entry_spans import Journal, Span, Traced, columns_of, new_id, sampled
+from transporter.observe.entry_spans import (
+    Journal,
+    Span,
+    Traced,
+    columns_of,
+    new_id,
+    sample_messages,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +72,7 @@ class Tracing:
         """Trace *pipeline* by *config*."""
         self._pipeline, self._share = pipeline, config.sample
         self._observe, self._exporter = observe, exporter
-        self._chance = random.SystemRandom()
+        self._rng = random.SystemRandom()
         self._journal = Journal(route.name for route in pipeline.routes)
         self._lock = threading.Condition()
         self._queue: deque[Span] = deque()
@@ -97,25 +104,25 @@ class Tracing:
     def record_logged(self, reader: str, messages: pa.RecordBatch, first: int) -> None:
         """Follow the sampled ones of *messages*, and queue the spans that end here."""
         now = wall_clock()
-        with self._guarded():
+        with self._count_errors():
             # Without the lock: routes are not to wait for a look at headers.
             room = max(0, QUEUED - len(self._queue))
-            samples, beyond = sampled(messages, self._share, self._chance, room)
+            samples, beyond = sample_messages(messages, self._share, self._rng, room)
             columns = columns_of(messages, [each.row for each in samples])
             with self._lock:
                 self._dropped += beyond
                 for sample, namespace, time in zip(samples, *columns, strict=True):
-                    self._follow(sample, first + sample.row, namespace, (time, now), reader)
+                    self._trace_entry(sample, first + sample.row, namespace, (time, now), reader)
 
     def record_settled(self, route: RouteConfig, asked: Slice, outcome: Outcome) -> None:
         """Queue the spans of entries that *route* has delivered."""
         now = wall_clock()
-        with self._guarded(), self._lock:
+        with self._count_errors(), self._lock:
             for entry in list(self._journal.settle(route, asked, outcome, now)):
-                self._put(self._acked(entry, route.name, now))
+                self._enqueue(self._ack_span(entry, route.name, now))
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _count_errors(self) -> Iterator[None]:
         """Have whatever goes wrong in a block cost a span, and not a reader or a route."""
         try:
             yield
@@ -123,34 +130,34 @@ class Tracing:
             with self._lock:
                 self._dropped += 1
 
-    def _follow(
+    def _trace_entry(
         self, sample: Sample, offset: int, namespace: str, times: tuple[int, int], reader: str
     ) -> None:
         """Queue the span to the log, and wait for acks; *times* are the source's and the log's."""
-        context, mine, (made, now) = sample.context, new_id(64, self._chance), times
-        trace = context.trace_id if context is not None else new_id(128, self._chance)
+        context, mine, (made, now) = sample.context, new_id(64, self._rng), times
+        trace = context.trace_id if context is not None else new_id(128, self._rng)
         parent = context.span_id if context is not None else None
         state = context.state if context is not None else None
         entry = Traced(offset, namespace, trace, mine if parent is None else parent, state, now)
         start = min(made, now) if made > 0 else now
-        of = self._of(entry, reader=reader)
-        self._put(Span("source -> log", trace, mine, parent, state, start, now, of))
+        of = self._attributes(entry, reader=reader)
+        self._enqueue(Span("source -> log", trace, mine, parent, state, start, now, of))
         for route, at in list(self._journal.add(entry)):
-            self._put(self._acked(entry, route, at))
+            self._enqueue(self._ack_span(entry, route, at))
 
-    def _acked(self, entry: Traced, route: str, now: int) -> Span:
+    def _ack_span(self, entry: Traced, route: str, now: int) -> Span:
         return Span(
             "log -> ack",
             entry.trace_id,
-            new_id(64, self._chance),
+            new_id(64, self._rng),
             entry.parent,
             entry.state,
             min(entry.logged, now),
             now,
-            self._of(entry, route=route),
+            self._attributes(entry, route=route),
         )
 
-    def _of(self, entry: Traced, **whose: str) -> dict[str, str | int]:
+    def _attributes(self, entry: Traced, **whose: str) -> dict[str, str | int]:
         named = {f"transporter.{kind}": name for kind, name in whose.items()}
         return {
             "transporter.pipeline": self._pipeline.name,
@@ -159,7 +166,7 @@ class Tracing:
             "transporter.offset": entry.offset,
         }
 
-    def _put(self, span: Span) -> None:
+    def _enqueue(self, span: Span) -> None:
         if len(self._queue) >= QUEUED:
             self._dropped += 1
             return
@@ -168,17 +175,17 @@ class Tracing:
             self._lock.notify_all()
 
     def _run(self) -> None:
-        with _Quiet(_THREAD) as said:
-            while (batch := self._next()) is not None:
-                said.first = ""
+        with _Quiet(_THREAD) as quiet:
+            while (batch := self._next_batch()) is not None:
+                quiet.first = ""
                 try:
                     sent = self._exporter.export(batch)
-                    problem = said.first or "the collector did not take the spans"
+                    problem = quiet.first or "the collector did not accept the spans"
                 except Exception as error:  # noqa: BLE001 - the next batch may fare better
                     sent, problem = False, f"{type(error).__name__}: {error}"
-                self._note(len(batch), problem, sent=sent)
+                self._record_export(len(batch), problem, sent=sent)
 
-    def _next(self) -> list[Span] | None:
+    def _next_batch(self) -> list[Span] | None:
         """Return the next spans to export, once there are enough, or ``None`` at the end."""
         with self._lock:
             while not (self._queue or self._stopping):
@@ -186,7 +193,7 @@ class Tracing:
             self._lock.wait_for(lambda: self._stopping or len(self._queue) >= BATCH, INTERVAL)
             return [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))] or None
 
-    def _note(self, count: int, problem: str, *, sent: bool) -> None:
+    def _record_export(self, count: int, problem: str, *, sent: bool) -> None:
         with self._lock:
             if sent:
                 self._exported += count
@@ -234,7 +241,7 @@ _LOGGERS: Final = (
 )
 
 
-def tracing_of(pipeline: Pipeline, observe: Observer, version: str) -> Tracing | None:
+def create_tracing(pipeline: Pipeline, observe: Observer, version: str) -> Tracing | None:
     """Return the tracer of *pipeline*, or ``None`` if its file configures none.
 
     Raises:

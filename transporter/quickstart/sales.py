@@ -50,12 +50,12 @@ def show_sales(command: Sequence[str], environ: Mapping[str, str]) -> None:
     try:
         folder = _sales_folder(command, environ)
         if folder is not None:
-            _print_sales(sales(folder), folder, command)
+            _print_sales(read_sales(folder), folder, command)
     except (TransporterError, OSError, pa.ArrowException) as error:
         sys.stderr.write(f"shop: cannot show the sales: {error}\n")
 
 
-def sales(folder: Path) -> list[Sold]:
+def read_sales(folder: Path) -> list[Sold]:
     """Return the sales in the Parquet of *folder*, the city with the most first.
 
     Raises:
@@ -71,7 +71,7 @@ def sales(folder: Path) -> list[Sold]:
     rows = data.to_table(columns=["city", "total_cents"]).group_by("city")
     found = rows.aggregate([([], "count_all"), ("total_cents", "sum")])
     sold = [
-        Sold(_printable(each["city"]), each["count_all"], each["total_cents_sum"] or 0)
+        Sold(_printable_city(each["city"]), each["count_all"], each["total_cents_sum"] or 0)
         for each in found.to_pylist()
     ]
     return sorted(sold, key=lambda each: (-each.cents, each.city))
@@ -96,13 +96,15 @@ def _print_sales(sold: Sequence[Sold], folder: Path, command: Sequence[str]) -> 
     console = Console(stderr=True, highlight=False)
     place = _relative_path(folder)
     if not sold:
-        console.print(f"\n{place}: no order has become Parquet yet", markup=False, soft_wrap=True)
+        console.print(
+            f"\n{place}: the Parquet files hold no orders yet", markup=False, soft_wrap=True
+        )
         return
-    console.print(f"\nWhat the shop has sold, from the Parquet in {place}:", markup=False)
+    console.print(f"\nSales of the shop, from the Parquet in {place}:", markup=False)
     console.print(_sales_table(sold))
     console.print("The same by SQL on Spark:\n", markup=False)
     # One line at any width, so that it can be copied.
-    console.print(f"  {_hint(command, place)}\n", markup=False, soft_wrap=True)
+    console.print(f"  {_shell_command(command, place)}\n", markup=False, soft_wrap=True)
 
 
 def _sales_table(sold: Sequence[Sold]) -> Table:
@@ -110,13 +112,13 @@ def _sales_table(sold: Sequence[Sold]) -> Table:
     made = Table(box=SIMPLE_HEAD, show_footer=True)
     made.add_column("city", whole.city)
     made.add_column("orders", f"{whole.orders:,}", justify="right")
-    made.add_column("euros", _euros(whole), justify="right")
+    made.add_column("euros", _euros_text(whole), justify="right")
     for each in sold:
-        made.add_row(Text(each.city), f"{each.orders:,}", _euros(each))
+        made.add_row(Text(each.city), f"{each.orders:,}", _euros_text(each))
     return made
 
 
-def _hint(command: Sequence[str], place: str) -> str:
+def _shell_command(command: Sequence[str], place: str) -> str:
     before = command[: command.index(_RUN)]
     query = _QUERY.format(place.replace("`", "``"))
     return shlex.join([*before, "shell", str(_pipeline_file(command)), "-e", query])
@@ -128,10 +130,10 @@ def _relative_path(folder: Path) -> str:
     return os.path.relpath(folder, here) if folder.is_relative_to(here) else str(folder)
 
 
-def _euros(sold: Sold) -> str:
+def _euros_text(sold: Sold) -> str:
     return f"{sold.cents / _CENTS:,.2f}"
 
 
-def _printable(city: str | None) -> str:
+def _printable_city(city: str | None) -> str:
     """Return the name of a city without characters that would move the cursor."""
     return "".join(each for each in city or "?" if each.isprintable())

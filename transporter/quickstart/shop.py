@@ -68,19 +68,19 @@ class Shop:
     """Shop that places and ships orders over one connection. Not thread-safe."""
 
     connection: Connection
-    chance: random.Random = field(default_factory=random.Random)
+    rng: random.Random = field(default_factory=random.Random)
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
 
     def place(self) -> int:
         """Place one order and its ``orders.placed`` event; return the order's id."""
-        customer = self.chance.randrange(len(_CUSTOMERS))
-        items = self._basket()
+        customer = self.rng.randrange(len(_CUSTOMERS))
+        items = self._random_basket()
         total = sum(item["quantity"] * item["unit_cents"] for item in items)
         with self.connection.transaction():
             order = self._insert_order(customer + 1, total)
             event = {
                 "order_id": order,
-                "customer": self._customer(customer),
+                "customer": self._customer_json(customer),
                 "items": items,
                 "total_cents": total,
                 "currency": "EUR",
@@ -99,21 +99,21 @@ class Shop:
             self.connection.execute(
                 "DELETE FROM orders WHERE id <= %s AND status = 'shipped'", [order - _KEPT_ORDERS]
             )
-            carrier = self.chance.choice(_CARRIERS)
-            parcel = f"{carrier[:2].upper()}{self.chance.randrange(10**9):09d}"
+            carrier = self.rng.choice(_CARRIERS)
+            parcel = f"{carrier[:2].upper()}{self.rng.randrange(10**9):09d}"
             event = {"order_id": order, "customer_id": customer, "carrier": carrier}
             self._emit("orders.shipped", order, event | {"parcel": parcel})
         self.waiting.popleft()
         return order
 
-    def _basket(self) -> list[dict[str, Any]]:
-        chosen = self.chance.sample(_PRODUCTS, self.chance.randint(1, 3))
+    def _random_basket(self) -> list[dict[str, Any]]:
+        chosen = self.rng.sample(_PRODUCTS, self.rng.randint(1, 3))
         return [
-            {"sku": sku, "title": title, "quantity": self.chance.randint(1, 4), "unit_cents": cents}
+            {"sku": sku, "title": title, "quantity": self.rng.randint(1, 4), "unit_cents": cents}
             for sku, title, cents in chosen
         ]
 
-    def _customer(self, index: int) -> dict[str, Any]:
+    def _customer_json(self, index: int) -> dict[str, Any]:
         name, email, city = _CUSTOMERS[index]
         card = f"**** **** **** {1000 + 137 * index}"
         return {"id": index + 1, "name": name, "email": email, "city": city, "card": card}
@@ -128,7 +128,7 @@ class Shop:
         return int(found[0])
 
     def _emit(self, topic: str, order: int, event: dict[str, Any]) -> None:
-        headers = {"event-id": str(UUID(int=self.chance.getrandbits(128), version=4)), "shop": "1"}
+        headers = {"event-id": str(UUID(int=self.rng.getrandbits(128), version=4)), "shop": "1"}
         stash(self.connection, Record.json(topic, str(order), event, headers))
 
 
@@ -158,7 +158,7 @@ def take_orders(dsn: str, stop: Event, rate: float = 5.0, limit: int | None = No
         while placed != limit and not stop.wait(max(0.0, started + placed / rate - monotonic())):
             shop.place()
             placed += 1
-            if len(shop.waiting) > _LONGEST_QUEUE or shop.chance.random() < len(shop.waiting) / 10:
+            if len(shop.waiting) > _LONGEST_QUEUE or shop.rng.random() < len(shop.waiting) / 10:
                 shop.ship()
         while shop.waiting:
             shop.ship()
@@ -181,7 +181,7 @@ def open_for_orders(dsn: str, rate: float = 5.0) -> Iterator[None]:
 
 def _report_failure(client: Future[int]) -> None:
     if error := client.exception():
-        sys.stderr.write(f"shop: no more orders: {error}\n")
+        sys.stderr.write(f"shop: taking orders has failed: {error}\n")
 
 
 def _run_command(command: Sequence[str], environment: dict[str, str]) -> int:
@@ -220,7 +220,7 @@ def _exit_on_signal(number: int, _: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m transporter.quickstart.shop",
         description="Run COMMAND beside an embedded PostgreSQL and a shop that takes orders in "
@@ -237,7 +237,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run server, client and command, then show the sales; return the command's exit code."""
-    arguments = _arguments(argv)
+    arguments = _parse_arguments(argv)
     with _signal_handlers({signal.SIGTERM: _exit_on_signal}):
         try:
             with (

@@ -50,7 +50,7 @@ class _Part:
             f"- `test_{self.module}.py`: the contract of every {self.kind}, on a database; {run}.",
         ]
         if self.kind == READER:
-            lines.append(f"- `fill.py`: makes `{self.module}.db`, for the reader to read.")
+            lines.append(f"- `fill.py`: creates `{self.module}.db`, for the reader to read.")
         return "\n".join(lines)
 
     def pipeline_settings(self) -> str:
@@ -79,7 +79,7 @@ def adaptor_package(name: str, kinds: tuple[str, ...] = (WRITER,)) -> dict[str, 
     module = name.replace("-", "_")
     if not _NAME.fullmatch(name) or keyword.iskeyword(module) or module in OUR_PACKAGES:
         raise ConfigError(
-            f"{name!r} cannot name an adaptor: use small letters, digits and single -, "
+            f"{name!r} cannot name an adaptor: use lower-case letters, digits and single hyphens, "
             f"such as {_nearest_name(name)}"
         )
     _refuse_taken(name, [module, *(part.module for part in parts.values())], kinds[-1])

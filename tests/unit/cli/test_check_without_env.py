@@ -122,7 +122,7 @@ def test_the_text_says_plainly_what_was_not_checked(
     """Each unchecked setting has a line with file, line, key and reason."""
     assert check(tmp_path, MISSING, "--without-env") == 0
     file, *lines = capsys.readouterr().out.splitlines()
-    assert file.endswith("/p.yaml has no mistake, as far as it can be checked here; not checked:")
+    assert file.endswith("/p.yaml has no errors in the parts that were checked; not checked:")
     assert f"  {tmp_path}/p.yaml:1: name: environment variable NAME is not set" in lines
     assert lines[-2:] == [
         "  whether these settings are compatible with the others around them",

@@ -11,7 +11,7 @@ from transporter.cli.entry_output import (
     TABLE_ROWS,
     RowPrinter,
     entry_json,
-    row_of,
+    entry_row,
     time_text,
     write_raw,
     write_rows,
@@ -29,7 +29,7 @@ HOSTILE = "\x1b]0;owned\x07\x9b2J\u202e\r\n"
 def test_a_row_is_harmless_and_short(capsys: pytest.CaptureFixture[str]) -> None:
     """An entry's line has no control characters, no line breaks and a bounded length."""
     message = Message(HOSTILE, HOSTILE.encode() * 50, HOSTILE.encode(), op=HOSTILE)
-    RowPrinter().write(row_of(Entry(7, 0, message), 6))
+    RowPrinter().write(entry_row(Entry(7, 0, message), 6))
     shown = capsys.readouterr().out
     assert shown.startswith("7 unconfirmed  1970-01-01T00:00:00.000+00:00  \\x1b]0;owned")
     assert shown[:-1].isprintable()

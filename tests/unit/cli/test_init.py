@@ -95,7 +95,7 @@ def test_what_is_written_is_a_right_pipeline(tmp_path: Path, source: str, sink: 
         (["init", "pipeline", "demo", "kafak"], "did you mean 'kafka'?"),
         (
             ["init", "adaptor", "My_Source"],
-            "cannot name an adaptor: use small letters, digits and ",
+            "cannot name an adaptor: use lower-case letters, digits and ",
         ),
         (["init", "adaptor", "My_Source"], "such as my-source"),
         (["init", "adaptor", "class"], "such as my-sink"),

@@ -77,7 +77,7 @@ def test_it_ends_with_what_to_do_next(
 ) -> None:
     """The output names the file to change, and commands to copy."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(quickstart, "_shop", lambda _: nullcontext("dbname=x"))
+    monkeypatch.setattr(quickstart, "_run_shop", lambda _: nullcontext("dbname=x"))
     monkeypatch.setattr("transporter.quickstart.sales.show_sales", lambda *_: None)
     words = ["quickstart", *(["--postgres"] if postgres else []), *options]
     assert app.execute(words) == 0

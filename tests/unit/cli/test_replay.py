@@ -90,8 +90,7 @@ def test_a_replay_over_what_compaction_dropped_is_refused(
     for more in ([], ["--dry-run"]):
         assert app.execute([*words, *more]) == 1
         assert (
-            "route some: of 0..9 compaction has dropped 7 entries; with --partial what is left is "
-            "delivered again"
+            "route some: of 0..9 compaction has dropped 7 entries; add --partial to replay the rest"
         ) in capsys.readouterr().err
     assert read_state(folder / "log", "some").replay is None
     assert app.execute([*words, "--partial", "--dry-run"]) == 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_tools import Events, SparklessHost, make_pipeline
 
-from transporter.cli.run import _Signals, _until_stopped
+from transporter.cli.run import _run_until_stopped, _Signals
 from transporter.engine.engine import Engine
 from transporter.log.lock import DirectoryLock
 
@@ -29,7 +29,7 @@ def test_a_report_that_fails_leaves_no_engine_behind(tmp_path: Path) -> None:
     engine = Engine(pipeline, SparklessHost(), report)
     try:
         with pytest.raises(RuntimeError, match="cannot draw"):
-            _until_stopped(engine, report, _Signals())
+            _run_until_stopped(engine, report, _Signals())
         assert report.named("engine-stopped")
         DirectoryLock(tmp_path / "log").release()
     finally:

@@ -98,7 +98,7 @@ def test_a_dry_run_shows_what_goes_in_beside_what_comes_out(
     assert captured.err == ""
     assert "\x1b" not in captured.out
     head, columns, *rows, _ = captured.out.splitlines()
-    assert head == "route events: of 5 entries 4 messages, 1 skipped, 1 would fail"
+    assert head == "route events: 5 entries would give 4 messages; 1 would be skipped, 1 would fail"
     assert columns.split() == ["OFFSET", "NAMESPACE", "KEY", "IN", "OUT"]
     cells = [row.split(None, 4) for row in rows]
     assert cells[0] == ["0", "orders", "k0", '{"card":1,"a":1}', '{"a":1}']

@@ -24,11 +24,11 @@ NOT_SET = (1 << 32) - 1
 CALLER = """
 import os, pathlib, sys
 from transporter.control import requests
-from transporter.control.client import Engine
+from transporter.control.client import EngineClient
 log, login = sys.argv[1:]
 pathlib.Path("/proc/self/loginuid").write_text(login)
-with Engine(pathlib.Path(log)) as engine:
-    engine.ask(requests.Pause("out", "why"))
+with EngineClient(pathlib.Path(log)) as engine:
+    engine.call(requests.Pause("out", "why"))
 print(os.getpid())
 """
 """Program that calls a running engine with a login uid, or with none."""

@@ -16,7 +16,7 @@ from live_tools import ME, Operated, lines, operated, sink
 from transporter.audit import AUDIT
 from transporter.control import requests
 from transporter.control import running_engine as module
-from transporter.control.offline_status import status
+from transporter.control.offline_status import read_status
 from transporter.errors import (
     ActionRefused,
     EngineUnreachable,
@@ -117,7 +117,7 @@ def test_a_step_reports_how_its_entry_was_settled(
         told = op(requests.Step("out"))
         assert (told["outcome"], told["settled"]) == (outcome, outcome != "failed")
         assert reason in told["reason"]
-        assert told["done"].endswith(told["reason"] or "nothing else")
+        assert told["done"].endswith(told["reason"] or "the route stays paused")
         assert time.monotonic() - began < module.NOTICE, "a halt is known at once"
 
 
@@ -261,7 +261,7 @@ def test_a_replay_over_what_compaction_dropped_is_refused_unless_partial(tmp_pat
         until(lambda: op.route()["watermark"] == 6)
         settings = CompactionSettings(0.0)
         compact(log.directory, watermark=lambda: 6, settings=settings, now=1 << 60, gate=log.gate)
-        refused = r"of 0\.\.6 compaction has dropped 4 entries; with --partial"
+        refused = r"of 0\.\.6 compaction has dropped 4 entries; add --partial"
         for dry_run in (True, False):
             with pytest.raises(ActionRefused, match=refused):
                 op(requests.Replay("out", first=0, dry_run=dry_run))
@@ -292,7 +292,7 @@ def test_a_replay_can_be_cancelled(tmp_path: Path) -> None:
     ("request_", "problem"),
     [
         (requests.Replay("out", first=3, last=9), "up to 3 only"),
-        (requests.Replay("out", first=9), "nothing to deliver again"),
+        (requests.Replay("out", first=9), "there is nothing to replay"),
         (requests.Replay("out", since=1 << 60), "nothing was logged"),
         (requests.Replay("out", first=0, namespace="("), "not a regular expression"),
         (requests.Ack("out", 2, 99), "not in the log"),
@@ -457,7 +457,7 @@ def test_the_documentation_has_every_field_of_the_status(tmp_path: Path) -> None
         until(lambda: op.route()["watermark"] == 1)
         op(requests.PauseReader("in"))
         running = op(requests.Status())
-    for found, documented in ((running, live), (status(tmp_path / "log"), stopped)):
+    for found, documented in ((running, live), (read_status(tmp_path / "log"), stopped)):
         assert set(found) == documented["result"]
         assert {name for each in found["readers"] for name in each} == documented["reader"]
         assert {name for each in found["routes"] for name in each} == documented["route"]
@@ -671,6 +671,6 @@ def test_sinks_that_keep_the_newest_value_are_warned_of(tmp_path: Path) -> None:
         until(lambda: [op.route(name)["watermark"] for name in ("out", "keep")] == [3, 3])
         assert op(requests.Replay("out", first=0, last=1, dry_run=True))["warning"] is None
         part = op(requests.Replay("keep", first=0, last=1, dry_run=True))["warning"]
-        assert "older values overwrite newer ones, and stay where 2..3" in part
+        assert "older values overwrite newer ones, and stay until 2..3" in part
         whole = op(requests.Replay("keep", first=0, dry_run=True))["warning"]
         assert "until the replay has ended" in whole

@@ -83,7 +83,7 @@ def test_an_operator_is_known_by_the_system(served: Served) -> None:
     """The operator is identified by the kernel, not by the client's own claim."""
     with EngineClient(served.directory) as engine:
         assert engine.pid == os.getpid()
-        assert engine.ask(requests.Resume("r", "why")) == {"done": "Resume"}
+        assert engine.call(requests.Resume("r", "why")) == {"done": "Resume"}
     ((asked, by),) = served.operations.asked
     assert asked == requests.Resume("r", "why")
     assert by == this_operator()
@@ -98,7 +98,7 @@ def test_a_client_that_hangs_holds_nobody(served: Served) -> None:
     """A third client is served while one action takes its time and another client is silent."""
     with socket.socket(socket.AF_UNIX) as silent, EngineClient(served.directory) as slow:
         silent.connect(str(served.directory / "control.sock"))
-        waiting = threading.Thread(target=slow.ask, args=(requests.Pause("r"),))
+        waiting = threading.Thread(target=slow.call, args=(requests.Pause("r"),))
         waiting.start()
         try:
             until(lambda: served.operations.asked)
@@ -123,7 +123,7 @@ def test_an_action_can_see_that_the_engine_ends(tmp_path: Path) -> None:
     served = Served(tmp_path)
     served.server.start(served.failures.append)
     with EngineClient(tmp_path) as client:
-        asking = threading.Thread(target=client.ask, args=(requests.Replay("r", dry_run=True),))
+        asking = threading.Thread(target=client.call, args=(requests.Replay("r", dry_run=True),))
         asking.start()
         until(lambda: served.operations.asked)
         served.server.stop()
@@ -210,7 +210,7 @@ def test_the_socket_of_the_next_engine_is_left_alone(served: Served) -> None:
     served.server.stop()
 
     with EngineClient(served.directory) as engine:
-        assert engine.ask(requests.Status()) == {"done": "Status"}
+        assert engine.call(requests.Status()) == {"done": "Status"}
     following.server.stop()
     with pytest.raises(NoEngine):
         EngineClient(served.directory)
@@ -273,7 +273,7 @@ def test_stop_waits_for_answers_under_way(tmp_path: Path) -> None:
     served.server.start(served.failures.append)
     answers: list[Any] = []
     with EngineClient(tmp_path) as slow, EngineClient(tmp_path) as idle:
-        asking = threading.Thread(target=lambda: answers.append(slow.ask(requests.Pause("r"))))
+        asking = threading.Thread(target=lambda: answers.append(slow.call(requests.Pause("r"))))
         asking.start()
         until(lambda: served.operations.asked)
         stopping = threading.Thread(target=served.server.stop)
@@ -284,7 +284,7 @@ def test_stop_waits_for_answers_under_way(tmp_path: Path) -> None:
         asking.join(20)
         assert answers == [{"done": "Pause"}]
         with pytest.raises(Exception, match="ended before it answered"):
-            idle.ask(requests.Status())
+            idle.call(requests.Status())
     assert len(served.operations.asked) == 1
 
 

@@ -20,7 +20,7 @@ from transporter.control.client import EngineClient as Connection
 from transporter.control.client import NoEngine, perform
 from transporter.control.metadata import MOST, ReadOnly
 from transporter.control.server import CLIENTS, StatusServer, attach_control
-from transporter.control.wire import decode, encode
+from transporter.control.wire import decode_request, encode_request
 from transporter.engine.engine import Engine
 from transporter.errors import ActionRefused, TransporterError
 
@@ -65,7 +65,7 @@ class Neighbour:
 
     def asks(self, directory: Path, request: requests.Request) -> dict[str, Any]:
         """Return the answer to *request*, as this user."""
-        message = {"directory": str(directory), "message": encode(request)}
+        message = {"directory": str(directory), "message": encode_request(request)}
         self._lines.write(json.dumps(message) + "\n")
         self._lines.flush()
         found: dict[str, Any] = json.loads(self._lines.readline())
@@ -80,7 +80,7 @@ class Neighbour:
 def _asked(directory: str, message: dict[str, Any]) -> dict[str, Any]:
     try:
         with Connection(Path(directory)) as engine:
-            return engine.ask(decode(message))
+            return engine.call(decode_request(message))
     except NoEngine:
         return {"error": "nobody"}
     except TransporterError as error:
@@ -131,7 +131,7 @@ def test_a_member_of_the_group_may_look(place: Path, member: Neighbour) -> None:
         assert (found["running"], found["last"]) == (True, 19)
         (route,) = found["routes"]
         assert (route["name"], route["state"], route["watermark"]) == ("out", "stopped", 2)
-        assert route["problem"] == "something is wrong; the engine's user is shown what"
+        assert route["problem"] == "there is a problem; only the engine's user may see its text"
         assert "offset 3" in perform(log, requests.Status())["routes"][0]["problem"]
         (entry,) = member.asks(log, requests.LogMetadata(4, 4))["entries"]
         assert entry.pop("logged_at") > 1_700_000_000_000_000
@@ -164,7 +164,9 @@ def test_who_may_only_look_is_refused_over_the_socket(place: Path, member: Neigh
     """The refusal has its reason, and nothing is changed or audited."""
     with served(place) as (log, _):
         told = member.asks(log, requests.Pause("out"))["error"]
-        assert told.startswith("ActionRefused: you may look at this engine and change nothing")
+        assert told.startswith(
+            "ActionRefused: you may read this engine's status but change nothing"
+        )
         assert not perform(log, requests.Status())["routes"][0]["paused"]
         assert not (log / "audit.jsonl").exists()
 

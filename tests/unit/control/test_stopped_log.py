@@ -9,7 +9,7 @@ import pytest
 
 from transporter.audit import Operator
 from transporter.control import requests, route_actions
-from transporter.control.replay_range import ReplayPlan, plan
+from transporter.control.replay_range import ReplayPlan, plan_replay
 from transporter.control.stopped_log import StoppedLog
 from transporter.errors import ActionRefused, Corrupt, LogLocked, OffsetRefused, UnknownName
 from transporter.log import checksummed_file
@@ -161,17 +161,17 @@ def test_a_compaction_between_plan_and_begin_is_seen(
     planned: list[ReplayPlan] = []
 
     def plan_first(*arguments: Any) -> ReplayPlan:
-        planned.append(plan(*arguments))
+        planned.append(plan_replay(*arguments))
         if len(planned) == 1:
             compact(log, watermark=lambda: 69, settings=settings, now=1 << 50, gate=opened.gate)
         return planned[-1]
 
-    monkeypatch.setattr(route_actions, "plan", plan_first)
+    monkeypatch.setattr(route_actions, "plan_replay", plan_first)
     with CommitLog.open(log) as opened, OffsetLog(log, "r") as offsets:
         with pytest.raises(ActionRefused, match=r"of 5\.\.69 compaction has dropped \d+ entries"):
-            route_actions.replay(opened, offsets, request, ME, upserts=None)
+            route_actions.begin_replay(opened, offsets, request, ME, upserts=None)
         assert offsets.state.replay is None
-        again = route_actions.replay(
+        again = route_actions.begin_replay(
             opened, offsets, replace(request, partial=True), ME, upserts=None
         )
     assert again["dropped"] > 0

@@ -12,11 +12,11 @@ from transporter.control import requests
 from transporter.control.wire import (
     MAX_REQUEST,
     JsonLines,
-    address_of,
-    decode,
     decode_error,
-    encode,
+    decode_request,
     encode_error,
+    encode_request,
+    socket_address,
 )
 from transporter.errors import (
     ActionRefused,
@@ -55,7 +55,7 @@ REQUESTS = [
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: type(each).__name__)
 def test_a_request_comes_over_as_it_was(request_: requests.Request) -> None:
     """Every kind of request survives as JSON."""
-    assert decode(json.loads(json.dumps(encode(request_)))) == request_
+    assert decode_request(json.loads(json.dumps(encode_request(request_)))) == request_
     assert {type(each) for each in REQUESTS} == set(requests.KINDS.values())
 
 
@@ -77,7 +77,7 @@ def test_a_request_comes_over_as_it_was(request_: requests.Request) -> None:
 def test_what_is_no_request_is_refused(message: dict[str, Any]) -> None:
     """Unknown operations, and missing, unknown or ill-typed arguments, are refused."""
     with pytest.raises(ActionRefused):
-        decode(message)
+        decode_request(message)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_version_that_is_not_ours_is_named(pair: Any) -> None:
     """The error to a command of another version names both versions."""
     one, other = pair
     one.sendall(b'{"v": 2, "op": "status"}\n')
-    with pytest.raises(ActionRefused, match="version 2, but this transporter speaks version 1"):
+    with pytest.raises(ActionRefused, match="version 2, but this transporter uses version 1"):
         JsonLines(other, 100).receive()
 
 
@@ -151,10 +151,10 @@ def test_an_address_is_never_longer_than_the_system_takes(tmp_path: Path) -> Non
     deep = tmp_path / ("d" * 120) / ("é" * 60)
     deep.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as caller:
-        with address_of(deep) as address:
+        with socket_address(deep) as address:
             listener.bind(address)
         listener.listen()
-        with address_of(deep) as address:
+        with socket_address(deep) as address:
             caller.connect(address)
     assert (deep / "control.sock").is_socket()
 

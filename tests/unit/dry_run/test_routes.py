@@ -125,7 +125,7 @@ def test_a_dry_run_of_no_entries_starts_no_spark(
 ) -> None:
     """A dry run without entries runs no query."""
     assert app.execute(["dry-run", str(file), "daily", "--namespace", "^none$"]) == 0
-    assert "route daily: of 0 entries" in capsys.readouterr().out
+    assert "route daily: 0 entries would give 0 messages" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("card", "code"), [("1", 3), ("nope", 1)])
@@ -148,7 +148,7 @@ def test_routes_that_cannot_be_run_come_last(
         log.append(messages_to_batch([Message("orders", b'{"card":%b}' % card.encode())]), "in")
     assert app.execute(["dry-run", str(file), "daily", "plain", "lake"]) == code
     captured = capsys.readouterr()
-    assert captured.out.startswith(f"route plain: of 2 entries {2 - (code == 1)} messages")
+    assert captured.out.startswith(f"route plain: 2 entries would give {2 - (code == 1)} messages")
     assert "route daily" not in captured.out
     assert captured.err == (
         "error: route daily was not run: no Java here\n"

@@ -245,7 +245,9 @@ def test_a_running_route_lets_those_behind_follow_unless_only_one_is_meant(
         until(lambda: read_state(tmp_path / "log", "out").watermark == 19)
         before = numbers(tmp_path)
         (tmp_path / "out.mended").touch()
-        operate = partial(RunningEngine(engine, {}, Events()).perform, by=Operator("me", 0, 0))
+        operate = partial(
+            RunningEngine(engine, {}, Events()).perform, operator=Operator("me", 0, 0)
+        )
         done = operate(kind("out", 3, 3, only=only))
         named = (done["followers"], done["left"])
         assert named == (([], [8, 13, 18]) if only else ([8, 13, 18], []))

@@ -25,7 +25,7 @@ from table_tools import table, told
 
 from transporter.control import requests
 from transporter.errors import ActionRefused, EngineUnreachable
-from transporter.observe.readiness import reasons
+from transporter.observe.readiness import not_ready_reasons
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ def test_who_leaves_makes_no_engine_unready_nor_halted(tmp_path: Path) -> None:
         without(op, "slow")
         slow = op.route("slow")
         assert slow["leaving"]
-        assert "slow" not in {each.name for each in reasons(op.engine.status(), patience=0.0)}
+        assert "slow" not in {
+            each.name for each in not_ready_reasons(op.engine.status(), patience=0.0)
+        }
         assert op.engine.halted == []
 
 

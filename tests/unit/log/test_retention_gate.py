@@ -10,7 +10,7 @@ from compaction_tools import Frame, bases_of, letters, write_log
 
 from transporter.audit import Operator
 from transporter.control import route_actions
-from transporter.control.replay_range import plan
+from transporter.control.replay_range import plan_replay
 from transporter.control.requests import Replay
 from transporter.errors import ActionRefused
 from transporter.log.commit_log import CommitLog
@@ -76,7 +76,7 @@ def test_what_retention_took_from_a_planned_replay_is_refused(
     write_log(tmp_path, FIVE)
 
     def planned(*details: object) -> object:
-        found = plan(*details)  # type: ignore[arg-type]
+        found = plan_replay(*details)  # type: ignore[arg-type]
         next(apply_retention(tmp_path, watermark=lambda: 9, settings=RetentionSettings(0), now=0))
         return found
 
@@ -85,7 +85,7 @@ def test_what_retention_took_from_a_planned_replay_is_refused(
     with CommitLog.open(tmp_path) as log, OffsetLog(tmp_path, "route", gate=log.gate) as route:
         route.settle(Range(0, 9), 9)
         with pytest.raises(ActionRefused, match="what comes before 2"):
-            route_actions.replay(log, route, request, ME, upserts=None)
+            route_actions.begin_replay(log, route, request, ME, upserts=None)
         assert route.state.replay is None
 
 

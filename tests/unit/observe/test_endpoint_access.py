@@ -18,7 +18,7 @@ from engine_tools import Events, make_pipeline
 
 from transporter.cli import app
 from transporter.errors import EnvironmentFault
-from transporter.observe.http_endpoint import CALLERS, Endpoint, HttpAnswer
+from transporter.observe.http_endpoint import CLIENTS, Endpoint, HttpAnswer
 from transporter.observe.monitor import Monitor
 from transporter.pipeline.config import load
 from transporter.pipeline.observe_config import ListenAddress, TlsConfig, Token
@@ -92,7 +92,7 @@ def test_who_never_shakes_hands_silences_nobody(tls: TlsConfig) -> None:
     """Callers that connect and send nothing do not delay the answer to another one."""
     with serving(tls) as endpoint:
         idle = [
-            socket.create_connection(("127.0.0.1", port(endpoint)), 10) for _ in range(4 * CALLERS)
+            socket.create_connection(("127.0.0.1", port(endpoint)), 10) for _ in range(4 * CLIENTS)
         ]
         assert asked(endpoint) == (200, "fine")
         for each in idle:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from transporter.message import Headers, Message, messages_to_batch
-from transporter.observe.entry_spans import PENDING, Journal, Traced, sampled
+from transporter.observe.entry_spans import PENDING, Journal, Traced, sample_messages
 from transporter.protocol.messages import Outcome, Slice
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0"
@@ -21,7 +21,7 @@ INVALID: Headers = (("traceparent", b"nonsense"),)
 def rows(share: float, *headers: Headers, most: int = 100) -> tuple[list[int], int]:
     """Return the traced rows of messages with these headers, and the number beyond *most*."""
     batch = messages_to_batch([Message("n", b"", headers=each) for each in headers])
-    samples, beyond = sampled(batch, share, random.Random(1), most)
+    samples, beyond = sample_messages(batch, share, random.Random(1), most)
     return sorted(each.row for each in samples), beyond
 
 
@@ -35,7 +35,7 @@ def test_a_source_that_has_decided_is_followed(share: float) -> None:
 def test_the_context_comes_with_the_row() -> None:
     """A traced row has the ids of its own header."""
     batch = messages_to_batch([Message("n", b""), Message("n", b"", headers=RECORDED)])
-    ((sample,), _) = sampled(batch, 0, random.Random(1), 10)
+    ((sample,), _) = sample_messages(batch, 0, random.Random(1), 10)
     assert sample.context is not None
     assert (sample.row, sample.context.parent) == (1, f"{PARENT}1")
 

@@ -23,12 +23,12 @@ def test_events_are_counted_and_passed_on() -> None:
     counted("log-compacted", segments=1, dropped=1, freed=10)
     counted("entries-released", route="a", first=3, last=7)
     counted("entry-skipped", route="a", offset=3, attempts=1, problem="x")
-    assert counted.of("transporter_route_retries_total", "a") == 2
-    assert counted.of("transporter_route_retries_total", "b") == 1
-    assert counted.of("transporter_route_retries_total", "c") == 0
-    assert counted.of("transporter_compaction_freed_bytes_total") == 110
-    assert counted.of("transporter_released_entries_total", "a") == 5
-    assert counted.of("transporter_route_given_up_entries_total", "a", "skipped") == 1
+    assert counted.count("transporter_route_retries_total", "a") == 2
+    assert counted.count("transporter_route_retries_total", "b") == 1
+    assert counted.count("transporter_route_retries_total", "c") == 0
+    assert counted.count("transporter_compaction_freed_bytes_total") == 110
+    assert counted.count("transporter_released_entries_total", "a") == 5
+    assert counted.count("transporter_route_given_up_entries_total", "a", "skipped") == 1
     assert len(events.all) == 7
 
 

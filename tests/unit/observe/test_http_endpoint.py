@@ -13,7 +13,7 @@ from acceptance_tools import page
 
 from transporter.errors import EnvironmentFault
 from transporter.observe import http_endpoint as module
-from transporter.observe.http_endpoint import CALLERS, Endpoint, HttpAnswer, PortTaken
+from transporter.observe.http_endpoint import CLIENTS, Endpoint, HttpAnswer, PortTaken
 from transporter.pipeline.observe_config import ListenAddress
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def test_who_only_holds_a_place_loses_it(
     """Callers that send nothing, or a byte now and then, do not delay another one."""
     monkeypatch.setattr(module._Handler, "timeout", 60)
     monkeypatch.setattr(module, "PATIENCE", 60)  # Otherwise the first would have to go anyway.
-    silent = [connected(endpoint) for _ in range(4 * CALLERS)]
+    silent = [connected(endpoint) for _ in range(4 * CLIENTS)]
     try:
-        for each in silent[-CALLERS:]:
+        for each in silent[-CLIENTS:]:
             each.sendall(b"G")
         assert page(f"{endpoint.url}/good")[0] == 200
         assert silent[0].recv(1) == b""
@@ -115,14 +115,14 @@ def test_a_port_in_use_is_told_as_such(endpoint: Endpoint) -> None:
     """The error of a port in use names the address and the setting."""
     port = int(endpoint.url.rpartition(":")[2])
     with pytest.raises(
-        PortTaken, match=rf"127.0.0.1:{port} cannot be listened at: .*observe.listen"
+        PortTaken, match=rf"observe.listen: cannot listen on 127.0.0.1:{port}: .*observe.listen"
     ):
         Endpoint(ListenAddress("127.0.0.1", port))
 
 
 def test_an_address_of_another_machine_is_another_error() -> None:
     """Only a port in use counts as taken."""
-    with pytest.raises(EnvironmentFault, match="cannot be listened at") as found:
+    with pytest.raises(EnvironmentFault, match="cannot listen on") as found:
         Endpoint(ListenAddress("192.0.2.1", 0))
     assert not isinstance(found.value, PortTaken)
     assert found.value.__cause__.errno == errno.EADDRNOTAVAIL

@@ -249,7 +249,7 @@ def test_the_default_port_may_be_taken(tmp_path: Path) -> None:
         second = Monitor(pipeline.model_copy(update={"observe": unnamed}), events, "1")
         assert second.url is None
         second.stop()
-    assert "cannot be listened at" in events.named("endpoint-unavailable")[0]["problem"]
+    assert "cannot listen on" in events.named("endpoint-unavailable")[0]["problem"]
 
 
 def test_nothing_listens_when_it_is_off(tmp_path: Path) -> None:

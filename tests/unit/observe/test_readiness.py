@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State
-from transporter.observe.readiness import reasons, report
+from transporter.observe.readiness import not_ready_reasons, readiness_report
 
 READER = ReaderStatus("in", "demo", State.RUNNING, 3)
 ROUTE = RouteStatus("out", "lmdb", State.RUNNING, 2, 1, 5, 0)
@@ -36,27 +36,27 @@ GREEN = [
 RED = [
     ({"state": State.STOPPED, "problem": "no 3 here"}, "out", "it waits for an operator"),
     ({"state": State.STARTING}, "out", "its worker has not opened its writer yet"),
-    ({"lag": 4, "still": 31}, "out", "it settles nothing although there is something to do"),
+    ({"lag": 4, "still": 31}, "out", "it settles nothing although entries are pending"),
     (
         {"replaying": True, "still": 31},
         "out",
-        "it settles nothing although there is something to do",
+        "it settles nothing although entries are pending",
     ),
     (
         {"state": State.RETRYING, "still": 31, "problem": "down"},
         "out",
-        "its sink fails, and is tried again",
+        "its sink fails and is retried",
     ),
     ({"reader": {"state": State.STOPPED, "problem": "gone"}}, "in", "it waits for an operator"),
     (
         {"reader": {"state": State.RETRYING, "still": 31, "problem": "down"}},
         "in",
-        "its source fails, and is tried again",
+        "its source fails and is retried",
     ),
     (
         {"reader": {"state": State.WAITING, "still": 31, "problem": "full"}},
         "in",
-        "the log has no room",
+        "the log has no space",
     ),
     ({"reader": {"still": 31}}, "in", "its poll does not return"),
 ]
@@ -65,19 +65,19 @@ RED = [
 @pytest.mark.parametrize("changes", GREEN)
 def test_ready(changes: dict[str, Any]) -> None:
     """A route that progresses, is idle, is paused or has waited briefly is not a reason."""
-    assert reasons(status(**changes), 30) == ()
+    assert not_ready_reasons(status(**changes), 30) == ()
 
 
 @pytest.mark.parametrize(("changes", "name", "why"), RED)
 def test_not_ready(changes: dict[str, Any], name: str, why: str) -> None:
     """A reader or route without progress is named, with the consequence."""
-    found = reasons(status(**changes), 30)
+    found = not_ready_reasons(status(**changes), 30)
     assert [(each.name, each.why) for each in found] == [(name, why)]
 
 
 def test_the_report_names_the_paused() -> None:
     """A paused route is shown, and the engine is ready."""
-    found = report(status(state=State.PAUSED, lag=3, still=99), 30)
+    found = readiness_report(status(state=State.PAUSED, lag=3, still=99), 30)
     assert found == {"ready": True, "spark": True, "reasons": [], "paused": ["out"]}
 
 
@@ -85,7 +85,7 @@ def test_the_report_tells_how_long_and_how_much_but_quotes_nobody() -> None:
     """A report contains times and counts but no error text, which may quote data (Invariant 20)."""
     card = "4111 1111 1111 1111 is no card"
     reader = {"state": State.STOPPED, "problem": card}
-    found = report(
+    found = readiness_report(
         status(state=State.STOPPED, problem=card, still=1.25, parked=7, reader=reader), 30
     )
     assert found["reasons"][1] == {

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from transporter.quickstart.sales import Sold, sales, show_sales
+from transporter.quickstart.sales import Sold, read_sales, show_sales
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def test_sales_are_counted_by_city(tmp_path: Path) -> None:
     write(tmp_path, ORDERS)
     write(tmp_path, {"city": ["Leeds", None], "total_cents": [4, 1]}, "slice-2.parquet")
     write(tmp_path / "_transporter" / "slice", ORDERS)
-    assert sales(tmp_path) == [
+    assert read_sales(tmp_path) == [
         Sold("Leeds", 2, 123_460),
         Sold("Oulu", 2, 2145),
         Sold("Malmö", 1, 490),
@@ -81,7 +81,7 @@ def test_no_parquet_yet_is_said(
     if folder:
         (file.parent / folder).mkdir(parents=True)
     show_sales(["transporter", "run", "p.yaml"], {})
-    assert capsys.readouterr().err == "\nsales: no order has become Parquet yet\n"
+    assert capsys.readouterr().err == "\nsales: the Parquet files hold no orders yet\n"
 
 
 def test_other_commands_and_pipelines_show_nothing(
