@@ -126,7 +126,7 @@ def test_a_closed_offset_log_takes_nothing_and_breaks_nothing(tmp_path: Path) ->
     """A closed offset log refuses every write with the reason that its route has ended."""
     with operated(tmp_path, lines(2), out={}, old={}) as op:
         until(lambda: op.route("old")["watermark"] == 1)
-        _, old = op.live._running("old")
+        _, old = op.live._find_route("old")
         without(op, "old")
         all_gone(op)
         old._pending = True
