@@ -174,16 +174,16 @@ class RunningEngine:
         generation, deadline = offsets.state.generation, time.monotonic() + NOTICE
         revived = route.submit(route.revive)
 
-        def settled(state: RouteState) -> bool:
+        def is_settled(state: RouteState) -> bool:
             return state.next_offset() > through or state.generation != generation
 
-        while not offsets.wait_for(settled, _POLL) and time.monotonic() < deadline:
+        while not offsets.wait_for(is_settled, _POLL) and time.monotonic() < deadline:
             if revived.done() and route.halted:
                 break
         outcome, reason = self._step_outcome(route, offsets, through, generation)
         reason = self._engine.redact(reason)
         text = f"{through} {_STEP_TEXTS[outcome]}" + (f": {reason}" if reason else "")
-        fields = {"through": through, "settled": settled(offsets.state)}
+        fields = {"through": through, "settled": is_settled(offsets.state)}
         return route_actions.action_result(offsets, text, outcome=outcome, reason=reason, **fields)
 
     def _step_outcome(
