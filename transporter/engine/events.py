@@ -204,6 +204,7 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("seconds",),
             "an append was made while the wall clock was this far ahead; see docs/log.md, Log time",
         ),
+        "route-begins": Event("info", ("route", "offset"), "a new route is declared, from here on"),
         "offset-log-unused": Event(
             "warning",
             ("route",),

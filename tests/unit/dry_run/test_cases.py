@@ -77,7 +77,7 @@ PASSING = [
     {"input": order('{"card": '), "error": "not a JSON object"},
     {
         "input": [order({"total": 1}), order('{"total": '), order({"total": 3})],
-        "error": "not JSON",
+        "error": "not a JSON object",
         "output": [{"data": {"amount": 1}}, {"data": {"amount": 3}}],
     },
 ]

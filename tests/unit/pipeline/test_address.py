@@ -28,7 +28,7 @@ def test_host_and_port_are_told_apart(text: str, host: str, port: int) -> None:
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     """The problem has the correct form."""
-    with pytest.raises(ValueError, match="write HOST or HOST:PORT"):
+    with pytest.raises(ValueError, match="use HOST or HOST:PORT"):
         split_address(text)
 
 

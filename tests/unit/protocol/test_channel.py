@@ -147,7 +147,7 @@ def test_an_engine_takes_nothing_for_a_message_that_is_none(
     monkeypatch.chdir(tmp_path)
     with pair() as (engine, worker):
         worker.send_bytes(said)
-        with pytest.raises(ConnectionError, match="no message"):
+        with pytest.raises(ConnectionError, match="not a message"):
             engine.recv()
     assert not (tmp_path / "sprung").exists()
 
