@@ -1,4 +1,4 @@
-"""Errands of a route between two slices: done once, by their owner, or not at all."""
+"""Calls that a route runs between two slices: done once, by their owner, or not at all."""
 
 from __future__ import annotations
 
