@@ -150,7 +150,7 @@ class ActiveSegment:
         if len(extension) > layout.MAX_EXTENSION:
             raise MessageTooLarge(
                 f"reader {source.reader}: its position takes {len(extension)} bytes; "
-                f"a frame has room for {layout.MAX_EXTENSION}"
+                f"a frame has room for {layout.MAX_EXTENSION} bytes"
             )
         entries = with_offsets(messages, self.next, self.logged_at)
         payload = layout.encode_payload(entries, self._compression)

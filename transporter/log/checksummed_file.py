@@ -48,7 +48,8 @@ def decode(
         fields = json.loads(body)
         if (version := fields.pop("format")) != FORMAT:
             raise UnknownFormat(
-                f"{file}: format version {version}, but this transporter reads version {FORMAT}"
+                f"{file}: format version {version}, but this transporter reads version {FORMAT}; "
+                "use the version that wrote this file, or one that can read it"
             )
         return parse(fields)
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:

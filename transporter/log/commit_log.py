@@ -374,7 +374,7 @@ class CommitLog:
             self._refused_bytes = max(self._refused_bytes, size)
             self.room_wanted.set()
             raise BudgetSpent(
-                f"{self.directory}: log.max_bytes is reached ({used} of {most}); readers wait"
+                f"{self.directory}: log.max_bytes is reached ({used} of {most} bytes); readers wait"
             )
 
     def _measure_sealed(self) -> int:
@@ -390,7 +390,7 @@ class CommitLog:
         # Invariant 13: the kernel may have dropped the pages, so a second sync proves nothing.
         error = LogPoisoned(
             f"{self.directory}: a sync failed ({failure.strerror}); "
-            "restart the engine: the log recovers what is on the disk"
+            "restart the engine, which recovers the log from the disk"
         )
         error.__cause__ = failure
         self._fail(error)

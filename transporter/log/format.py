@@ -146,7 +146,10 @@ class SegmentHeader:
             _SEGMENT.unpack_from(data)
         )
         if flags & ~_LOST:
-            raise UnknownFormat(f"{file}: this segment needs a newer transporter (flags {flags:x})")
+            raise UnknownFormat(
+                f"{file}: this segment needs a newer transporter (flags {flags:x}); "
+                "use the version that wrote this log, or one that can read it"
+            )
         if not -1 <= previous < base <= following <= MAX_OFFSET:
             raise Corrupt("the segment header has impossible offsets", file, 0)
         try:
@@ -330,7 +333,7 @@ def encode_payload(entries: pa.RecordBatch, compression: str | None) -> pa.Buffe
     message = entries.serialize()
     if len(message) > MAX_PAYLOAD:
         raise MessageTooLarge(
-            f"a batch of {len(message)} bytes exceeds the {MAX_PAYLOAD} that a frame may hold; "
+            f"a batch of {len(message)} bytes exceeds the {MAX_PAYLOAD} bytes of a frame; "
             "append it in parts"
         )
     if compression is None:

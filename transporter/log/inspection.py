@@ -95,7 +95,7 @@ def _inspect_once(files: FileSystem, directory: Path, proved: int) -> LogInfo:
     if meta is None or not bases:
         raise EnvironmentFault(
             f"{directory}: no transporter log here. Either the pipeline has not run yet, or its "
-            "log is in another folder; name that, or see the file's log.dir and name"
+            "log is in another folder; give that folder, or see log.dir and name in the file"
         )
     segments = tuple(_segment_infos(files, directory, bases))
     last, confirmed = _last_and_confirmed(

@@ -79,7 +79,8 @@ class Meta:
     def _from_fields(cls, fields: dict[str, Any], file: str) -> Self:
         if (version := fields.pop("format")) != FORMAT:
             raise UnknownFormat(
-                f"{file}: format version {version}, but this transporter reads version {FORMAT}"
+                f"{file}: format version {version}, but this transporter reads version {FORMAT}; "
+                "use the version that wrote this file, or one that can read it"
             )
         clean = fields.pop("clean")
         # A meta file of an older version has no runs.

@@ -333,10 +333,13 @@ class LogReader:
             self._refresh()
         at = bisect_right(self._bases, offset) - 1
         if at < 0:
-            oldest = self._bases[0] if self._bases else "no offset"
+            if not self._bases:
+                raise OffsetRefused(
+                    f"{self.directory}: offset {offset} is not in the log, which has no segments"
+                )
             raise OffsetRefused(
                 f"{self.directory}: offset {offset} is no longer in the log; "
-                f"it is retained from {oldest}"
+                f"it is retained from {self._bases[0]}"
             )
         return self._bases[at]
 
@@ -382,8 +385,8 @@ class LogReader:
         # Segments may be removed between being listed and being opened: list them again.
         if not any(self._list_segments() for _ in range(MAX_LISTINGS)):
             raise EnvironmentFault(
-                f"{self.directory}: its segments are listed, but cannot be opened; look at the "
-                "names and the file system of this directory"
+                f"{self.directory}: its segments are listed, but cannot be opened; check the "
+                "file names and the file system of this directory"
             )
         # All readers ignore bytes behind this end (Invariant 13).
         self._ends = {one: self._gaps[other].first - 1 for one, other in pairwise(self._bases)}

@@ -45,7 +45,7 @@ class Reserve:
         return max(self._bytes, _least_size()) * GROUP_BYTES // RESERVE_BYTES
 
     def grow(self, group_bytes: int) -> None:
-        """Grow the reserve to fit two groups of *group_bytes* bytes, up to its maximum size.
+        """Grow the reserve to fit two groups of *group_bytes*, up to its maximum size.
 
         Raises:
             OSError: there is no room. The reserve is as large as before.

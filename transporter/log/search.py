@@ -126,7 +126,7 @@ def matching_entries(
     entry_filter: EntryFilter,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the *entry_filter* entries from *first* to *last*, in order.
+    """Yield the entries from *first* to *last* that match *entry_filter*, in order.
 
     *progress* is called with each offset up to which the log has been read.
     """
@@ -183,7 +183,7 @@ def offset_before_newer(reader: LogReader, time: int, first: int, last: int) -> 
 def start_of_last(
     reader: LogReader, first: int, last: int, count: int, entry_filter: EntryFilter
 ) -> int:
-    """Return the offset from which up to *last* there are *count* entries that are *entry_filter*.
+    """Return the offset from which up to *last* there are *count* entries that match.
 
     That is *first*, or the oldest offset, if there are fewer. Searches from the newest entry
     backwards and keeps no entry, so the found entries are read again, in order.

@@ -136,7 +136,7 @@ class Segment:
         if base_of(self.path.name) not in (None, self.header.base):
             raise MisplacedSegment(
                 f"this file is a copy of {segment_name(self.header.base)} by its header, or was "
-                "renamed; move it out of the log directory, or give it its own name back",
+                "renamed; move it out of the log directory, or rename it back",
                 str(self.path),
                 0,
             )
@@ -210,7 +210,7 @@ class Segment:
                 found = block.find(layout.FRAME_MAGIC, found + 1)
 
     def entries(self, frame: layout.FrameHeader, *, trusted: bool = False) -> pa.RecordBatch:
-        """Return the frame's entries, verified. This run's *trusted* are verified by checksum only.
+        """Return the frame's entries, verified: by its checksum only if it is *trusted*.
 
         Raises:
             Corrupt: the payload is damaged (Invariant 2).

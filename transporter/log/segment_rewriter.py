@@ -43,8 +43,8 @@ def refuse_without_room(files: FileSystem, directory: Path, size: int) -> None:
     free = files.free_bytes(directory)
     if free < size + ROOM:
         raise LogFull(
-            f"{directory}: compaction needs {size + ROOM:,} bytes free on the disk to replace a "
-            f"segment, and there are {free:,}; free some, or lower log.retention"
+            f"{directory}: compaction needs {size + ROOM:,} free bytes on the disk to replace a "
+            f"segment, but there are {free:,}; free disk space, or lower log.retention"
         )
 
 

@@ -132,7 +132,7 @@ def _split_replaced(
     for head in reversed(heads):
         base = head.header.base
         if ours and ours[-1].header.previous < base:
-            problem = "another segment has taken the place of this one"
+            problem = "another segment has replaced this one"
             replaced.append(Damage(str(head.path), 0, problem, base, base - 1))
         else:
             ours.append(head)

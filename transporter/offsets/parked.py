@@ -223,7 +223,7 @@ class ParkedStore:
         return offset if first is None else first
 
     def followers(self, removed: Collection[int]) -> list[int]:
-        """Return the entries that may be delivered next once those at *removed* are removed.
+        """Return the entries that may be delivered next once those at *removed* are gone.
 
         Each is then the first of its key, and was parked only because of one of those.
         """

@@ -51,7 +51,7 @@ class Record:
         if len(body) > MAX_RECORD:
             raise OffsetRefused(
                 f"an offset log's record of {len(body)} bytes ({self.event.get('type')}) exceeds "
-                f"the {MAX_RECORD} bytes that can be read again; request less at once"
+                f"the {MAX_RECORD} bytes that can be read again; request fewer entries at once"
             )
         head = _HEADER.pack(MAGIC, FORMAT, 0, len(body), self.turn, self.sequence, 0)[:-4]
         data = head + struct.pack("<I", crc32c(body, crc32c(head))) + body
@@ -123,7 +123,8 @@ def _block_at(data: bytes, byte: int, file: str) -> _Block | None:
         return None
     if version != FORMAT:
         raise UnknownFormat(
-            f"{file}: format version {version}, but this transporter reads version {FORMAT}"
+            f"{file}: format version {version}, but this transporter reads version {FORMAT}; "
+            "use the version that wrote this file, or one that can read it"
         )
     return _Block(turn, sequence, body, byte + _align(_HEADER.size + size))
 
@@ -255,7 +256,10 @@ def apply_event(state: states.RouteState, event: dict[str, Any]) -> states.Route
         case {"type": "retries" | "retried" | "skipping" | "skipped"}:
             after = _apply_parked(state, event)
         case _:
-            raise UnknownFormat(f"an offset log record of an unknown type: {event.get('type')!r}")
+            raise UnknownFormat(
+                f"an offset log record has the unknown type {event.get('type')!r}; "
+                "use the version that wrote it, or one that can read it"
+            )
     return after
 
 

@@ -267,7 +267,7 @@ def _repair_parked(
         files.remove(path)
         return False
     entries, reader = found
-    error = "its parked copy was damaged, and taken from the log again"
+    error = "its parked copy was damaged, so it was copied from the log again"
     reason = ParkReason(error, 0, now, reader=reader)
     replace_durably(files, path, [ParkedEntry(offset, entries, reason).encode()])
     return True

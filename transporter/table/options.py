@@ -92,7 +92,7 @@ def read_options(values: Mapping[str, str], now: datetime) -> Options:
     if "path" not in found:
         raise ConfigError("the log directory is missing; use load(DIRECTORY) or the option path")
     if {"maxOffsetsPerTrigger", "maxBytesPerTrigger"} <= found.keys():
-        raise ConfigError("give maxOffsetsPerTrigger or maxBytesPerTrigger: Spark takes one limit")
+        raise ConfigError("give maxOffsetsPerTrigger or maxBytesPerTrigger; Spark takes one limit")
 
     def parse(name: str, kind: Callable[[str], T], default: T) -> T:
         try:
@@ -154,7 +154,8 @@ def _canonical_names(values: Mapping[str, str]) -> dict[str, str]:
     for name in values:
         if _normalize_name(name) not in known:
             close = get_close_matches(_normalize_name(name), known, n=1)
-            hint = f"did you mean {known[close[0]]}?" if close else f"there are {', '.join(NAMES)}"
+            options = f"the options are {', '.join(NAMES)}"
+            hint = f"did you mean {known[close[0]]}?" if close else options
             raise ConfigError(f"there is no option {name!r}; {hint}")
     return {known[_normalize_name(name)]: str(value) for name, value in values.items()}
 

@@ -141,7 +141,7 @@ def first_present_offset(options: Options, first: int) -> int:
         raise OffsetRefused(
             f"{options.directory}: offsets {first}..{oldest - 1} were removed before this query "
             f"read them: the log is retained from {oldest}; set the option failOnDataLoss to "
-            "false to go on there"
+            "false to continue there"
         )
     return max(first, oldest)
 

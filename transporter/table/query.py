@@ -84,7 +84,7 @@ def run_query(statement: str, options: Options) -> Iterator[QueryResult]:
         connection.register(TABLE, log)
         with _translate_errors(log):
             if len(connection.extract_statements(statement)) != 1:
-                raise ConfigError("give one statement of SQL")
+                raise ConfigError("give one SQL statement")
             answer = QueryResult(log, connection.execute(statement))
         yield answer
 

@@ -77,7 +77,7 @@ def _not_text_error(entries: pa.RecordBatch, name: str) -> LogError:
     )
     return LogError(
         f"{name} at offset {offset} is not UTF-8 text; set the option {name} to binary for the "
-        "bytes, or invalidUtf8 to null to have null there"
+        "bytes, or invalidUtf8 to null for null instead"
     )
 
 

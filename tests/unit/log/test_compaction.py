@@ -480,7 +480,7 @@ def test_without_room_for_a_copy_nothing_is_read(tmp_path: Path) -> None:
     read: list[int] = []
     settings = CompactionSettings(0.0, compression=None)
     for free, done in ((ROOM, False), (ROOM + (1 << 20), True)):
-        with nullcontext() if done else pytest.raises(LogFull, match="bytes free"):
+        with nullcontext() if done else pytest.raises(LogFull, match="free bytes"):
             compact(
                 tmp_path,
                 _Filling(free),

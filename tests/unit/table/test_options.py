@@ -102,7 +102,7 @@ def test_a_directory(path: str, directory: str) -> None:
         ({"maxOffsetsPerTrigger": "-1"}, "is not a whole number"),
         ({"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "Spark takes one limit"),
         ({"namespaces": "x"}, "there is no option 'namespaces'; did you mean namespace?"),
-        ({"zzz": "x"}, "there is no option 'zzz'; there are path, namespace"),
+        ({"zzz": "x"}, "there is no option 'zzz'; the options are path, namespace"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, str], problem: str) -> None:

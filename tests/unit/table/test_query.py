@@ -231,8 +231,8 @@ def test_a_query_reaches_nothing_else(
     [
         (["SELECT nope FROM log"], 1, '"nope" not found'),
         (["SELECT max(offset) FROM log"], 1, 'write "offset" in double quotes, or log.offset'),
-        (["SELECT 1; SELECT 2"], 2, "give one statement of SQL"),
-        ([" -- nothing"], 2, "give one statement of SQL"),
+        (["SELECT 1; SELECT 2"], 2, "give one SQL statement"),
+        ([" -- nothing"], 2, "give one SQL statement"),
         (["SELECT 1", "--from", "soon"], 2, "option from: 'soon' is neither an offset nor a time"),
         (["SELECT 1", "--option", "colums=data"], 2, "did you mean columns?"),
         (["SELECT 1", "--option", "pushDown=true"], 2, "pushDown is an option of Spark"),
