@@ -45,7 +45,9 @@ def test_paths(text: str, path: Path) -> None:
 )
 def test_what_is_no_path(text: str) -> None:
     """Empty names, unknown escapes, other brackets, half characters and endless paths are none."""
-    with pytest.raises(ValueError, match=r"is not a path|has more than 32 parts|unpaired surrogate"):
+    with pytest.raises(
+        ValueError, match=r"is not a path|has more than 32 parts|unpaired surrogate"
+    ):
         parse_path(text)
 
 
