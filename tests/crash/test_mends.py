@@ -433,7 +433,7 @@ MENDS = (
     ),
     Mend(
         "log time that is ahead is told",
-        "engine/maintenance/log_watch.py",
+        "engine/maintenance/log_warnings.py",
         "ahead > AHEAD",
         "False",
         "log/test_log_time.py",

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from transporter.audit import AuditFile
 from transporter.engine.events import EngineStatus, State
 from transporter.engine.maintenance.log_budget import Housekeeper
-from transporter.engine.maintenance.log_watch import LogWatch
+from transporter.engine.maintenance.log_warnings import LogWarnings
 from transporter.engine.maintenance.retention_holds import RetentionHolds
+from transporter.engine.meters import TimedFileSystem
 from transporter.engine.name_changes import record_names
 from transporter.engine.reading.delivery_progress import DeliveryProgress
 from transporter.engine.reload import EngineParts
-from transporter.engine.routing.route_context import EngineServices
-from transporter.engine.timings import TimedFileSystem
+from transporter.engine.services import EngineServices
 from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.errors import EngineUnreachable, LogFull
 from transporter.log.commit_log import CommitLog
@@ -130,7 +130,7 @@ class Engine:
         self._services: list[Service] = []
         self._change_lock, self._stopping = threading.Lock(), False
         self._housekeeper = Housekeeper(self._log, pipeline.log, self._holds, observe, self._fail)
-        self._watch = LogWatch(self._log, observe)
+        self._watch = LogWarnings(self._log, observe)
         self._committer = threading.Thread(target=self._run_committer, name="committer")
         self._stopped = threading.Event()
 

@@ -7,7 +7,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from transporter.engine.timings import NO_LATENCY, NOTHING, Histogram
+from transporter.engine.meters import NO_LATENCY, NOTHING, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transporter.engine.timings import LATENCY_BOUNDS, Timings
+from transporter.engine.meters import LATENCY_BOUNDS, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from transporter.engine.timings import Histogram
+    from transporter.engine.meters import Histogram
     from transporter.log.reader import Append
     from transporter.protocol.messages import Outcome
 

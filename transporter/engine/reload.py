@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from transporter.audit import AuditFile
-    from transporter.engine.routing.route_context import EngineServices
+    from transporter.engine.services import EngineServices
     from transporter.offsets.offset_log import StoredRoutes
     from transporter.pipeline.config import Pipeline, ReaderConfig, RouteConfig
 

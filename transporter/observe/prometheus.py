@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from transporter.engine.timings import Histogram
+from transporter.engine.meters import Histogram
 from transporter.observe.metric_table import METRICS, PIPELINE
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus
-    from transporter.engine.timings import Histogram
+    from transporter.engine.meters import Histogram
     from transporter.observe.event_counts import EventCounts
     from transporter.observe.lag_ages import LagAge
     from transporter.observe.span_export import SpanCounts

@@ -9,7 +9,7 @@ import pytest
 from engine_tools import make_pipeline, run_to_end, running, until
 
 from transporter.engine.latency import RouteLatency, add_source_latency
-from transporter.engine.timings import LATENCY_BOUNDS, Timings
+from transporter.engine.meters import LATENCY_BOUNDS, Timings
 from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.reader import Append
 from transporter.message import Message, messages_to_batch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transporter.engine.engine import Engine
-    from transporter.engine.timings import Histogram
+    from transporter.engine.meters import Histogram
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000

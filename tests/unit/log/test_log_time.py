@@ -8,7 +8,7 @@ import pytest
 from compaction_tools import Frame, compacted, everything, letters
 from log_tools import Disk, crash, offsets_of
 
-from transporter.engine.maintenance.log_watch import LogWatch
+from transporter.engine.maintenance.log_warnings import LogWarnings
 from transporter.errors import LogFull
 from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.compaction import CompactionSettings, compact
@@ -196,7 +196,7 @@ def test_log_time_that_is_ahead_is_told_at_the_start(tmp_path: Path, batch: Make
     clock.now = TODAY
     seen: list[tuple[str, dict]] = []
     with CommitLog.open(tmp_path, clock=clock) as log:
-        watch = LogWatch(log, lambda event, **details: seen.append((event, details)))
+        watch = LogWarnings(log, lambda event, **details: seen.append((event, details)))
         watch.begin()
         watch.check()
         assert seen == [("log-time-ahead", {"seconds": (LATER - TODAY) // SECOND})]
@@ -212,7 +212,7 @@ def test_a_clock_that_jumps_ahead_is_told_and_accepted(tmp_path: Path, batch: Ma
     clock = Clock()
     seen: list[tuple[str, dict]] = []
     with CommitLog.open(tmp_path, clock=clock) as log:
-        watch = LogWatch(log, lambda event, **details: seen.append((event, details)))
+        watch = LogWarnings(log, lambda event, **details: seen.append((event, details)))
         watch.begin()
         for step in (0, 1800 * SECOND, -1800 * SECOND, 3590 * SECOND):
             clock.now += step

@@ -11,7 +11,7 @@ import pytest
 from log_tools import Disk, offsets_of
 
 from transporter.cli.app import execute
-from transporter.engine.maintenance.log_watch import LogWatch
+from transporter.engine.maintenance.log_warnings import LogWarnings
 from transporter.errors import EnvironmentFault
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
@@ -70,7 +70,7 @@ def test_a_file_of_a_similar_name_is_ignored_and_named(log: Path, batch: Make, n
     with CommitLog.open(log, segment_bytes=1) as opened:
         opened.append(batch(1), "r")
         seen: list[tuple[str, object]] = []
-        LogWatch(opened, lambda event, **details: seen.append((event, details["file"]))).begin()
+        LogWarnings(opened, lambda event, **details: seen.append((event, details["file"]))).begin()
         assert seen == [("file-ignored", name)]
     assert offsets_of(log) == [0, 1, 2, 3]
     assert [each.name for each in stray_files(RealFileSystem(), log)] == [name]

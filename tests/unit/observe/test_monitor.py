@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from transporter.engine.engine import Engine
-from transporter.engine.timings import RouteMeter
+from transporter.engine.meters import RouteMeter
 from transporter.observe.http_endpoint import PortTaken
 from transporter.observe.metric_table import METRICS
 from transporter.observe.monitor import Monitor

@@ -12,10 +12,10 @@ from transporter.adaptor import DeliveredReader, EndOfSource, KeepAliveReader
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import ReaderStatus, State
 from transporter.engine.latency import add_source_latency
+from transporter.engine.meters import LATENCY_BOUNDS, Timings
 from transporter.engine.reading.oversized import split_to_loggable
 from transporter.engine.reading.reader_resume import LogResume
 from transporter.engine.reading.unacknowledged import UnacknowledgedBatches, ranges_of
-from transporter.engine.timings import LATENCY_BOUNDS, Timings
 from transporter.errors import (
     EnvironmentFault,
     LogFull,

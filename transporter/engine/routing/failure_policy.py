@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from transporter.engine.routing.redelivery import RedeliveryPlan
+from transporter.engine.routing.redelivery_plan import RedeliveryPlan
 from transporter.offsets.state import Range
 from transporter.protocol.messages import Failure, FailureKind
 

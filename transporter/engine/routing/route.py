@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import RouteStatus, State
 from transporter.engine.latency import RouteLatency
+from transporter.engine.meters import RouteMeter
 from transporter.engine.reading.superseding import supersede
 from transporter.engine.routing.failure_policy import (
     GO,
@@ -24,7 +25,6 @@ from transporter.engine.routing.parking import Parking
 from transporter.engine.routing.rate_limit import RateLimit
 from transporter.engine.routing.slicer import Slicer
 from transporter.engine.routing.stored_offset import OffsetAdoption
-from transporter.engine.timings import RouteMeter
 from transporter.engine.workers.shard_group import connect
 from transporter.engine.workers.worker_session import IDLE, WorkerSession
 from transporter.engine.workers.worker_spec import worker_specs
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from transporter.engine.routing.route_context import EngineServices
+    from transporter.engine.services import EngineServices
     from transporter.engine.workers.shard_group import ShardGroup
     from transporter.engine.workers.worker_connection import WorkerConnection
     from transporter.offsets.offset_log import OffsetLog

@@ -14,9 +14,9 @@ from log_tools import Disk, offsets_of
 from transporter.adaptor import Batch, EndOfSource
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import State
+from transporter.engine.meters import LATENCY_BOUNDS
 from transporter.engine.reading.feed import Feed
 from transporter.engine.reading.reader_resume import LogResume
-from transporter.engine.timings import LATENCY_BOUNDS
 from transporter.errors import BudgetSpent, LogPoisoned, SourceUnavailable
 from transporter.log.commit_log import MAX_APPEND, CommitLog, wall_clock
 from transporter.log.reader import LogReader

@@ -1,4 +1,4 @@
-"""Regular looks at the log from outside: its lock, its clock, and files that are not its own."""
+"""Warnings about the log: a lost lock, a clock that jumped, and files that do not belong to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transporter.log.commit_log import CommitLog
 
 
-class LogWatch:
+class LogWarnings:
     """Reports conditions of *log* that concern operators, once each. Belongs to one thread."""
 
     def __init__(self, log: CommitLog, observe: Observer) -> None:
@@ -28,7 +28,7 @@ class LogWatch:
         self._check_clock()
 
     def check(self) -> None:
-        """Look again.
+        """Check lock and clock again.
 
         Raises:
             LockLost: another engine can own the log by now (Invariant 12).
