@@ -595,7 +595,7 @@ def test_drop_leaves_alone_what_is_not_its_own(
     """Other tables, the user's functions, and tables with dependent objects are not dropped."""
     postgres.execute("CREATE TABLE orders (id int)")
     assert app.execute(["outbox", "drop", "--table", "orders", "--yes", "--force"]) == 3
-    assert "it is not an outbox" in capsys.readouterr().err
+    assert "is not an outbox" in capsys.readouterr().err
     assert postgres.execute("SELECT count(*) FROM orders") == [(0,)]
 
     command("init", "--run")
@@ -641,7 +641,7 @@ def test_rows_that_come_while_drop_asks_are_not_lost(outbox: Database) -> None:
         await_true(lambda: outbox.execute(waiting) != [(0,)], 20, "a drop that waits")
         application.commit()
         thread.join(20)
-    assert "holds 1 rows" in str(done[0])
+    assert "contains 1 undelivered rows" in str(done[0])
     assert outbox.execute(THERE) == ALL
 
 

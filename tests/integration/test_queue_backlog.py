@@ -166,7 +166,7 @@ def test_ends_of_transactions_and_other_queues_leave_an_empty_queue_at_zero(
         consumer.flush()
     estimator = BacklogEstimator(settings, "jobs")
     try:
-        begins, ends = estimator._offsets(time.monotonic() + 10)
+        begins, ends = estimator._read_offsets(time.monotonic() + 10)
         assert sum(ends.values()) > sum(begins.values())
         assert estimator.estimate(10) == Backlog(0, None)
         send(settings, 5, "others")
