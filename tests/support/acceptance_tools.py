@@ -113,7 +113,7 @@ class Running:
                 self.output.append(line)
                 self._changed.notify_all()
 
-    def await_event(self, name: str, timeout: float = 60, **details: Any) -> dict[str, Any]:
+    def await_event(self, name: str, timeout: float = 180, **details: Any) -> dict[str, Any]:
         """Return the first event of this name and these details, waiting for it."""
 
         def found() -> dict[str, Any] | None:
@@ -128,7 +128,7 @@ class Running:
 
         return self._await(found, timeout, f"event {name} {details}")
 
-    def await_output(self, text: str, timeout: float = 60) -> str:
+    def await_output(self, text: str, timeout: float = 180) -> str:
         """Return the first line of standard output that holds *text*, waiting for it."""
         return self._await(
             lambda: next((line for line in self.output if text in line), None), timeout, text
@@ -152,12 +152,12 @@ class Running:
         self._end()
         return left
 
-    def stop(self, timeout: float = 60) -> int:
+    def stop(self, timeout: float = 180) -> int:
         """Request a clean stop and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait(timeout)
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = 180) -> int:
         """Return the exit code once the command has ended."""
         self.process.wait(timeout)
         self._end()
@@ -194,7 +194,7 @@ def gone(processes: list[psutil.Process], timeout: float = 10) -> list[psutil.Pr
     return alive
 
 
-def transporter(*arguments: str, timeout: float = 60, **variables: str) -> Any:
+def transporter(*arguments: str, timeout: float = 180, **variables: str) -> Any:
     """Run one command with ``--json`` and return its result."""
     done = subprocess.run(
         [*TRANSPORTER, *arguments, "--json"],

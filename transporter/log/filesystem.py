@@ -9,13 +9,15 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
 from transporter.errors import DiskUnavailable, EnvironmentFault, LogFull, LogPoisoned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
+
+T = TypeVar("T")
 
 TEMPORARY: Final = ".tmp"
 """Suffix of a file that is not yet complete."""
@@ -173,10 +175,14 @@ class _RealFile:
 class RealFileSystem:
     """The operating system's files, by ``pread`` and ``pwrite`` (never mmap)."""
 
+    close_idle: ClassVar[Callable[[], bool]] = lambda: False
+    """Closes files that are open only to save time, and returns whether there were any."""
+
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
         """Open *path* with close-on-exec, so that no child keeps it."""
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
-        return _RealFile(os.open(path, flags | (os.O_CREAT if create else 0), 0o600))
+        flags |= os.O_CREAT if create else 0
+        return _RealFile(self._with_descriptor(lambda: os.open(path, flags, 0o600)))
 
     def rename(self, source: Path, target: Path) -> None:
         """Replace *target* by *source*."""
@@ -190,7 +196,7 @@ class RealFileSystem:
     def names(self, directory: Path) -> list[str]:
         """List *directory*, sorted."""
         try:
-            return sorted(os.listdir(directory))  # noqa: PTH208 - names are wanted, not paths
+            return sorted(self._with_descriptor(lambda: os.listdir(directory)))  # noqa: PTH208 - names are wanted, not paths
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -212,7 +218,8 @@ class RealFileSystem:
 
     def sync_directory(self, directory: Path) -> None:
         """Sync the directory's own entries."""
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        descriptor = self._with_descriptor(lambda: os.open(directory, flags))
         try:
             os.fsync(descriptor)
         finally:
@@ -222,6 +229,16 @@ class RealFileSystem:
         """Return the free space of the file system that holds *directory*."""
         found = os.statvfs(directory)
         return found.f_bavail * found.f_frsize
+
+    @classmethod
+    def _with_descriptor(cls, call: Callable[[], T]) -> T:
+        """Return the result of *call*. If descriptors run out, close idle files and repeat it."""
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in FULL_TABLE or not cls.close_idle():
+                raise
+            return call()
 
 
 def sync(file: File) -> None:

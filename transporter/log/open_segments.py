@@ -9,18 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from transporter.log.filesystem import FULL_TABLE, RealFileSystem
+from transporter.log.filesystem import RealFileSystem
 from transporter.log.segment import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
-
-T = TypeVar("T")
 
 MOST: Final = 64
 """Segments that one process keeps open."""
@@ -73,7 +70,7 @@ class OpenSegments:
             if (segment := self._open.get(path)) is not None:
                 self._open.move_to_end(path)
                 return segment
-        segment = self.open_uncached(path)
+        segment = Segment(self._files, path)
         with self._lock:
             if self._user_count:
                 self._open[path] = segment
@@ -81,24 +78,12 @@ class OpenSegments:
                 self._open.popitem(last=False)
         return segment
 
-    def open_uncached(self, path: Path) -> Segment:
-        """Open the segment at *path* for this caller alone. Raises as :meth:`get` does."""
-        return self.call_with_retry(lambda: Segment(self._files, path))
-
-    def call_with_retry(self, call: Callable[[], T]) -> T:
-        """Return the result of *call*. If descriptors run out, close unused segments and repeat."""
-        try:
-            return call()
-        except OSError as error:
-            if error.errno not in FULL_TABLE or not self._open:
-                raise
-            self.clear()
-            return call()
-
-    def clear(self) -> None:
-        """Close the segments that no reader is using."""
+    def clear(self) -> bool:
+        """Close the segments that no reader is using, and return whether any was kept here."""
         with self._lock:
+            kept = bool(self._open)
             self._open.clear()
+        return kept
 
     def drop(self, path: Path) -> None:
         """Close the segment at *path*, which was removed or replaced."""
@@ -118,6 +103,7 @@ class OpenSegments:
 
 
 _SHARED: Final = OpenSegments(RealFileSystem())
+RealFileSystem.close_idle = _SHARED.clear
 
 
 def open_segments(files: FileSystem) -> OpenSegments:

@@ -17,7 +17,13 @@ from transporter.log.filesystem import RealFileSystem, translate_os_errors
 from transporter.log.format import MAX_OFFSET
 from transporter.log.index import block_starts, nearest_byte
 from transporter.log.open_segments import open_segments
-from transporter.log.segment import MisplacedSegment, SegmentEnd, segment_bases, segment_name
+from transporter.log.segment import (
+    MisplacedSegment,
+    Segment,
+    SegmentEnd,
+    segment_bases,
+    segment_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
 
     from transporter.log.filesystem import FileSystem
     from transporter.log.format import FrameHeader, Source
-    from transporter.log.segment import Segment
 
 MAX_LISTINGS: Final = 1000
 """Most times in a row that segments may vanish between being listed and being opened."""
@@ -301,16 +306,13 @@ class LogReader:
             if (segment := self._segment_at(base)) is None:
                 # Removed segments are always the oldest.
                 return
-            starts = self._blocks_of(segment)
+            starts = block_starts(self.files, segment)
             ends: list[int | None] = [*starts[1:], None]
             limit = min(last, self._last_of(base))
             for start, end in zip(reversed(starts), reversed(ends), strict=True):
                 first = next(segment.frames(start), None) if skip_block else None
                 if first is None or not skip_block or not skip_block(LocatedFrame(segment, first)):
                     yield from reversed(list(_block_frames(segment, start, end, limit)))
-
-    def _blocks_of(self, segment: Segment) -> list[int]:
-        return self._segments.call_with_retry(lambda: block_starts(self.files, segment))
 
     def _frames_of(self, segment: Segment, first: int, last: int) -> Iterator[LocatedFrame]:
         for frame in segment.frames(self._start_byte(segment, first)):
@@ -326,7 +328,7 @@ class LogReader:
         cursor = self._cursor
         if cursor and (cursor.segment_id, cursor.offset) == (segment.header.segment_id, offset):
             return cursor.byte
-        return self._segments.call_with_retry(lambda: nearest_byte(self.files, segment, offset))
+        return nearest_byte(self.files, segment, offset)
 
     def _base_of(self, offset: int) -> int:
         if not self._bases or offset > self._last_of(self._bases[-1]):
@@ -396,9 +398,7 @@ class LogReader:
         """List the segments. Return false if one of them no longer exists."""
         gaps = {}
         try:
-            for base in self._segments.call_with_retry(
-                lambda: segment_bases(self.files, self.directory)
-            ):
+            for base in segment_bases(self.files, self.directory):
                 gap = self._gaps.get(base) or self._gap_before(base)
                 if gap is not None:
                     gaps[base] = gap
@@ -411,7 +411,7 @@ class LogReader:
     def _gap_before(self, base: int) -> Gap | None:
         """Return the gap that the segment at *base* declares, or ``None`` if it is misplaced."""
         try:
-            with closing(self._segments.open_uncached(self._path(base))) as segment:
+            with closing(Segment(self.files, self._path(base))) as segment:
                 header = segment.header
         except MisplacedSegment:
             # The engine names it at its next start.

@@ -211,6 +211,14 @@ def test_a_new_log_in_the_place_of_another_is_read_as_it_is(tmp_path: Path, batc
             assert sum(map(len, new.read(0, 2))) == 3
 
 
+def test_open_segments_make_way_for_the_log_itself(log_of_many: Path) -> None:
+    """Files that are open only to save time keep nobody from opening the log."""
+    with LogReader(log_of_many) as reader:
+        assert sum(map(len, reader.read(0, 30))) == 31
+        with _no_more_descriptors(), CommitLog.open(log_of_many) as log:
+            assert log.durable == SEGMENTS - 1
+
+
 def test_other_file_systems_share_nothing() -> None:
     """Only the real disk has a shared cache, and each reader of another one has its own."""
     disk = Disk()
