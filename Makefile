@@ -16,6 +16,7 @@ demo: $(VENV)/demo  ## A shop's outbox through the log and Spark into LMDB, live
 
 test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka and Spark
 	@PYTHONPATH=tests/support $(BIN)/python -m services.kafka --fetch
+	@PYTHONPATH=tests/support $(BIN)/python -m services.spark_classes
 	$(BIN)/pytest -n 3 --max-worker-restart 2 --dist loadfile --no-loadscope-reorder
 
 unit: $(VENV)/dev  ## Unit tests that start no Spark and no service (T=tests/unit/log: some)
@@ -24,6 +25,7 @@ unit: $(VENV)/dev  ## Unit tests that start no Spark and no service (T=tests/uni
 soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour (PART=1/2: half)
 	@PYTHONPATH=tests/support $(BIN)/python -m services.kafka --fetch
 	@PYTHONPATH=tests/support $(BIN)/python -m services.postgres --fetch
+	@PYTHONPATH=tests/support $(BIN)/python -m services.spark_classes
 	$(BIN)/pytest -n 2 --dist loadfile tests -m exhaustive --exhaustive \
 		--ignore tests/crash --ignore tests/power --ignore tests/storm \
 		$(if $(PART),--part $(PART))

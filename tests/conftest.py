@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from services import spark_classes
 
 from transporter.message import Message, messages_to_batch
 
@@ -25,7 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach child processes, which inherit a background job's ignored SIGINT."""
+    """Let JVMs start from an archive, and Ctrl-C reach children of a background job."""
+    if shared := spark_classes.options():
+        os.environ.setdefault(spark_classes.VARIABLE, shared)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -63,7 +63,7 @@ def transport(folder: Path, *arguments: str, **variables: str) -> subprocess.Com
         env=environ | {"PYTHONPATH": str(ROOT), "PASSWORD": "hunter22"} | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 
@@ -177,7 +177,7 @@ def test_help_imports_nothing_heavy(folder: Path, arguments: list[str], heavy: l
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -197,7 +197,7 @@ def test_check_imports_no_spark(folder: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(ROOT), "PASSWORD": "x"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -214,7 +214,7 @@ def test_a_reader_that_goes_away_is_no_error_to_read_about(folder: Path) -> None
         stdout=writing,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     os.close(writing)

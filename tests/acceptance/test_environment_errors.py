@@ -50,7 +50,7 @@ def run(
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 

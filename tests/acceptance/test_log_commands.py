@@ -60,7 +60,7 @@ def log(tmp_path: Path) -> Path:
 def said(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a user does, with its output in a pipe."""
     return subprocess.run(
-        [*TRANSPORTER, "log", *arguments], capture_output=True, text=True, timeout=60, check=False
+        [*TRANSPORTER, "log", *arguments], capture_output=True, text=True, timeout=180, check=False
     )
 
 
@@ -347,7 +347,7 @@ def test_tail_follows_through_rolls_compaction_and_retention(tmp_path: Path) -> 
 
 def copy(source: Path, target: Path) -> None:
     """Copy a directory as in docs/log.md."""
-    subprocess.run(["cp", "-a", str(source), str(target)], check=True, timeout=60)
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True, timeout=180)
 
 
 def test_a_stopped_log_can_be_moved(log: Path, tmp_path: Path) -> None:

@@ -426,7 +426,7 @@ def test_commands_complete_themselves(shell: str) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert "pause" in asked.stdout

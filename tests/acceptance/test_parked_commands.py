@@ -38,7 +38,7 @@ def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Path:
 def said(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a user does, without ``--json``."""
     return subprocess.run(
-        [*TRANSPORTER, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [*TRANSPORTER, *arguments], capture_output=True, text=True, timeout=180, check=False
     )
 
 

@@ -54,7 +54,7 @@ def test_finite_sources_end_the_run_with_exit_0_and_exact_bytes(tmp_path: Path) 
     done = subprocess.run(
         [COMMAND, "run", "../p.yaml", "--log-level", "warning"],
         cwd=elsewhere,
-        timeout=60,
+        timeout=180,
         check=False,
         stderr=subprocess.PIPE,
         text=True,
@@ -157,7 +157,7 @@ def test_the_quickstart_pipeline_runs_beside_the_shop(tmp_path: Path) -> None:
         await_true(lambda: any((tmp_path / "q" / "sales").glob("*.parquet")), 120, "sales")
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
     assert process.returncode == 0
     assert gone(below) == []
     assert all(route["lag"] == 0 for route in transporter("offsets", "list", f"{tmp_path}/q/log"))

@@ -171,7 +171,7 @@ def test_cases_run_on_one_spark_until_ctrl_c(place: Path, temporary: Path) -> No
         children = psutil.Process(process.pid).children(recursive=True)
         for _ in range(2):
             process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     finally:
         process.kill()
         left = gone(children)

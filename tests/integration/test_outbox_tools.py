@@ -323,7 +323,7 @@ def test_ctrl_c_ends_the_pump(outbox: Database) -> None:
     ) as process:
         await_true(lambda: len(remaining(outbox)) > 0, 60, "a first row")
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=180)
     assert (process.returncode, out) == (130, "")
     rows = len(remaining(outbox))
     assert errors.startswith(f"interrupted: {rows} rows are committed; run ")
