@@ -66,6 +66,11 @@ class Log:
     """Time at which each entry was parked last."""
     superseded: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     """Time at which a parked entry was superseded last."""
+    superseded_through: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Offset through which a route has superseded a reader's entries.
+
+    What a replay parks up to there stays, because its source does not give it again.
+    """
     begun: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Time at which each forgotten route began again.
 
@@ -187,13 +192,16 @@ class Truth:
         for first, last in line["parts"]:
             for offset in range(first, last + 1):
                 passed.setdefault(offset, "superseded")
+        key = line["route"], line["reader"]
+        before = log.superseded_through.get(key, -1)
         for offset in log.parked_once[line["route"]]:
             # A parked copy goes with it. The row shows its source.
             whose = log.rows.get(offset, ("",))[0]
             spared = self._spared(engine, line["route"], offset)
-            if offset <= line["through"] and whose == line["reader"] and not spared:
+            if before < offset <= line["through"] and whose == line["reader"] and not spared:
                 passed.setdefault(offset, "superseded")
                 log.superseded[line["route"]][offset] = line["t"]
+        log.superseded_through[key] = max(before, line["through"])
 
     def _spared(self, engine: str, route: str, offset: int) -> bool:
         """Return true if *offset* was logged before *route* was forgotten, and began again."""

@@ -24,6 +24,7 @@ def supersede(
     """
     # Entries that were logged before the route first served the source do not come again: see
     # DeliveryProgress.spare_new_routes. All that came later up to here was passed, or is delivered.
+    # A replay may have parked it since. It stays, because its source does not give it again.
     superseded = offsets.state.superseded.get(reader, -1)
     first = max(offsets.state.next_unsettled(), superseded + 1)
     parts = list(_ranges_logged_by(reader, first, through, log)) if first <= through else []

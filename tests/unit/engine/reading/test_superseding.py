@@ -201,6 +201,22 @@ def test_a_parked_entry_before_the_watermark_in_its_frame_comes_once(
     assert found == [(None, [0]), ("1", [2, 3])]
 
 
+def test_what_a_replay_parks_of_a_superseded_part_stays(
+    world: World, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """A source gives a superseded entry again once, so a later end leaves a replay's copy alone."""
+    resume = world.resume()
+    world.log.append(batch(2), "in", "1")
+    world.supersede(resume)
+    world.run()
+    world.parking.park(1, "refused in a replay", 2)
+    world.log.append(batch(2), "in", "2")
+    world.parking.park(2, "refused", 2)
+    world.supersede(resume)
+    world.run()
+    assert world.parking.parked_offsets == {1}
+
+
 def test_what_was_delivered_is_known_over_many_ends(
     world: World, batch: Callable[..., pa.RecordBatch]
 ) -> None:
