@@ -276,7 +276,8 @@ def default_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]
 def kafka_topic(kafka_broker: Broker) -> str:
     """Return the name of a fresh topic with one partition, on a running broker."""
     kafka_broker.start()
-    return kafka_broker.create_topic(f"topic-{uuid.uuid4().hex[:12]}")
+    # Records of tests bear old times. The broker would remove them when it looks, every 5 minutes.
+    return kafka_broker.create_topic(f"topic-{uuid.uuid4().hex[:12]}", retention_ms="-1")
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ class Admission:
         self._changed, self._observe = changed, observe
         self._began = time.monotonic()
         self._leases: dict[_Key, ShardLease] = {}
+        self._closed = False
 
     def admit(
         self, begin: Begin, hello: Hello, caller: EngineChannel, stopping: Callable[[], bool]
@@ -117,16 +118,22 @@ class Admission:
 
     def close(self) -> None:
         """Release every lock. No further worker is admitted."""
-        for lease in self._leases.values():
+        with self._changed:
+            self._closed = True
+            leases = [*self._leases.values()]
+            self._leases.clear()
+        for lease in leases:
             lease.close(time.monotonic())
-        self._leases.clear()
 
     def _lease(self, spec: WorkerSpec) -> ShardLease:
         key = (spec.route, spec.shard)
         if (lease := self._leases.get(key)) is None:
             lease = ShardLease(lock_path(spec, Path(spec.log_directory)), self._began)
             with self._changed:
-                self._leases[key] = lease
+                if self._closed:
+                    lease.close(time.monotonic())  # its route was removed, and is late
+                else:
+                    self._leases[key] = lease
         return lease
 
     def _wait_for_last(

@@ -1,0 +1,40 @@
+"""Admission of workers while an engine ends."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transporter.engine.workers.admission import Admission
+from transporter.engine.workers.shard_lease import ShardLease
+from transporter.protocol.messages import WorkerSpec
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def spec(log: Path, route: str) -> WorkerSpec:
+    """Return what a worker of *route* is told."""
+    (log / "offsets" / route).mkdir(parents=True, exist_ok=True)
+    return WorkerSpec(route, 0, 1, 1, 0, str(log), "id", ".*", "null", {}, str(log))
+
+
+def test_a_route_that_is_late_disturbs_no_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removed route may ask for a worker while the engine closes, and leaves nothing open."""
+    admission = Admission(threading.Condition(), lambda *_, **__: None)
+    for route in ("a", "b"):
+        assert admission.wait_for_vacancy(spec(tmp_path, route), lambda: False)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    close = ShardLease.close
+
+    def closing(lease: ShardLease, now: float) -> Any:
+        close(lease, now)
+        monkeypatch.setattr(ShardLease, "close", close)
+        assert not admission.wait_for_vacancy(spec(tmp_path, "late"), lambda: True)
+
+    monkeypatch.setattr(ShardLease, "close", closing)
+    admission.close()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before - 2
