@@ -110,7 +110,9 @@ def rows(lines: list[str]) -> list[str]:
     return [name for name in cells if name.startswith(("route ", "reader ")) and ":" not in name]
 
 
-@pytest.mark.parametrize(("width", "columns"), [(80, NARROW), (160, WIDE)])
+@pytest.mark.parametrize(
+    ("width", "columns"), [(80, NARROW), pytest.param(160, WIDE, marks=pytest.mark.exhaustive)]
+)
 def test_top_fits_its_terminal(tmp_path: Path, width: int, columns: list[str]) -> None:
     """Names are neither broken nor cut, and the whole width is used."""
     pipeline = write_file(tmp_path, [route(LONG, writer={"reject": [0]}), route("short")])
@@ -148,7 +150,9 @@ def test_the_keys_of_top(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("width", "columns"), [(80, NARROW), (160, WIDE)])
+@pytest.mark.parametrize(
+    ("width", "columns"), [(80, NARROW), pytest.param(160, WIDE, marks=pytest.mark.exhaustive)]
+)
 def test_run_has_the_table_of_top(tmp_path: Path, width: int, columns: list[str]) -> None:
     """The live table has the columns of top, before Spark is up and afterwards."""
     pipeline = write_file(tmp_path, [route(LONG), route("short")])

@@ -120,7 +120,7 @@ def test_every_crash_state_opens_and_holds_what_is_live(
         least = set(entries_on(done))
         assert least < set(before)
         seen: set[frozenset[int]] = set()
-        for disk in states_of(act, 400 if exhaustive else 25):
+        for disk in states_of(act, 400 if exhaustive else 8):
             with numbers.aside():
                 found = entries_on(disk)
             seen.add(frozenset(found))
@@ -174,7 +174,7 @@ def test_the_record_of_a_compaction_is_whole_and_never_ahead(exhaustive: bool) -
         compacting(done)
         least = set(entries_on(done))
         seen = set()
-        for disk in states_of(recording, 100 if exhaustive else 10):
+        for disk in states_of(recording, 100 if exhaustive else 5):
             record = read_maintenance(disk, LOG)
             through = record.compacted_through(SETTINGS) if record else -1
             seen.add((record is None, through))

@@ -38,7 +38,7 @@ FAULTS: Final = {
     "full disk, torn write": Fault(0, errno.ENOSPC, frozenset({"pwrite"}), part=0.9, lasts=True),
     "dead disk": Fault(0, errno.EIO, lasts=True),
 }
-SAMPLE: Final = 15
+SAMPLE: Final = 6
 """Cases of each fault that ``make test`` takes."""
 
 
@@ -170,7 +170,7 @@ def losses(cuts: int) -> Iterator[str]:
 @pytest.mark.timeout(1800)
 def test_pages_that_a_failed_sync_dropped_are_not_trusted(exhaustive: bool) -> None:
     """Invariant 13: entries a restart reads but the disk lacks are written again, elsewhere."""
-    assert list(losses(100 if exhaustive else 6)) == []
+    assert list(losses(100 if exhaustive else 3)) == []
 
 
 def test_a_log_that_extends_a_file_left_by_a_failed_sync_is_found(

@@ -168,5 +168,5 @@ class LogMachine(RuleBasedStateMachine):
 @pytest.mark.timeout(1800)  # enough for --exhaustive on a busy machine
 def test_the_log_machine(*, exhaustive: bool) -> None:
     """After any sequence of acts, the log and its routes match the model."""
-    examples = 400 if exhaustive else 10
+    examples = 400 if exhaustive else 5
     run_machine(LogMachine, examples=examples, steps=30, exhaustive=exhaustive)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,9 @@ from crash_hunt import Plan, hunt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STATES = 2_000
+STATES = 600
 EXHAUSTIVE_STATES = 500_000
-STATES_OF_A_LIFE = 200
+STATES_OF_A_LIFE = 100
 """Fewer crash states than any life has, so this many lives are enough."""
 WORKERS = min(2, os.cpu_count() or 1)
 
@@ -47,11 +48,11 @@ def _hunted(seeds: range, niceness: int, patch: pytest.MonkeyPatch) -> Iterator[
     patch.setenv("PYTHONHASHSEED", "0")
     with ProcessPoolExecutor(WORKERS, get_context("spawn"), _begin, (niceness,)) as pool:
         lives = iter(seeds)
-        running = [pool.submit(_life, next(lives)) for _ in range(2 * WORKERS)]
+        running = [pool.submit(_life, seed) for seed in islice(lives, 2 * WORKERS)]
         try:
             while running:
                 yield running.pop(0).result()
-                running += [pool.submit(_life, seed) for seed in [next(lives, None)] if seed]
+                running += [pool.submit(_life, seed) for seed in islice(lives, 1)]
         finally:
             pool.shutdown(cancel_futures=True)
 

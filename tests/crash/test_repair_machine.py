@@ -227,7 +227,7 @@ def _hurt(folder: Tree, name: str, how: str, where: float) -> None:
 @pytest.mark.timeout(1800)  # enough for --exhaustive on a busy machine
 def test_the_repair_machine(*, exhaustive: bool) -> None:
     """A repair keeps intact entries after any damage, and declares the rest."""
-    examples = 3000 if exhaustive else 60
+    examples = 3000 if exhaustive else 25
     run_machine(RepairMachine, examples=examples, steps=25, exhaustive=exhaustive)
 
 

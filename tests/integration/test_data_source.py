@@ -136,6 +136,7 @@ def test_every_column(spark: SparkSession, log: Path) -> None:
     assert (row["timestamp"].microsecond, row["logged_at"].timestamp()) == (1, 1_577_836_801)
 
 
+@pytest.mark.exhaustive
 def test_options_bound_what_is_read(spark: SparkSession, log: Path) -> None:
     """Offsets, times and a namespace select exactly their entries, in several partitions."""
     first, last = "2020-01-01T00:00:03+00:00", "2020-01-01T00:00:04+00:00"
@@ -329,6 +330,7 @@ def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> N
     assert stream(spark, directory, checkpoint, failOnDataLoss=False) == [[13]]
 
 
+@pytest.mark.exhaustive
 def test_where_a_stream_begins(spark: SparkSession, tmp_path: Path) -> None:
     """The latest offset skips existing entries, and a checkpoint of another log is refused."""
     one, other = tmp_path / "one", tmp_path / "other"
@@ -343,6 +345,7 @@ def test_where_a_stream_begins(spark: SparkSession, tmp_path: Path) -> None:
         stream(spark, one, tmp_path / "2", **{"from": 1})
 
 
+@pytest.mark.exhaustive
 def test_a_statement_of_the_shell(
     spark: SparkSession, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

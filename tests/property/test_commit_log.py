@@ -185,7 +185,7 @@ ACTS = st.lists(
 
 
 @given(ACTS, st.sampled_from([1, 2000, 1 << 20]))
-@settings(max_examples=100)
+@settings(max_examples=30)
 def test_a_log_holds_what_was_appended(acts: list[tuple[str, Any]], segment_bytes: int) -> None:
     """No acked entry is lost, altered or given an offset twice (Invariants 1, 2, 4 and 18).
 
@@ -218,7 +218,7 @@ def test_a_log_holds_what_was_appended(acts: list[tuple[str, Any]], segment_byte
 
 
 @given(st.integers(2, 8), st.integers(0, 3), st.data())
-@settings(max_examples=100)
+@settings(max_examples=30)
 def test_a_hurt_tail_costs_nothing_that_was_proved(
     appends: int, loose: int, data: st.DataObject
 ) -> None:
@@ -255,7 +255,7 @@ def test_a_hurt_tail_costs_nothing_that_was_proved(
 
 
 @given(st.data())
-@settings(max_examples=100)
+@settings(max_examples=30)
 def test_damage_is_refused_or_harmless(data: st.DataObject) -> None:
     """No reader gets an altered entry, whatever byte of a log changes (Invariants 2 and 3)."""
     with small_log() as directory:

@@ -106,7 +106,7 @@ def route_of_fate(directory: Path, number: int, fate: str, at: int, last: int) -
         delete_route(directory, name)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     segments=SEGMENTS,
     routes=st.lists(st.tuples(FATES, st.integers(0, 60)), min_size=1, max_size=3),
@@ -147,7 +147,7 @@ def test_no_route_loses_what_it_needs(
             assert hold_of(route, read_state(directory, route)).through >= watermark
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     steps=st.lists(st.tuples(SEGMENTS, st.booleans()), min_size=1, max_size=4),
     bounds=st.tuples(st.integers(1, 40), st.integers(1, 3), st.integers(1, 40)),

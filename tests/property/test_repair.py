@@ -70,7 +70,7 @@ HURTS = st.lists(
 
 
 @given(HURTS, st.sampled_from([1, 1500, 1 << 20]), st.booleans())
-@settings(max_examples=80)
+@settings(max_examples=30)
 def test_a_repaired_log_is_sound_and_names_what_it_lost(
     hurts: list[tuple[str, float, float]], segment_bytes: int, clean: bool
 ) -> None:

@@ -89,7 +89,7 @@ rewriters = [(set(paths), Rewriter(dict.fromkeys(paths)), Picker(paths)) for pat
 finders = [(path, Finder(path, check=True)) for paths in CASES for path in paths]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(documents, st.sampled_from(rewriters))
 def test_what_is_omitted_and_what_is_picked(
     text: str, case: tuple[Paths, Rewriter, Picker]
@@ -101,7 +101,7 @@ def test_what_is_omitted_and_what_is_picked(
     assert tree(pick(text.encode()).decode()) == kept(before, paths)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(documents, st.sampled_from(finders))
 def test_what_is_found(text: str, case: tuple[Path, Finder]) -> None:
     """The values at a path are those that a naive model finds, in order, as they are written."""
@@ -123,7 +123,7 @@ def naive(value: Any, indent: str, line: str = "\n") -> str:
     return opening + inner + f",{inner}".join(members) + line + closing
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(documents, st.integers(0, 4))
 def test_what_is_laid_out(text: str, indent: int) -> None:
     """Only the space changes, it is where it should be, and a second time changes nothing."""

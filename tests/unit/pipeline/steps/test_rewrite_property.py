@@ -105,7 +105,7 @@ RENAMED: list[dict[Path, str]] = [
 rewriters = [(targets, Rewriter(targets), make_fields(targets)) for targets in [*OMITTED, *RENAMED]]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(documents, st.sampled_from(rewriters))
 def test_every_other_member_stays_as_it_was_written(
     text: str, case: tuple[dict[Path, str | None], Rewriter, Fields]
@@ -147,7 +147,7 @@ def damaged(text: str, changes: list[tuple[int, int, bytes]]) -> bytes:
     return data
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(documents, st.lists(edits, max_size=2), st.sampled_from(rewriters[: len(OMITTED)]))
 def test_json_is_what_a_strict_parser_takes(
     text: str,
@@ -190,7 +190,7 @@ def told(look: Callable[[bytes], object], data: bytes) -> object:
         return type(error)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(documents, st.lists(edits, max_size=1), st.sampled_from(pickers))
 def test_a_few_fields_are_kept_as_the_walk_keeps_them(
     text: str, changes: list[tuple[int, int, bytes]], case: tuple[Picker, Fields]
@@ -203,7 +203,7 @@ def test_a_few_fields_are_kept_as_the_walk_keeps_them(
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(documents, st.lists(edits, max_size=1), st.sampled_from(finders))
 def test_values_are_found_as_the_walk_finds_them(
     text: str, changes: list[tuple[int, int, bytes]], case: tuple[Finder, Fields]
