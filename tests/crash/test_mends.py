@@ -230,25 +230,25 @@ MENDS = (
     # well. Without that it only turns in haste, so the last look is the one that counts.
     Mend(
         "errands before a slice",
-        "engine/routing/route.py",
-        "pending = self._mailbox or self._offsets.state.readers_to_supersede()",
+        "engine/routing/session.py",
+        "pending = self._context.mailbox or self._offsets.state.readers_to_supersede()",
         "pending = self._offsets.state.readers_to_supersede()",
         "engine/routing/test_route.py",
         ("test_an_errand_sends_nothing_out_that_lingers",),
     ),
     Mend(
         "superseding before a slice",
-        "engine/routing/route.py",
-        "pending = self._mailbox or self._offsets.state.readers_to_supersede()",
-        "pending = self._mailbox",
+        "engine/routing/session.py",
+        "pending = self._context.mailbox or self._offsets.state.readers_to_supersede()",
+        "pending = self._context.mailbox",
         "engine/routing/test_route.py",
         ("test_what_is_changed_after_a_slice_was_cut_holds_for_it[begin_superseding-expected4]",),
     ),
     Mend(
         "nothing pending before a slice",
-        "engine/routing/route.py",
-        "if pending or self._stopping.is_set():",
-        "if self._stopping.is_set():",
+        "engine/routing/session.py",
+        "if pending or self._context.stopping.is_set():",
+        "if self._context.stopping.is_set():",
         "engine/routing/test_route.py",
         (
             "test_what_is_changed_after_a_slice_was_cut_holds_for_it[supersede-expected3]",
@@ -504,8 +504,8 @@ MENDS = (
     ),
     Mend(
         "a route keeps its rate",
-        "engine/routing/route.py",
-        "            self._rate_limit.spend(self._meter.delivered - before)\n",
+        "engine/routing/session.py",
+        "            self._context.rate_limit.spend(meter.delivered - before)\n",
         "            pass\n",
         "engine/routing/test_rate_limit.py",
         ("test_a_route_keeps_its_rate_says_so_and_holds_nobody_back",),
@@ -721,10 +721,10 @@ MENDS = (
     ),
     Mend(
         "a pause that a sink asks for outlives its worker",
-        "engine/routing/route.py",
-        "self._not_before = time.monotonic() + decision.wait\n"
-        "                self._retry_later(decision.problem, least=decision.wait)",
-        "self._retry_later(decision.problem)",
+        "engine/routing/condition.py",
+        "self.not_before = time.monotonic() + decision.wait\n"
+        "                self.retry_later(decision.problem, least=decision.wait)",
+        "self.retry_later(decision.problem)",
         "engine/test_sink_pauses.py",
         ("test_a_retry_after_outlives_its_worker",),
     ),
