@@ -152,20 +152,17 @@ class Reload:
     reason: str = ""
 
 
+OffsetRequest = Ack | CancelReplay | Pause | Resume | RetryParked
+"""Requests that need a route's files alone, whether an engine runs or not."""
+ReaderRequest = PauseReader | ResumeReader | RestartReader
 Request = (
     Status
     | LogMetadata
-    | Ack
+    | OffsetRequest
     | Replay
-    | CancelReplay
-    | Pause
-    | Resume
     | Step
-    | PauseReader
-    | ResumeReader
-    | RestartReader
+    | ReaderRequest
     | Forget
-    | RetryParked
     | SkipParked
     | Reload
 )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transporter.control.requests import (
         Ack,
         CancelReplay,
+        OffsetRequest,
         Pause,
         PauseReader,
         Replay,
@@ -153,7 +154,7 @@ def cancel_replay(offsets: OffsetLog, request: CancelReplay, operator: Operator)
 def perform_simple(
     log: CommitLog,
     offsets: OffsetLog,
-    request: Any,  # noqa: ANN401 - one of those below
+    request: OffsetRequest,
     operator: Operator,
     store: Callable[[], ParkedStore],
 ) -> dict[str, Any]:
@@ -172,7 +173,6 @@ def perform_simple(
             return resume_route(offsets, request, operator)
         case requests.RetryParked():
             return retry_parked(offsets, store(), request, operator)
-    raise ActionRefused(f"{type(request).__name__} is not an action on a route")
 
 
 def pause_route(offsets: OffsetLog, request: Pause, operator: Operator) -> dict[str, Any]:

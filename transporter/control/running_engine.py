@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.state import RouteState
 
-    ReaderRequest = requests.PauseReader | requests.ResumeReader | requests.RestartReader
-
 T = TypeVar("T")
 
 NOTICE: Final = 5.0
@@ -99,7 +97,9 @@ class RunningEngine:
         self._report(request, operator)
         return done
 
-    def _perform_on_route(self, request: Any, operator: Operator) -> dict[str, Any]:  # noqa: ANN401 - the rest of Request
+    def _perform_on_route(
+        self, request: requests.OffsetRequest | requests.Replay, operator: Operator
+    ) -> dict[str, Any]:
         route, offsets = self._find_route(request.route)
         with self._route_locks[request.route]:
             done = self._perform_locked(route, offsets, request, operator)
@@ -132,7 +132,7 @@ class RunningEngine:
         self,
         route: Route,
         offsets: OffsetLog,
-        request: Any,  # noqa: ANN401 - as above
+        request: requests.OffsetRequest | requests.Replay,
         operator: Operator,
     ) -> dict[str, Any]:
         log = self._engine.log
@@ -217,7 +217,9 @@ class RunningEngine:
             )
         return done
 
-    def _operate_reader(self, request: ReaderRequest, operator: Operator) -> dict[str, Any]:
+    def _operate_reader(
+        self, request: requests.ReaderRequest, operator: Operator
+    ) -> dict[str, Any]:
         engine, name = self._engine, request.reader
         if (feed := engine.feed(name)) is None:
             known = ", ".join(each.name for each in engine.pipeline.readers)
@@ -238,7 +240,7 @@ class RunningEngine:
         fields = {"state": status.state.value, "problem": engine.redact(status.problem)}
         return done | fields | {"in_effect": in_effect}
 
-    def _refuse_ended(self, feed: Feed, request: ReaderRequest) -> None:
+    def _refuse_ended(self, feed: Feed, request: requests.ReaderRequest) -> None:
         """Raise unless *request* can be done to a reader that has stopped, or ended."""
         status = feed.status()
         if status.state is State.ENDED:
@@ -324,7 +326,7 @@ class RunningEngine:
             raise UnknownName(f"there is no route {name!r} in the running pipeline ({known})")
         return found
 
-    def _report(self, request: Any, operator: Operator) -> None:  # noqa: ANN401 - any request
+    def _report(self, request: Request, operator: Operator) -> None:
         if getattr(request, "dry_run", False):
             return
         name = next(name for name, kind in requests.KINDS.items() if type(request) is kind)

@@ -142,7 +142,7 @@ def rename_progress(directory: Path, route: str, new: str, operator: Operator, r
 def _perform_on_route(
     log: CommitLog,
     offsets: OffsetLog,
-    request: Any,  # noqa: ANN401 - the rest of Request
+    request: requests.OffsetRequest | requests.Replay | requests.SkipParked,
     operator: Operator,
 ) -> dict[str, Any]:
     match request:
