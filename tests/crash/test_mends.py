@@ -650,7 +650,7 @@ MENDS = (
         "adaptors/transporter_adaptors/file/known.py",
         "flags |= 0 if links else os.O_NOFOLLOW",
         "flags |= 0",
-        "adaptors/transporter_adaptors/file/test_file_reader.py",
+        "adaptors/file/test_file_reader.py",
         ("test_what_takes_a_files_place_after_the_look_is_not_opened",),
     ),
     Mend(
@@ -658,7 +658,7 @@ MENDS = (
         "adaptors/transporter_adaptors/lmdb/writer.py",
         "            self.environment.reader_check()\n            try:",
         "            try:",
-        "adaptors/transporter_adaptors/lmdb/test_lmdb_writer.py",
+        "adaptors/lmdb/test_lmdb_writer.py",
         ("test_a_killed_reader_does_not_make_the_file_grow",),
     ),
     # A start waits for a party that is away, and a query waits for no one.
@@ -684,7 +684,7 @@ MENDS = (
         "adaptors/transporter_adaptors/kafka/reader.py",
         "while position in self._open_batches:",
         "while position in list(self._open_batches):",
-        "adaptors/transporter_adaptors/kafka/test_kafka_reader.py",
+        "adaptors/kafka/test_kafka_reader.py",
         ("test_commits_of_many_open_batches_cost_the_same_each[True]",),
     ),
     Mend(
@@ -692,7 +692,7 @@ MENDS = (
         "adaptors/transporter_adaptors/postgres/rows.py",
         '        return f"{column} is NULL"\n',
         "        return None\n",
-        "adaptors/transporter_adaptors/postgres/test_rows.py",
+        "adaptors/postgres/test_rows.py",
         ("test_a_bad_row_is_marked_and_keeps_its_columns[change12-create_time is NULL]",),
     ),
     Mend(
@@ -700,7 +700,7 @@ MENDS = (
         "adaptors/transporter_adaptors/postgres/rows.py",
         '        return "the key, the value or a header value is not valid UTF-8"\n',
         "        return None\n",
-        "adaptors/transporter_adaptors/postgres/test_rows.py",
+        "adaptors/postgres/test_rows.py",
         ("test_a_key_or_a_value_that_is_not_utf8_is_a_flaw",),
     ),
     Mend(
@@ -708,7 +708,7 @@ MENDS = (
         "adaptors/transporter_adaptors/postgres/gaps.py",
         "kept = replace(gap, held=True) if running",
         "kept = replace(gap, held=False) if running",
-        "adaptors/transporter_adaptors/postgres/test_gaps.py",
+        "adaptors/postgres/test_gaps.py",
         ("test_a_gap_that_old_transactions_may_fill_waits_for_their_end_alone",),
     ),
     Mend(
@@ -842,7 +842,7 @@ MENDS = (
         "adaptors/transporter_adaptors/file/known.py",
         "and head_digest(descriptor, known.byte) == known.head",
         "and known.head is not None",
-        "adaptors/transporter_adaptors/file/test_file_reader.py",
+        "adaptors/file/test_file_reader.py",
         ("test_a_file_that_was_overwritten_is_read_from_its_beginning",),
     ),
     Mend(
@@ -850,7 +850,7 @@ MENDS = (
         "adaptors/transporter_adaptors/file/known.py",
         "sorted(names, key=natural_key)",
         "sorted(names)",
-        "adaptors/transporter_adaptors/file/test_file_reader.py",
+        "adaptors/file/test_file_reader.py",
         ("test_numbers_in_names_are_numbers",),
     ),
 )

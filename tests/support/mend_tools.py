@@ -56,8 +56,11 @@ class Mend:
         return package / self.file
 
     def fits(self) -> bool:
-        """Return true if the edit changes exactly one place of the current code."""
-        return self.source(ROOT).read_text().count(self.old) == 1 and self.old != self.new
+        """Return true if the edit changes exactly one place of the code, and its tests exist."""
+        once = self.source(ROOT).read_text().count(self.old) == 1 and self.old != self.new
+        tests = (ROOT / self.nodes[0].partition("::")[0]).read_text()
+        names = (name.partition("[")[0].rpartition("::")[2] for name in self.tests)
+        return once and all(f"def {name}(" in tests for name in names)
 
     def control(self, folder: Path, limit: int) -> None:
         """Revert the rule in a copy in *folder*, and check that each test fails there."""

@@ -31,7 +31,7 @@ from transporter.errors import (
     LogPoisoned,
     TransporterError,
 )
-from transporter.log.filesystem import NO_SPACE
+from transporter.log.filesystem import FULL_TABLE, NO_SPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +46,8 @@ CLIENTS: Final = 32
 _SILENCE: Final = 60.0
 """Seconds that a client may send nothing, or read nothing."""
 _GRACE: Final = 2.0
+_FULL: Final = 0.1
+"""Seconds until a client is accepted again after descriptors ran out."""
 ROOM: Final = 5.0
 """Seconds between two tries to listen while the disk is full."""
 
@@ -145,10 +147,13 @@ class ControlServer:
             while self._inode and not self._stopping.is_set():
                 try:
                     peer, _ = self._listener.accept()
-                except OSError:
+                except OSError as error:
                     if self._stopping.is_set():
                         return
-                    raise
+                    if error.errno not in FULL_TABLE:
+                        raise
+                    self._stopping.wait(_FULL)
+                    continue
                 self._admit(peer)
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._on_failure(error)
@@ -162,18 +167,23 @@ class ControlServer:
         thread = threading.Thread(
             target=self._serve_client, args=(peer, operator), name=f"operator-{operator.pid}"
         )
+        problem = f"{CLIENTS} operators are connected, which is the limit; end one first"
         with self._lock:
             if len(self._clients) >= CLIENTS:
                 self._make_room()
             if len(self._clients) < CLIENTS:
                 self._clients[thread] = peer
-                thread.start()
-                return
+                try:
+                    thread.start()
+                except RuntimeError:
+                    # An operator must not end the engine, which needs no thread for its work.
+                    del self._clients[thread]
+                    problem = "the engine can start no further thread; try again later"
+                else:
+                    return
         with peer, suppress(OSError):
-            problem = EngineUnreachable(
-                f"{CLIENTS} operators are connected, which is the limit; end one first"
-            )
-            JsonLines(peer, 0).send({"ok": False, "error": encode_error(problem)})
+            error = encode_error(EngineUnreachable(problem))
+            JsonLines(peer, 0).send({"ok": False, "error": error})
 
     def _serve_client(self, peer: socket.socket, operator: Operator) -> None:
         try:

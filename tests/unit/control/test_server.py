@@ -144,6 +144,42 @@ def test_no_more_operators_than_there_are_threads_for(
     until(lambda: perform(served.directory, requests.Status(), patience=1))
 
 
+def test_an_operator_without_a_thread_is_refused_alone(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit of threads a client is refused, and neither the engine nor its end fails."""
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.startswith("operator-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(EngineUnreachable, match="can start no further thread"):
+            EngineClient(served.directory)
+    assert perform(served.directory, requests.Status()) == {"done": "Status", "live": True}
+
+
+def test_a_full_descriptor_table_ends_no_engine(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that cannot be accepted yet is accepted once there is a descriptor."""
+    accept, failed = socket.socket.accept, []
+
+    def full(listener: socket.socket) -> Any:
+        if len(failed) < 3:
+            failed.append(errno.EMFILE)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", full)
+    perform(served.directory, requests.Status())
+    assert perform(served.directory, requests.Status()) == {"done": "Status", "live": True}
+    assert failed == [errno.EMFILE] * 3
+
+
 @pytest.mark.parametrize("sent", [b"{" * (MAX_REQUEST + 200_000), b"nonsense\n", b'{"v": 9}\n'])
 def test_what_cannot_be_understood_ends_that_conversation_only(served: Served, sent: bytes) -> None:
     """The sender of an invalid request gets an error and is closed, and others are served."""

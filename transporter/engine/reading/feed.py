@@ -121,6 +121,7 @@ class Feed:
         self._wake_event = threading.Event()
         self._paused, self._reopen = paused_behind is not None, False
         self._new_config: ReaderConfig | None = None
+        self._restart_lock = threading.Lock()
         self.leaving = False
         """Whether it was removed from the pipeline, and ends."""
         self._leave_deadline, self._has_superseded = 0.0, False
@@ -193,18 +194,19 @@ class Feed:
 
         Returns whether that is under way: one that is just ending cannot be restarted yet.
         """
-        if not self.ended:
-            self._reopen = True
-            self._wake_event.set()
+        with self._restart_lock:  # an operator's restart and a reload may come together
+            if not self.ended:
+                self._reopen = True
+                self._wake_event.set()
+                return True
+            self._thread.join(GRACE)
+            if self._thread.is_alive() or self._stopping.is_set():
+                return False
+            self._reading_ended.clear()
+            self._state, self._problem = State.STARTING, ""
+            self._thread = self._create_thread()
+            self._thread.start()
             return True
-        self._thread.join(GRACE)
-        if self._thread.is_alive() or self._stopping.is_set():
-            return False
-        self._reading_ended.clear()
-        self._state, self._problem = State.STARTING, ""
-        self._thread = self._create_thread()
-        self._thread.start()
-        return True
 
     def configure(self, config: ReaderConfig) -> None:
         """Continue by *config* with the reader reopened, also if it has stopped."""
@@ -473,7 +475,9 @@ class Feed:
 
     def _apply_new_config(self) -> None:
         if (settings := self._new_config) is not None:
-            self._config, self._new_config = settings, None
+            self._config = settings
+            if self._new_config is settings:  # or newer ones have come
+                self._new_config = None
 
     def _renew_secrets(self) -> bool:
         """Read secret files again before a connection is made; wait if that fails."""

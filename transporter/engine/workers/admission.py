@@ -113,6 +113,9 @@ class Admission:
         """Give the locks of *route* back, whose folder may be removed now."""
         with self._changed:
             gone = [self._leases.pop(key) for key in [*self._leases] if key[0] == route]
+            if gone:
+                # Should the route come back, its last worker may still deliver, counted from here.
+                self._began = time.monotonic()
         for lease in gone:
             lease.close(time.monotonic())
 

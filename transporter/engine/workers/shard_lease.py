@@ -66,7 +66,8 @@ class ShardLease:
         """Release the lock. The record stays there while a worker may still deliver."""
         if self.remaining(now) == 0:
             self._write(b"")
-        os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
     def record_end(self, attempt: int, *, gone: bool) -> None:
         """Record Spark's report that the task of worker *attempt* has ended.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -465,6 +465,39 @@ def test_a_restart_opens_the_reader_again(tmp_path: Path, *, stopped: bool) -> N
         script.steps = [some("b", position="2")]
         until(lambda: script.called("commit") == ["1", "2"])
     assert feed.ended
+
+
+def test_two_restarts_at_once_begin_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator's restart and a reload that come together never give a reader two threads."""
+    both = threading.Barrier(2, timeout=1)
+
+    class Ended:
+        """The thread that has ended. Both calls would wait for it together."""
+
+        def join(self, _: float) -> None:
+            with suppress(threading.BrokenBarrierError):
+                both.wait()
+
+        def is_alive(self) -> bool:
+            return False
+
+    script = Script(ZeroDivisionError("oops"), ends=False)
+    with CommitLog.open(tmp_path) as log, feeding(log, script) as feed:
+        until(lambda: feed.halted)
+        feed._thread.join()
+        create, created = feed._create_thread, []
+        monkeypatch.setattr(feed, "_create_thread", lambda: created.append(create()) or created[-1])
+        monkeypatch.setattr(feed, "_thread", Ended())
+        callers = [threading.Thread(target=feed.restart) for _ in range(2)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        assert len(created) == 1
+        monkeypatch.undo()
+        feed._thread = created[-1]
 
 
 @pytest.mark.parametrize("at", ["open", "poll"])
