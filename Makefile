@@ -19,8 +19,8 @@ test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka 
 	@PYTHONPATH=tests/support $(BIN)/python -m services.spark_classes
 	$(BIN)/pytest -n 3 --max-worker-restart 2 --dist loadfile --no-loadscope-reorder
 
-unit: $(VENV)/dev  ## Unit tests that start no Spark and no service (T=tests/unit/log: some)
-	$(BIN)/pytest -q -n 2 $(or $(T),tests/unit) -m "not spark and not kafka and not postgres"
+unit: $(VENV)/dev  ## Quick unit tests, without services, in a minute; all of T=tests/unit/log
+	$(BIN)/pytest -q -n 2 $(or $(T),tests/unit --quick) -m "not spark and not kafka and not postgres"
 
 soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour (PART=1/2: half)
 	@PYTHONPATH=tests/support $(BIN)/python -m services.kafka --fetch

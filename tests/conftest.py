@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-pytest_plugins = ["parts", "services.postgres", "services.kafka"]
+pytest_plugins = ["parts", "quick", "services.postgres", "services.kafka"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -149,8 +149,8 @@ def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None: 
             engine.start()
         while not engine.wait(TICK):
             report.show_status(running_status(engine))
-            if signals.reload_requested.is_set():
-                signals.reload_requested.clear()
+            if signals.reload_requested:
+                signals.reload_requested = False
                 # In a thread, because it may wait for slices and a stop must not.
                 thread = Thread(
                     target=_reload, args=(engine.log.directory, report), name="reload", daemon=True
@@ -199,7 +199,7 @@ class _Signals:
     def __init__(self) -> None:
         self.stop_reason = ""
         """Reason for the requested stop; empty until then."""
-        self.reload_requested = Event()
+        self.reload_requested = False
         """Set at each SIGHUP."""
         self._stopping = False
         self._stop: Callable[[str], None] | None = None
@@ -224,7 +224,7 @@ class _Signals:
         if self._has_terminal and not sys.stderr.isatty():
             self._request_stop("its terminal was closed")
         else:
-            self.reload_requested.set()
+            self.reload_requested = True
 
     def _request_stop(self, reason: str) -> None:
         self.stop_reason = reason

@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import count
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transporter.audit import AuditFile
@@ -100,7 +101,9 @@ class Engine:
         self.audit = AuditFile(directory)
         self._failure: BaseException | None = None
         self._reason = ""
-        self._ending = threading.Event()
+        self._ending = False
+        # A signal handler requests stops, and only this `put` may interrupt its own `get`.
+        self._ending_calls: SimpleQueue[None] = SimpleQueue()
         with ExitStack() as opened:
             opened.callback(self._log.close)
             self._assemble(launch, opened)
@@ -174,12 +177,19 @@ class Engine:
 
     def wait(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds; return whether the engine has nothing left to do."""
-        return self._ending.wait(timeout) or self._is_finished()
+        if not self._ending:
+            with suppress(Empty):
+                self._ending_calls.get(timeout=timeout)
+        return self._ending or self._is_finished()
 
     def request_stop(self, reason: str = "a stop was requested") -> None:
         """Let :meth:`wait` return; *reason* is for the event ``engine-stopping``."""
         self._reason = self._reason or reason
-        self._ending.set()
+        self._end()
+
+    def _end(self) -> None:
+        self._ending = True
+        self._ending_calls.put(None)
 
     def stop(self, timeout: float | None = None) -> None:
         """Drain for up to *timeout* seconds (default: as configured), then leave all in order.
@@ -386,7 +396,7 @@ class Engine:
         self._secrets.hide_in(error)
         if self._failure is None:
             self._failure = error
-        self._ending.set()
+        self._end()
 
     def _run_committer(self) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -434,6 +435,20 @@ def test_a_request_to_stop_ends_the_wait(tmp_path: Path) -> None:
         assert not engine.wait(0.01)
         threading.Timer(0.05, engine.request_stop).start()
         assert engine.wait(30)
+
+
+def test_a_signal_may_request_a_stop_at_any_moment(tmp_path: Path) -> None:
+    """A handler that interrupts the wait itself finds no lock that its own thread holds."""
+    engine = Engine(make_pipeline(tmp_path, LINES, out={}), SparklessHost(), Events())
+    before = signal.signal(signal.SIGVTALRM, lambda *_: engine.request_stop())
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.0001, 0.0001)
+    try:
+        for _ in range(20_000):
+            engine.wait(0)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+        engine.stop()
 
 
 def test_every_route_is_declared_before_the_first_append(tmp_path: Path) -> None:
