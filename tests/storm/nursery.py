@@ -99,9 +99,17 @@ class Nursery:
         self._process.wait()
 
 
-@cache
+_making = threading.Lock()
+
+
 def nursery() -> Nursery:
-    """Return the nursery of this process."""
+    """Return the nursery of this process, whichever thread asks first."""
+    with _making:  # a cache alone would let two threads make one each
+        return _only()
+
+
+@cache
+def _only() -> Nursery:
     return Nursery()
 
 

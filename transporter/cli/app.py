@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +44,7 @@ def main() -> None:
     stoppable = arguments[:1] == [_STOPPABLE]
     if stoppable:
         _exit_on_signals()
+    sys.unraisablehook = _interrupt_again
     code = execute(arguments)
     if stoppable:
         # The rest of this process ends by itself, with the code of the run.
@@ -65,6 +67,16 @@ def _exit_on_signals() -> None:
     """
     for number in _STOPS:
         signal.signal(number, lambda *_: os._exit(0))
+
+
+def _interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
+    """Repeat an interrupt that came inside a finaliser, where Python drops it."""
+    if ignored.exc_type is KeyboardInterrupt:
+        again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def execute(arguments: Sequence[str]) -> int:

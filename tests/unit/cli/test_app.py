@@ -3,12 +3,45 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from transporter import __version__
 from transporter.cli import app, check
 from transporter.errors import EnvironmentFault, LogError, TransporterError
+
+INTERRUPTED = """
+import os, signal, sys, time
+from transporter.cli import app
+
+class Closing:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+def execute(_):
+    try:
+        Closing()
+        time.sleep(5)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+app.execute = execute
+sys.argv = ["transporter", "log"]
+app.main()
+"""
+
+
+def test_an_interrupt_within_a_finaliser_is_not_lost() -> None:
+    """Python drops what is raised while an object is closed, so Ctrl-C is raised again."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], timeout=60, check=False, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (130, b"")
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
