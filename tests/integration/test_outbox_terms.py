@@ -242,6 +242,37 @@ def test_a_stopped_leader_is_out_of_the_way_after_half_a_term(outbox: Database, 
     assert TERM / 2 <= took < TERM
 
 
+def test_a_late_timer_ends_nobody_who_blocks_a_later_statement(
+    outbox: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A term that began while the timer connected is no reason to end another's session."""
+    dsn, connecting, may_go_on = SecretStr(outbox.dsn), threading.Event(), threading.Event()
+
+    def connect_slowly(*settings: Any, **more: Any) -> Any:
+        connecting.set()
+        assert may_go_on.wait(PATIENCE)
+        return connect(*settings, **more)
+
+    monkeypatch.setattr(term, "connect", connect_slowly)
+    with connect(dsn, PATIENCE) as connection:
+        term.begin_term(connection, TABLE, dsn)
+        before = set(threading.enumerate())
+        with term._end_blockers_later(connection, dsn, 0.02):
+            assert connecting.wait(PATIENCE)
+        (timer,) = set(threading.enumerate()) - before
+        blocked = threading.Thread(target=connection.execute, args=[f"{FENCE[:-5]}UPDATE"])
+        with outbox.connect(autocommit=False) as holder:
+            holder.execute(FENCE)
+            blocked.start()
+            state = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
+            pid = connection.info.backend_pid
+            until(lambda: outbox.execute(state, [pid]) == [("Lock",)])
+            may_go_on.set()
+            timer.join(PATIENCE)
+            holder.commit()
+        blocked.join(PATIENCE)
+
+
 def test_who_may_end_nobody_waits_no_longer_than_a_term(outbox: Database) -> None:
     """Without the right to end the blocker the wait is over after a term, with an error."""
     outbox.execute("DROP ROLE IF EXISTS timid")

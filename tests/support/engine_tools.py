@@ -65,6 +65,7 @@ class SparklessHost:
     - ``good``
     - ``dead`` ends at once
     - ``mute`` never calls
+    - ``frozen`` is ready and reads nothing
     - ``slow`` calls and is never ready
     - ``busy`` is ready and starts no worker
     - ``stubborn`` never ends by itself
@@ -183,6 +184,9 @@ def be_host(stdin: BinaryIO) -> None:
             engine.send(HostEnding("no master answers"))
             return
         engine.send(HostReady("none", "local"))
+        if behaviour == "frozen":
+            stdin.read()
+            return
         with suppress(EOFError, ConnectionError):
             _start_workers(engine, behaviour)
 

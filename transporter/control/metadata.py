@@ -24,11 +24,17 @@ _HIDDEN: Final = "there is a problem; only the engine's user may see its text"
 _COLUMNS: Final = ("offset", "logged_at", "namespace", "op", "phase")
 
 
-def read_metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, Any]:
+def read_metadata(
+    directory: Path,
+    durable: int,
+    request: LogMetadata,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> dict[str, Any]:
     """Return offset, log time (µs UTC), namespace, op, phase and size of entries.
 
     Keys, ids, headers and data are left out. The answer also counts the entries of the range
-    that compaction has dropped. Raises ``ActionRefused`` for too many.
+    that compaction has dropped. *on_progress* is called with the number of each batch's entries.
+    Raises ``ActionRefused`` for too many.
     """
     if not 1 <= request.most <= MOST:
         raise ActionRefused(
@@ -42,6 +48,7 @@ def read_metadata(directory: Path, durable: int, request: LogMetadata) -> dict[s
             first = start_of_last(reader, first, last, request.most, EntryFilter())
             dropped = reader.count_dropped(first, last)
             for batch in matching_entries(reader, first, last, EntryFilter()):
+                on_progress(batch.num_rows)
                 rows = batch.select(_COLUMNS)
                 times = rows.column("logged_at").cast("int64")
                 rows = rows.set_column(1, "logged_at", times).to_pylist()

@@ -74,7 +74,8 @@ class RunningEngine:
             return running_status(self._engine)
         if isinstance(request, requests.LogMetadata):
             log = self._engine.log
-            return read_metadata(log.directory, log.durable, request)
+            on_progress = partial(self._refuse_abandoned, is_abandoned)
+            return read_metadata(log.directory, log.durable, request, on_progress)
         if self._engine.stopping:
             raise EngineUnreachable("the engine is stopping; nothing was changed")
         match request:

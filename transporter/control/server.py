@@ -65,8 +65,10 @@ class ControlServer:
         """Prepare to serve *operations* in the log *directory*; :meth:`start` makes the socket."""
         self._operations, self._directory, self._observe = operations, directory, observe
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._clients: dict[threading.Thread, socket.socket] = {}
+        self._evicted: dict[threading.Thread, socket.socket] = {}
+        """Clients that have lost their place, until their threads have ended."""
         self._stopping = threading.Event()
         self._inode = 0
         self._on_failure: Callable[[BaseException], None] = lambda _: None
@@ -193,7 +195,9 @@ class ControlServer:
                 self._answer_requests(lines, operator, partial(self._is_abandoned, peer))
         finally:
             with self._lock:
-                self._clients.pop(threading.current_thread(), None)
+                for clients in (self._clients, self._evicted):
+                    clients.pop(threading.current_thread(), None)
+                self._lock.notify_all()
 
     def _is_abandoned(self, peer: socket.socket) -> bool:
         """Return whether no client waits for an answer: it has closed, or the engine ends."""
@@ -237,7 +241,7 @@ class ControlServer:
         # First from idle clients, then from those that do not read.
         for how in (socket.SHUT_RD, socket.SHUT_RDWR):
             with self._lock:
-                clients = dict(self._clients)
+                clients = self._clients | self._evicted
             for peer in clients.values():
                 with suppress(OSError):
                     peer.shutdown(how)
@@ -249,7 +253,7 @@ class StatusServer(ControlServer):
     """Serves read-only requests on ``status.sock``.
 
     The system lets the group of the log directory connect, where it may enter the directory.
-    An idle client loses its place to a new one.
+    The oldest client loses its place to a new one.
     """
 
     name = READ_SOCKET
@@ -268,10 +272,14 @@ class StatusServer(ControlServer):
         return True
 
     def _make_room(self) -> None:
+        has_ended = self._lock.wait_for(lambda: len(self._evicted) < CLIENTS, _FULL)
+        if not has_ended or len(self._clients) < CLIENTS:
+            return
         oldest = next(iter(self._clients))
+        peer = self._evicted[oldest] = self._clients.pop(oldest)
         with suppress(OSError):
             # Its thread finds out, and ends.
-            self._clients.pop(oldest).shutdown(socket.SHUT_RDWR)
+            peer.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

@@ -102,6 +102,12 @@ class Channel:
         """Have each further call fail after *seconds* without progress."""
         self._line.settimeout(seconds)
 
+    def set_send_timeout(self, seconds: float) -> None:
+        """Have each further send fail after *seconds* without progress; not with TLS."""
+        whole, rest = divmod(seconds, 1)
+        timeout = struct.pack("ll", int(whole), int(rest * 1e6))
+        self._line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+
     def _fill(self, left: memoryview, *, begun: bool = True) -> None:
         try:
             while left:

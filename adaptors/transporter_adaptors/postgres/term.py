@@ -112,19 +112,26 @@ def _end_blockers_later(
         yield
         return
     process = backend_pid(connection)
-    timer = threading.Timer(length / 2, _end_blockers, [process, dsn, length])
+    turn = threading.Lock()
+    timer = threading.Timer(length / 2, _end_blockers, [process, dsn, length, turn])
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+        # Never released: a timer that is late must not end who blocks a later statement.
+        turn.acquire()
 
 
-def _end_blockers(process: int, dsn: SecretStr, length: float) -> None:
+def _end_blockers(process: int, dsn: SecretStr, length: float, turn: threading.Lock) -> None:
     # Where that is not allowed, the wait ends by lock_timeout, and begins again.
     with suppress(TransporterError, psycopg.Error), connect(dsn, length, is_checked=True) as other:
-        other.execute(_END_BLOCKERS, [process])
+        if turn.acquire(blocking=False):
+            try:
+                other.execute(_END_BLOCKERS, [process])
+            finally:
+                turn.release()
 
 
 def _create_terms(connection: Connection, terms: TableName) -> None:

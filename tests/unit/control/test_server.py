@@ -16,7 +16,7 @@ from engine_tools import Events, until
 from transporter.audit import Operator, this_operator
 from transporter.control import requests, server
 from transporter.control.client import EngineClient, NoEngine, perform
-from transporter.control.server import ControlServer
+from transporter.control.server import CLIENTS, ControlServer, StatusServer
 from transporter.control.wire import MAX_REQUEST, JsonLines
 from transporter.errors import (
     ActionRefused,
@@ -322,6 +322,30 @@ def test_stop_waits_for_answers_under_way(tmp_path: Path) -> None:
         with pytest.raises(Exception, match="ended before it answered"):
             idle.call(requests.Status())
     assert len(served.operations.asked) == 1
+
+
+def test_clients_that_lost_their_places_are_waited_for(tmp_path: Path) -> None:
+    """Evicted clients that are still being answered are few, and a stop waits for them."""
+    operations, failures = Doubles(), list[BaseException]()
+    status = StatusServer(operations, tmp_path, Events())  # type: ignore[arg-type]
+    status.start(failures.append)
+    with ExitStack() as clients:
+        for number in range(2 * CLIENTS):
+            client = clients.enter_context(socket.socket(socket.AF_UNIX))
+            client.connect(str(tmp_path / "status.sock"))
+            client.sendall(b'{"v": 1, "op": "pause", "args": {"route": "r"}}\n')
+            until(lambda number=number: len(operations.asked) > number)
+        refused = clients.enter_context(socket.socket(socket.AF_UNIX))
+        refused.connect(str(tmp_path / "status.sock"))
+        assert b"which is the limit" in refused.recv(1000)
+        stopping = threading.Thread(target=status.stop)
+        stopping.start()
+        stopping.join(0.2)
+        assert stopping.is_alive()
+        operations.may_end.set()
+        stopping.join(20)
+        assert not stopping.is_alive()
+    assert not failures
 
 
 def test_without_an_engine_the_log_is_taken_under_its_lock(tmp_path: Path) -> None:

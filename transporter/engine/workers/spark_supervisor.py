@@ -189,9 +189,8 @@ class SparkSupervisor:
             self._thread.join()
         self._listener.close()
         with self._changed:
-            late, self._host = self._host, None
-            callers = [late] if late is not None else []
-            callers += [caller for _, caller in self._callers.values()]
+            self._hang_up()
+            callers = [caller for _, caller in self._callers.values()]
             self._callers.clear()
         for each in callers:
             each.close()
@@ -276,15 +275,29 @@ class SparkSupervisor:
         self._send(StartWorker(create_invitation(spec, self._listener.ticket, place)))
 
     def _send(self, message: object) -> None:
+        if self._host is None:
+            return
+        try:
+            self._host.send(message)
+        except BlockingIOError:
+            # It is frozen, and the message is cut off. The next host gets the request again.
+            self._kill_host()
+        except OSError:
+            pass  # It has ended, as its thread will find.
+
+    def _hang_up(self) -> None:
         if self._host is not None:
-            with suppress(OSError):
-                self._host.send(message)
+            self._host.close()
+            self._host = None
 
     def _accept_host(self, hello: HostHello, caller: EngineChannel) -> None:
         with self._changed:
-            if self._stopping:
+            # A host that is gone may have left its greeting behind.
+            current = self._process is not None and hello.pid == self._process.pid
+            if self._stopping or not current:
                 caller.close()
                 return
+            caller.set_send_timeout(_GRACE)
             self._observe("spark-host-connected", pid=hello.pid)
             self._host = caller
             self._changed.notify_all()
@@ -327,7 +340,10 @@ class SparkSupervisor:
         while not self._stopping:
             self._cause = ""
             # On this thread, which outlives the host: Linux kills a host whose thread has ended.
-            process = self._process = self._launch(self._listener.host_ticket())
+            with self._changed:
+                # The last one may have greeted while it was ended.
+                self._hang_up()
+                process = self._process = self._launch(self._listener.host_ticket())
             try:
                 problem = self._serve_host(process)
             finally:

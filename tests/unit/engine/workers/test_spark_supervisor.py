@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ from engine_tools import PATIENCE, Events, SparklessHost, hello, until, worker_s
 from transporter.engine.workers import spark_supervisor as module
 from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.errors import HostFailed
-from transporter.protocol.messages import Opened, Ticket
+from transporter.protocol.channel import EngineChannel
+from transporter.protocol.messages import HostHello, Opened, Ticket
 from transporter.protocol.network import connect_engine
 
 if TYPE_CHECKING:
@@ -133,6 +135,34 @@ def test_a_dead_host_is_launched_again_and_the_waiting_get_their_workers(tmp_pat
             assert worker.recv() == Opened(None)
     assert len(events.named("spark-host-lost")) == 1
     assert failures.all == []
+
+
+def test_a_host_that_reads_nothing_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen host holds nobody up for ever: the routes get their workers from the next."""
+    monkeypatch.setattr(module, "_GRACE", 0.1)
+    events = Events()
+    with started(SparklessHost(["frozen", "good"]), events) as carrier:
+        events.await_count("spark-ready")
+        assert carrier._host is not None
+        with pytest.raises(BlockingIOError):
+            carrier._host.send_raw(bytes(4 << 20))
+        with connect(carrier, worker_spec(tmp_path)) as worker:
+            assert worker.recv() == Opened(None)
+    assert len(events.named("spark-host-lost")) == 1
+
+
+def test_a_greeting_of_an_earlier_host_is_refused() -> None:
+    """Only the running host is greeted: another one's line would be taken for its end."""
+    events, ours, theirs = Events(), *socket.socketpair()
+    with started(SparklessHost(), events) as carrier, EngineChannel(ours), theirs:
+        theirs.settimeout(PATIENCE)
+        events.await_count("spark-ready")
+        carrier._accept_host(HostHello(os.getpid()), EngineChannel(ours))
+        assert theirs.recv(1) == b""
+        assert carrier.ready
+    assert len(events.named("spark-host-connected")) == 1
 
 
 def test_a_host_whose_spark_has_stopped_is_replaced_and_the_cause_is_reported(
