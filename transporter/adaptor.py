@@ -9,6 +9,7 @@ no I/O. Register it under an entry point group (``transporter.readers``,
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
@@ -47,6 +48,7 @@ __all__ = [
     "StoredOffset",
     "Writer",
     "WriterContext",
+    "state_name",
 ]
 
 
@@ -146,11 +148,25 @@ class Batch:
     :class:`Message`. ``position`` is the reader's own text (at most 1 MiB), kept
     in the same frame as the messages: both become durable, or neither. ``term`` is the
     number of the term under which they were read, if the source has terms.
+
+    A new position without messages is logged, too, by an entry of the op ``noop``, and committed.
+    A source that moves on while it has nothing for this reader can so forget what is behind.
+    No route delivers a noop, also one from the reader itself.
+
+    ``state`` is what a reader needs besides and rarely changes, of any length. It is in a file
+    of its own, written before the position. A position names it by :func:`state_name`, and so do
+    all later ones until the next state.
     """
 
     messages: pa.RecordBatch | Sequence[Message]
     position: str | None = None
     term: int | None = None
+    state: str | None = None
+
+
+def state_name(state: str) -> str:
+    """Return the name of a *state*, 32 hexadecimal digits, for the positions that belong to it."""
+    return blake2b(state.encode(), digest_size=16).hexdigest()
 
 
 class Resume(Protocol):
@@ -170,6 +186,13 @@ class Resume(Protocol):
 
         It is :attr:`position` or, with ``release: delivered``, a position up to which every
         route has delivered all entries.
+        """
+
+    def state(self, name: str) -> str:
+        """Return the state that :attr:`position` names. See :attr:`Batch.state`.
+
+        Raise :class:`~transporter.errors.EnvironmentFault` if it is missing, and
+        :class:`~transporter.errors.Corrupt` if it is damaged.
         """
 
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
@@ -238,8 +261,8 @@ class Reader(Protocol):
     def poll(self, timeout: float) -> Batch:
         """Return the available messages, waiting up to *timeout* seconds for the first.
 
-        The batch may be empty. It is appended and committed before
-        the next poll. Raise :class:`EndOfSource` when no more messages will come,
+        The batch may be empty. It is appended and, if it has a position, committed
+        before the next poll. Raise :class:`EndOfSource` when no more messages will come,
         :class:`~transporter.errors.SourceUnavailable` to be closed
         and, after a back-off, replaced by a new instance. Any other error stops
         this reader, visibly, until an operator restarts it or the engine.

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 OPS: Final = ("insert", "update", "delete", "command", "noop", "skip")
+NOOP: Final = "noop"
+"""The op of an entry that no route delivers: it carries a position, or marks a phase."""
 PHASES: Final = ("copy", "sync", "complete")
 JSON: Final = "application/json"
 ERROR_HEADER: Final = "transporter-error"
@@ -70,6 +72,15 @@ class Message:
     source_id: str | None = None
     content_type: str | None = JSON
     headers: Headers = ()
+
+
+def position_message(reader: str) -> Message:
+    """Return a message by which *reader* logs a position without any message of its source.
+
+    It has a namespace and a key of its own, so that compaction keeps only the newest.
+    """
+    name = f"transporter.{reader}"
+    return Message(name, None, name.encode(), NOOP, content_type=None)
 
 
 class Entry(NamedTuple):

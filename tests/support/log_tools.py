@@ -147,7 +147,7 @@ def unsynced(
     active = log._active
     byte = active.byte
     active.write(messages, Source(reader, position), 0, log.durable)
-    with closing(Segment(log._files, active.path)) as segment:
+    with closing(Segment(log.files, active.path)) as segment:
         frame = segment.frame_at(byte)
     assert frame is not None
     return frame

@@ -39,7 +39,7 @@ def next_entry(
     for found in frames_with_retry(reader, state.next_offset(), last):
         entries = found.entries_within(state.next_offset(), last)
         for each in filters:
-            entries = entries.filter(each.mask(entries.column("namespace")))
+            entries = each.select(entries)
         for offset in entries.column("offset").to_pylist():
             if state.replay is not None or not _is_settled(state, offset):
                 return int(offset)

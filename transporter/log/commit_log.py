@@ -88,7 +88,7 @@ class CommitLog:
         self.directory = directory
         self.log_id = meta.log_id
         self.epoch, self.runs = meta.epoch, meta.runs
-        self._files, self._lock, self._clock = files, lock, clock
+        self.files, self._lock, self._clock = files, lock, clock
         self._segment_bytes, self._compression = segment_bytes, compression
         self.room_wanted, self.over_budget = threading.Event(), False
         self._refused_bytes = 0
@@ -322,24 +322,24 @@ class CommitLog:
         mark = CleanMark(self._active.path.name, self._active.byte)
         meta = Meta(self.log_id, self.epoch, self._durable, mark, self.runs)
         try:
-            write_meta(self._files, self.directory, meta)
+            write_meta(self.files, self.directory, meta)
         except OSError as error:
             # Without the mark the next open recovers the log, which loses nothing either.
             if isinstance(error, SyncFailed) or error.errno not in BACK_PRESSURE:
                 self._poison(error)
 
     def _open_last_segment(self) -> ActiveSegment:
-        bases = segment_bases(self._files, self.directory)
+        bases = segment_bases(self.files, self.directory)
         active = self._open_segment(self.directory / segment_name(bases[-1]))
         if active.is_empty and len(bases) > 1:
             # Invariant 16: its header states the wall time, and log time may be ahead of that.
             path = self.directory / segment_name(bases[-2])
-            with closing(Segment(self._files, path)) as segment:
-                active.logged_at = max(active.logged_at, newest_time(self._files, segment))
+            with closing(Segment(self.files, path)) as segment:
+                active.logged_at = max(active.logged_at, newest_time(self.files, segment))
         return active
 
     def _open_segment(self, path: Path) -> ActiveSegment:
-        return ActiveSegment(self._files, path, self.epoch, self._compression)
+        return ActiveSegment(self.files, path, self.epoch, self._compression)
 
     def _refuse_if_failed(self) -> None:
         if self._failure is not None:
@@ -380,7 +380,7 @@ class CommitLog:
     def _measure_sealed(self) -> int:
         with translate_os_errors(self.directory):
             try:
-                return segments_size(self.directory, self._files) - self._active.size()
+                return segments_size(self.directory, self.files) - self._active.size()
             except OSError as error:
                 if error.errno in FULL_TABLE:
                     raise no_room_error(self.directory, error) from error
@@ -498,7 +498,7 @@ class CommitLog:
             positions=sealed.positions,
         )
         try:
-            path = write_segment(self._files, self.directory, header)
+            path = write_segment(self.files, self.directory, header)
             self._active = self._open_segment(path)
         except SyncFailed:
             raise

@@ -17,6 +17,7 @@ from transporter.log.filesystem import RealFileSystem, replace_durably, translat
 from transporter.log.meta import META, published_offset, read_meta
 from transporter.log.paused_readers import PAUSED, read_paused
 from transporter.log.reader import LogReader
+from transporter.log.reader_states import check_states
 from transporter.log.repair import Quarantine, log_id_of, repair_segments
 from transporter.log.segment import segment_bases
 from transporter.log.verify import Damage, examine
@@ -135,6 +136,7 @@ def _verify_once(
         damages=(
             *_meta_damage(files, directory),
             *_pauses_damage(files, directory),
+            *_states_damage(files, directory),
             *_missing_segments(directory, found),
             *found.damages,
         ),
@@ -201,6 +203,11 @@ def _pauses_damage(files: FileSystem, directory: Path) -> Iterator[Damage]:
     try:
         read_paused(directory, files)
     except Corrupt as error:
+        yield Damage(error.file, error.byte, error.problem, 0, -1)
+
+
+def _states_damage(files: FileSystem, directory: Path) -> Iterator[Damage]:
+    for error in check_states(directory, files):
         yield Damage(error.file, error.byte, error.problem, 0, -1)
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Final
 import pyarrow as pa
 from pydantic import AfterValidator
 
+from transporter.message import NOOP
+
 EVERYTHING: Final = ".*"
 
 
@@ -39,6 +41,12 @@ class NamespaceFilter:
             return pa.repeat(self._match(column[:1])[0], len(column))
         return self._match(column)
 
+    def select(self, entries: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the *entries* that a route with this filter delivers: those without noops."""
+        if not self.matches_all:
+            entries = entries.filter(self.mask(entries.column("namespace")))
+        return without_noops(entries)
+
     def _match(self, column: pa.Array) -> pa.BooleanArray:
         import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that `.*` does without
 
@@ -48,6 +56,14 @@ class NamespaceFilter:
             # Behind RE2's reason comes a piece of the pattern, which may hold a secret.
             reason = str(error).removeprefix("Invalid regular expression: ").partition(": ")[0]
             raise ValueError(f"is not a regular expression that RE2 reads: {reason}") from error
+
+
+def without_noops(entries: pa.RecordBatch) -> pa.RecordBatch:
+    """Return *entries* without those of the op ``noop``, which no writer gets."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - see NamespaceFilter._match
+
+    noops = pc.equal(entries.column("op"), pa.scalar(NOOP, pa.string()))
+    return entries.filter(pc.invert(noops)) if pc.any(noops).as_py() else entries
 
 
 def _check_pattern(pattern: str) -> str:

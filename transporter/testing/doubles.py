@@ -41,11 +41,17 @@ class FixedResume:
         """The reader's latest measurements at its source."""
         self.reopened: list[tuple[str, list[int]]] = []
         """Positions and offsets that the reader goes on with."""
+        self.states: dict[str, str] = {}
+        """The states that positions may name, by their names."""
 
     @property
     def committable(self) -> str | None:
         """The position, because no delivery is awaited here."""
         return self.position
+
+    def state(self, name: str) -> str:
+        """Return the state of this *name*."""
+        return self.states[name]
 
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
         """Yield nothing: no batch is remembered."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transporter.message import ERROR_HEADER, Entries
+from transporter.pipeline.namespace_filter import without_noops
 from transporter.protocol.messages import Failure, FailureKind, Outcome
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def deliver(
     writers become the outcome's failure. Only running out of memory is raised, because the
     process cannot be trusted afterwards.
     """
-    accepted = _accepted_entries(entries, route)
+    accepted = route.namespace.select(entries)
     good, failure = _split_at_poison(accepted)
     made, broken = _apply_steps(good, route)
     made, held = _split_at_repeat(made) if route.one_per_key else (made, None)
@@ -241,7 +242,7 @@ def deliver_singly(
     identified even if it kills the process.
     """
     first, last, generation = bounds
-    accepted = _accepted_entries(entries, route)
+    accepted = route.namespace.select(entries)
     settled = _Settled(entries, accepted)
     delivered = size = reported = 0
     for row, offset in enumerate(accepted.column("offset").to_pylist()):
@@ -255,12 +256,6 @@ def deliver_singly(
             named = replace(one.failure, offset=offset)
             return settled.after_counts(max(first, offset) - 1, delivered, size, named)
     return settled.after_counts(last, delivered, size)
-
-
-def _accepted_entries(entries: pa.RecordBatch, route: Delivery) -> pa.RecordBatch:
-    if route.namespace.matches_all:
-        return entries
-    return entries.filter(route.namespace.mask(entries.column("namespace")))
 
 
 class _Settled:
@@ -302,7 +297,7 @@ def _apply_steps(entries: pa.RecordBatch, route: Delivery) -> tuple[pa.RecordBat
     if route.steps is None:
         return entries, None
     made, failed = route.steps.apply_before_failure(entries)
-    return made, Failure.of(failed) if failed is not None else None
+    return without_noops(made), Failure.of(failed) if failed is not None else None
 
 
 def _split_at_repeat(entries: pa.RecordBatch) -> tuple[pa.RecordBatch, int | None]:

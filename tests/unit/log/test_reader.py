@@ -102,7 +102,7 @@ def test_a_growing_log_is_followed_across_rolls(tmp_path: Path, batch: Make) -> 
         got: list[int] = []
         for _ in range(30):
             _, last = log.append(batch(10), "r")
-            assert published_offset(log._files, tmp_path) == last
+            assert published_offset(log.files, tmp_path) == last
             got += [
                 offset
                 for entries in reader.read(len(got), last)

@@ -17,8 +17,16 @@ from transporter.errors import (
     SinkTimeout,
     SinkUnavailable,
 )
-from transporter.message import ENTRY_SCHEMA, ERROR_HEADER, Message, messages_to_batch, with_offsets
+from transporter.message import (
+    ENTRY_SCHEMA,
+    ERROR_HEADER,
+    Message,
+    messages_to_batch,
+    position_message,
+    with_offsets,
+)
 from transporter.pipeline.namespace_filter import NamespaceFilter
+from transporter.pipeline.steps.chain import Steps
 from transporter.protocol.messages import Failure, FailureKind, Outcome
 from transporter.testing import ListWriter
 from transporter.testing.doubles import ListWriterConfig
@@ -108,6 +116,44 @@ def test_a_slice_of_which_nothing_is_accepted_does_not_reach_the_writer() -> Non
     )
     assert (outcome.through, outcome.delivered, outcome.skipped) == (11, 0, 2)
     assert outcome.failure is None
+
+
+@pytest.mark.parametrize("deliver_slice", [deliver, deliver_singly])
+def test_a_noop_is_settled_and_reaches_no_writer(deliver_slice: Callable[..., Outcome]) -> None:
+    """An entry that only carries a position goes to neither steps nor writer."""
+    batch, sink = entries("a", position_message("in"), "a"), writer()
+    seen = []
+
+    class Watching(Steps):
+        def apply_before_failure(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, None]:
+            seen.extend(batch.column("op").to_pylist())
+            return batch, None
+
+    route = Delivery(NamespaceFilter(), "log", Watching())
+    found = (
+        deliver_slice(batch, 12, 0, route, sink)
+        if deliver_slice is deliver
+        else deliver_slice(batch, (10, 12, 0), route, sink, lambda _: None)
+    )
+    assert (found.through, found.delivered, found.skipped) == (12, 2, 1)
+    assert [entry.offset for entry in sink.entries] == [10, 12]
+    assert set(seen) == {"insert"}
+
+
+def test_a_step_drops_an_entry_by_making_it_a_noop() -> None:
+    """What a step turns into a noop is skipped."""
+
+    class Emptying(Steps):
+        def apply_before_failure(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, None]:
+            ops = pa.array(["noop"] * batch.num_rows, pa.string())
+            return batch.set_column(batch.schema.get_field_index("op"), "op", ops), None
+
+    sink = writer()
+    outcome = deliver(
+        entries("a", "b"), 11, 0, Delivery(NamespaceFilter(), "log", Emptying()), sink
+    )
+    assert (outcome.through, outcome.delivered, outcome.skipped) == (11, 0, 2)
+    assert sink.entries == []
 
 
 def test_a_slice_that_holds_no_entry_is_settled() -> None:

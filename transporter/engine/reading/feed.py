@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from transporter.adaptor import DeliveredReader, EndOfSource, KeepAliveReader
+from transporter.adaptor import DeliveredReader, EndOfSource, KeepAliveReader, state_name
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import ReaderStatus, State
 from transporter.engine.latency import add_source_latency
@@ -24,8 +24,9 @@ from transporter.errors import (
     TransporterError,
 )
 from transporter.log.commit_log import wall_clock
-from transporter.message import batch_bytes, messages_to_batch
+from transporter.message import batch_bytes, messages_to_batch, position_message
 from transporter.offsets.retention_holds import Hold
+from transporter.pipeline.namespace_filter import without_noops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -601,12 +602,24 @@ class Feed:
         # A full log whose readers all wait for room must not be held for redelivered messages.
         self._recovering = False
         self._hold_from(None)
-        parts = split_to_loggable(_as_batch(batch))
-        logged = self._append_all(reader, parts, batch) if parts[0].num_rows else []
+        messages = self._loggable(batch)
+        if messages is None:
+            return
+        parts = split_to_loggable(messages)
+        logged = self._append_all(reader, parts, batch)
         if batch.position is not None and logged:
             self._open_or_commit(reader, batch.position, logged, whole=len(logged) == len(parts))
         if self._deliveries is not None or not self._stopping.is_set():
             self._hold_from(None)
+
+    def _loggable(self, batch: Batch) -> pa.RecordBatch | None:
+        """Return the messages to append for *batch*: for a new position alone, one of our own."""
+        messages = _as_batch(batch)
+        if messages.num_rows:
+            return messages
+        if batch.position is None or batch.position == self._resume.position:
+            return None
+        return messages_to_batch([position_message(self._config.name)])
 
     def _hold_from(self, appending: int | None) -> None:
         """Publish the first unacknowledged offset: of open batches, and of the one *appending*.
@@ -648,10 +661,12 @@ class Feed:
             # The position goes with the last part: a crash in between repeats, never loses.
             position = batch.position if part is parts[-1] else None
             begun = logged[0][0] if logged else None
-            found = self._append(reader, part, position, batch.term, begun)
+            found = self._append(reader, part, position, batch, begun)
             if found is None:
                 break
             logged.append(found)
+            if position is not None and batch.state is not None:
+                self._resume.states.drop_others(state_name(batch.state))
         return [] if self._stale else logged
 
     def _append(
@@ -659,7 +674,7 @@ class Feed:
         reader: Reader,
         messages: pa.RecordBatch,
         position: str | None,
-        term: int | None,
+        batch: Batch,
         begun: int | None,
     ) -> tuple[int, int] | None:
         """Append, waiting while the disk is full (Invariant 14).
@@ -675,7 +690,9 @@ class Feed:
                 with self._action_lock:
                     if self._abandoned:
                         return None
-                    found = self._log.append(messages, self._config.name, position, term)
+                    if position is not None and batch.state is not None:
+                        self._resume.states.keep(state_name(batch.state), batch.state)
+                    found = self._log.append(messages, self._config.name, position, batch.term)
             except LogFull as error:
                 self._state, self._problem = State.WAITING, str(error)
                 self._observe("log-full", reader=self._config.name, problem=str(error))
@@ -688,7 +705,7 @@ class Feed:
                     return None
             else:
                 self._state, self._problem = State.RUNNING, ""
-                self._logged += messages.num_rows
+                self._logged += without_noops(messages).num_rows
                 self._resume.last = found[1]
                 self._size += batch_bytes(messages)
                 add_source_latency(self._latency, messages.column("timestamp"), wall_clock())

@@ -11,6 +11,7 @@ import pyarrow as pa
 from transporter.adaptor import Entries
 from transporter.errors import Corrupt
 from transporter.log.reader import LogReader
+from transporter.log.reader_states import ReaderStates
 from transporter.offsets.offset_log import declared_routes, read_state
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class LogResume:
         self._deliveries, self._on_superseded = deliveries, on_superseded
         self._superseded_through = superseded_through or self._read_superseded
         self._on_reopened, self._on_measure = on_reopened, on_measure
+        self.states = ReaderStates(log.directory, reader, log.files, log.check_lock)
         self._known_after = self._superseded_to = -1
         self.last = log.durable
         """The last offset that this reader may have logged."""
@@ -158,6 +160,10 @@ class LogResume:
     def position(self) -> str | None:
         """The newest position logged by this reader."""
         return self._log.positions.get(self._reader)
+
+    def state(self, name: str) -> str:
+        """Return the state of this *name*."""
+        return self.states.read(name)
 
     @property
     def committable(self) -> str | None:

@@ -162,7 +162,7 @@ class Parking:
         keys = pa.array(list(parked), pa.binary())
         for entries in self._reader.read(slice_.first, slice_.last):
             behind = entries.filter(pc.is_in(entries.column("key"), keys))
-            behind = behind.filter(self._namespace.mask(behind.column("namespace")))
+            behind = self._namespace.select(behind)
             if slice_.namespace:
                 behind = behind.filter(
                     NamespaceFilter(slice_.namespace).mask(behind.column("namespace"))

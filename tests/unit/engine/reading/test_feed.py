@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import threading
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine_tools import PATIENCE, Events, until
 from log_tools import Disk, offsets_of
 
-from transporter.adaptor import Batch, EndOfSource
+from transporter.adaptor import Batch, EndOfSource, state_name
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import State
 from transporter.engine.meters import LATENCY_BOUNDS
@@ -158,13 +159,33 @@ def test_nothing_is_committed_when_the_sync_fails(tmp_path: Path) -> None:
     assert [type(error) for error in failures] == [LogPoisoned]
 
 
-def test_a_batch_without_position_or_messages_commits_nothing(tmp_path: Path) -> None:
-    """Only the position of a logged batch is acknowledged to the source."""
+def test_a_batch_without_a_position_commits_nothing(tmp_path: Path) -> None:
+    """Only a position is acknowledged to the source."""
     with CommitLog.open(tmp_path) as log:
-        script = Script(some("a"), some(position="9"), some("b", position="10"))
+        script = Script(some("a"), some(), some("b", position="10"))
         feed_to_end(log, script)
         assert script.called("commit") == ["10"]
         assert log.durable == 1
+
+
+def test_a_position_without_messages_is_logged_before_it_is_committed(tmp_path: Path) -> None:
+    """A source that moves on in silence may forget what is behind, once that is durable."""
+    with CommitLog.open(tmp_path) as log:
+        script = Script(some(position="9"), some(position="9"), some("b", position="10"))
+        script.at_commit = lambda position: assert_logged(log, position)
+        feed = feed_to_end(log, script)
+        assert script.called("commit") == ["9", "10"]
+        assert log.positions == {"in": "10"}
+        assert feed.status().logged == 1
+    with LogReader(tmp_path) as reader:
+        first, second = (each.entries().to_pylist()[0] for each in reader.frames(0, 1))
+    assert (first["namespace"], first["op"], first["data"]) == ("transporter.in", "noop", None)
+    assert second["data"] == b"b"
+
+
+def assert_logged(log: CommitLog, position: str) -> None:
+    """Check that *position* is durable."""
+    assert log.positions == {"in": position}
 
 
 def test_positions_resume(tmp_path: Path) -> None:
@@ -302,6 +323,32 @@ def test_a_full_disk_holds_the_reader_back_until_there_is_room(tmp_path: Path) -
             assert feed.status().state is State.RUNNING
             assert feed.status().problem == ""
     assert offsets_of(tmp_path) == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_a_state_is_durable_before_the_position_that_names_it(tmp_path: Path) -> None:
+    """A state waits for room as its batch does, and replaces the last when that is durable."""
+    disk, events = Disk(), Events()
+    batches = [
+        replace(some(text, position=state_name(text)), state=text) for text in ("old", "new")
+    ]
+    with CommitLog.open(tmp_path, files=disk) as log:
+        states = LogResume(log, "in", Events())
+        script = Script(*batches, ends=False)
+        script.at_commit = lambda position: assert_kept(states, position)
+        disk.failing_at = ("pwrite", f"{state_name('new')}.tmp", OSError(errno.ENOSPC, "full"))
+        with feeding(log, script, events):
+            events.await_count("log-full", 2)
+            assert states.position == state_name("old")
+            assert_kept(states, state_name("old"))
+            disk.failing_at = None
+            until(lambda: len(script.called("commit")) == 2)
+        assert [*states.states.names()] == [state_name("new")]
+
+
+def assert_kept(resume: LogResume, position: str) -> None:
+    """Check that the state of *position* is there."""
+    assert state_name(resume.state(position)) == position
 
 
 @pytest.mark.usefixtures("_hasty")
