@@ -177,6 +177,10 @@ class Resume(Protocol):
         """The permanent id of the log, for marks that a reader leaves at its source."""
 
     @property
+    def reader(self) -> str:
+        """The reader's name in the pipeline file, for what it creates at its source."""
+
+    @property
     def position(self) -> str | None:
         """The newest position logged by this reader, or ``None`` before the first."""
 

@@ -30,6 +30,9 @@ _FAILURES: Final[dict[FailureName, Callable[[str, int], SinkError]]] = {
 class FixedResume:
     """An implementation of ``transporter.adaptor.Resume`` for a position that a test chose."""
 
+    reader = "reader"
+    """The reader's name."""
+
     def __init__(self, position: str | None = None, log_id: str = "log-1") -> None:
         """Keep *position*, and no batches, of the log *log_id*."""
         self.position, self.log_id = position, log_id

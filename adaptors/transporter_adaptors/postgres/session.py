@@ -26,7 +26,7 @@ Connection = psycopg.Connection[Any]
 _Step = TypeVar("_Step")
 _Value = TypeVar("_Value")
 
-_CONNECT: Final = {
+CONNECT: Final = {
     "application_name": "transporter",
     # Seconds, and milliseconds in the last one: a vanished server is noticed within half a minute.
     "connect_timeout": "10",
@@ -35,6 +35,7 @@ _CONNECT: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
+"""Settings of every connection, unless the DSN has others."""
 # A wait for a lock that another session holds on the rows or the term has a limit.
 # A transaction of ours that its owner cannot end (a full log, a stopped process) keeps neither
 # locks nor dead rows for longer than a minute.
@@ -71,7 +72,7 @@ _SETUP: Final = (
 )
 
 
-class _BoundedConnection(psycopg.Connection[Any]):
+class BoundedConnection(psycopg.Connection[Any]):
     """A connection whose calls end in bounded time, even when the server does not answer.
 
     The network's own time-outs do not detect a server, or a proxy, that hangs.
@@ -138,13 +139,13 @@ def connect(dsn: SecretStr, term: float | None = None, *, is_checked: bool = Fal
             before anything is set there.
     """
     given: dict[str, Any] = conninfo_to_dict(dsn.get_secret_value())
-    chosen = {**_CONNECT, **_detection_settings(term), **given, "client_encoding": "UTF8"}
+    chosen = {**CONNECT, **_detection_settings(term), **given, "client_encoding": "UTF8"}
     if "PGTARGETSESSIONATTRS" not in os.environ:
         # Of several hosts choose the primary, also after another one was promoted.
         chosen.setdefault("target_session_attrs", "read-write")
     conninfo = make_conninfo(**chosen)
     with translate_errors("cannot connect to the outbox's database"):
-        connection = _BoundedConnection.connect(conninfo, autocommit=True)
+        connection = BoundedConnection.connect(conninfo, autocommit=True)
     # A statement ends before that by itself, unless the server does not answer.
     connection.patience = SILENCE if term is None else max(2.0, 2 * term)
     try:
@@ -180,7 +181,7 @@ def _refuse_shared(connection: Connection, conninfo: str) -> None:
 def _is_shared(connection: Connection, conninfo: str) -> bool:
     with (
         suppress(psycopg.OperationalError),
-        _BoundedConnection.connect(conninfo, autocommit=True) as other,
+        BoundedConnection.connect(conninfo, autocommit=True) as other,
     ):
         other.patience = _PROBE_PATIENCE
         for _ in range(_ROUNDS):

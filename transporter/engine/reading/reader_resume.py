@@ -157,6 +157,11 @@ class LogResume:
         return self._log.log_id
 
     @property
+    def reader(self) -> str:
+        """Its name."""
+        return self._reader
+
+    @property
     def position(self) -> str | None:
         """The newest position logged by this reader."""
         return self._log.positions.get(self._reader)

@@ -1,0 +1,1 @@
+"""The ``postgres-cdc`` reader: copies tables, then follows their changes."""

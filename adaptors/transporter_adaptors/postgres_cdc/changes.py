@@ -1,0 +1,233 @@
+"""Entries from the stream: which changes are logged beside the copy, and as which messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from transporter.message import Message
+from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres_cdc.chunks import rank_keys, text_of
+from transporter_adaptors.postgres_cdc.entries import Place, TableEntries
+from transporter_adaptors.postgres_cdc.messages import (
+    UNCHANGED,
+    Delete,
+    Insert,
+    Relation,
+    Truncate,
+    Update,
+)
+from transporter_adaptors.postgres_cdc.tables import read_definition
+from transporter_adaptors.postgres_cdc.transactions import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_cdc.config import CdcConfig
+    from transporter_adaptors.postgres_cdc.handover import Handover, Key
+    from transporter_adaptors.postgres_cdc.messages import Value
+    from transporter_adaptors.postgres_cdc.state import TablesState
+    from transporter_adaptors.postgres_cdc.transactions import Item
+    from transporter_adaptors.postgres_cdc.types import TypeCatalog
+
+
+@dataclass(slots=True)
+class RowPart:
+    """A change of one key: the row behind it, and the row before, where they are known."""
+
+    op: str
+    new: Sequence[Value]
+    old: Sequence[Value] | None
+    key: Key
+    rank: int = 0
+
+
+@dataclass(slots=True)
+class PreparedChange:
+    """A change with its table's definition at that moment, split by keys."""
+
+    change: Change
+    entries: TableEntries
+    parts: list[RowPart]
+
+
+class ChangeTranslator:
+    """Turns the stream's items into messages. Belongs to one thread."""
+
+    def __init__(
+        self, queries: Connection, config: CdcConfig, types: TypeCatalog, state: TablesState
+    ) -> None:
+        """Look definitions up by the session *queries*."""
+        self._queries, self._config, self._types = queries, config, types
+        self.state = state
+        self._tables: dict[int, TableEntries | None] = {}
+        self._key_types: dict[int, list[tuple[int, str]]] = {}
+
+    def namespace(self, oid: int) -> str:
+        """Return the namespace of the table *oid*."""
+        table = self.state.tables[oid]
+        return self._config.namespace.format(schema=table.schema, table=table.name)
+
+    def prepare(self, items: Iterable[Item], handover: Handover) -> Iterator[Item | PreparedChange]:
+        """Yield *items* for :meth:`messages`, relations aside, with keys compared at once.
+
+        The bounds of *handover* must not move until all have been taken.
+        """
+        prepared: list[Item | PreparedChange] = []
+        to_rank: dict[int, list[RowPart]] = {}
+        for item in items:
+            if isinstance(item, Relation):
+                self._define(item)
+                continue
+            if isinstance(item, Change) and not isinstance(item.what, Truncate):
+                entries = self._tables.get(item.what.oid)
+                if entries is None:
+                    continue
+                made = PreparedChange(item, entries, list(self._split(entries, item)))
+                if item.what.oid in handover.copies:
+                    to_rank.setdefault(item.what.oid, []).extend(made.parts)
+                prepared.append(made)
+                continue
+            prepared.append(item)
+        for oid, parts in to_rank.items():
+            self._rank(oid, parts, handover)
+        return iter(prepared)
+
+    def messages(self, item: PreparedChange, handover: Handover) -> list[Message]:
+        """Return the entries of *item* that are to be logged."""
+        change, entries = item.change, item.entries
+        begin, found = change.begin, list[Message]()
+        for number, part in enumerate(item.parts):
+            if not handover.is_logged(entries.relation.oid, part.rank, begin.xid, begin.commit_lsn):
+                continue
+            place = Place(
+                begin.commit_lsn, begin.committed_at, change.lsn, 2 * (change.count - 1) + number
+            )
+            match part.op:
+                case "insert":
+                    found.append(entries.inserted(part.new, place))
+                case "update":
+                    found.append(entries.updated(part.new, part.old, place))
+                case _:
+                    found.append(entries.deleted(part.new, place))
+        return found
+
+    def truncations(self, change: Change, handover: Handover) -> list[Message]:
+        """Return the entries of a TRUNCATE, one for each table."""
+        what, begin, found = change.what, change.begin, list[Message]()
+        assert isinstance(what, Truncate)  # noqa: S101 - the caller has checked
+        for number, oid in enumerate(what.oids):
+            entries = self._tables.get(oid)
+            if entries is None:
+                continue
+            handover.truncate(oid, begin.xid)
+            if self._config.truncate == "ignore":
+                continue
+            place = Place(
+                begin.commit_lsn, begin.committed_at, change.lsn, 2 * (change.count - 1) + number
+            )
+            found.append(
+                entries.truncated(
+                    place, cascade=what.cascade, restart_identity=what.restart_identity
+                )
+            )
+        return found
+
+    def _define(self, relation: Relation) -> None:
+        table = self.state.tables.get(relation.oid)
+        if table is None:
+            self._tables[relation.oid] = None
+            return
+        oids = [column.type_oid for column in relation.columns]
+        with translate_errors(f"cannot look up the types of {table.full_name}"):
+            self._types.clear()
+            self._types.load(self._queries, oids)
+        self._key_types.pop(relation.oid, None)
+        self._tables[relation.oid] = TableEntries(
+            relation,
+            self.namespace(relation.oid),
+            [self._types.rule(oid) for oid in oids],
+            table.key,
+            table.copy_key,
+            is_json_key=self._config.key == "json",
+            keeps_old=self._config.old,
+        )
+
+    def _split(self, entries: TableEntries, change: Change) -> Iterator[RowPart]:
+        what = change.what
+        match what:
+            case Insert(new=new):
+                yield RowPart("insert", new, None, entries.copy_key_of(new))
+            case Delete(old=old, is_whole=is_whole):
+                known = old if is_whole else entries.identity_only(old)
+                yield RowPart("delete", known, None, entries.copy_key_of(old))
+            case Update(new=new, old=old, is_whole=is_whole):
+                yield from self._split_update(entries, new, old, is_whole=is_whole)
+
+    def _split_update(
+        self,
+        entries: TableEntries,
+        new: Sequence[Value],
+        old: Sequence[Value] | None,
+        *,
+        is_whole: bool,
+    ) -> Iterator[RowPart]:
+        if old is None:
+            yield RowPart("update", new, None, entries.copy_key_of(new))
+            return
+        known = old if is_whole else entries.identity_only(old)
+        filled = entries.fill(new, known)
+        before, after = entries.copy_key_of(old), entries.copy_key_of(filled)
+        if before == after and entries.key_of(old) == entries.key_of(filled):
+            yield RowPart("update", filled, known, after)
+            return
+        # Another key is another row, for the copy as well as for sinks.
+        yield RowPart("delete", known, None, before)
+        yield RowPart("insert", self._reselect(entries, filled), None, after)
+
+    def _reselect(self, entries: TableEntries, values: Sequence[Value]) -> Sequence[Value]:
+        """Fetch large values that a change of the key has left out: no earlier entry has them.
+
+        They may be newer than the change. If the row is gone, its end follows in the stream.
+        """
+        names = [column.name for column in entries.relation.columns]
+        missing = [place for place, value in enumerate(values) if value is UNCHANGED]
+        if not missing:
+            return values
+        table = self.state.tables[entries.relation.oid]
+        key = [names.index(name) for name in table.key]
+        query = sql.SQL("SELECT ARRAY[{}] FROM {} o WHERE {}").format(
+            sql.SQL(", ").join(text_of("o", names[place]) for place in missing),
+            table.full_name.in_query,
+            sql.SQL(" AND ").join(text_of("o", names[place]) + sql.SQL(" = %s") for place in key),
+        )
+        arguments = [_as_text(values[place]) for place in key]
+        with translate_errors(f"cannot read a large value of {table.full_name}"):
+            row = self._queries.execute(query, arguments).fetchone()
+        filled = list(values)
+        for place, text in zip(missing, row[0] if row else [], strict=bool(row)):
+            filled[place] = None if text is None else text.encode(errors="surrogateescape")
+        return filled
+
+    def _rank(self, oid: int, parts: Sequence[RowPart], handover: Handover) -> None:
+        copy = handover.copies[oid]
+        if not copy.bounds:
+            return
+        table = self.state.tables[oid]
+        with translate_errors(f"cannot compare keys of {table.full_name}"):
+            if oid not in self._key_types:
+                columns = read_definition(self._queries, oid).columns
+                types = {column.name: (column.type_oid, column.type) for column in columns}
+                self._key_types[oid] = [types[name] for name in table.copy_key]
+            ranks = rank_keys(
+                self._queries, self._key_types[oid], copy.bounds, [part.key for part in parts]
+            )
+        for part, rank in zip(parts, ranks, strict=True):
+            part.rank = rank
+
+
+def _as_text(value: Value) -> str | None:
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else None

@@ -1,0 +1,157 @@
+"""Messages for the log from the changes of a table. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.message import JSON, Message
+from transporter_adaptors.postgres_cdc.messages import UNCHANGED, Unchanged
+from transporter_adaptors.postgres_cdc.row_json import RowEncoder, unchanged_places
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transporter_adaptors.postgres_cdc.handover import Key
+    from transporter_adaptors.postgres_cdc.json_text import Rule
+    from transporter_adaptors.postgres_cdc.messages import Relation, Value
+
+UNCHANGED_HEADER: Final = "pg-unchanged"
+"""Names of columns, as a JSON array, that the data lacks because the change left them alone."""
+OLD_HEADER: Final = "pg-old"
+"""The old row, as JSON, as far as the replica identity has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a change: its transaction's commit and time (µs UTC), its LSN, a number."""
+
+    commit_lsn: int
+    committed_at: int
+    lsn: int
+    number: int = 0
+
+    @property
+    def source_id(self) -> str:
+        """The id of the entry. It sorts by commit, and is the same when it is read again."""
+        return f"{self.commit_lsn:016X}/{self.lsn:016X}/{self.number}"
+
+
+class TableEntries:
+    """Makes entries of the changes of one table, by its definition in the stream. Immutable."""
+
+    def __init__(
+        self,
+        relation: Relation,
+        namespace: str,
+        rules: Sequence[Rule],
+        key: Sequence[str],
+        copy_key: Sequence[str],
+        *,
+        is_json_key: bool,
+        keeps_old: bool,
+    ) -> None:
+        """Prepare for *relation*, whose columns have these *rules*."""
+        names = [column.name for column in relation.columns]
+        self.relation, self.namespace = relation, namespace
+        self._names, self._rules = names, list(rules)
+        self._row = RowEncoder(list(zip(names, rules, strict=True)))
+        self._key = [names.index(name) for name in key if name in names]
+        self._copy_key = [names.index(name) for name in copy_key if name in names]
+        self._is_json_key = is_json_key or len(self._key) > 1
+        self._keeps_old = keeps_old
+
+    def key_of(self, values: Sequence[Value]) -> bytes | None:
+        """Return the key of a row, or ``None`` for a table without one."""
+        if not self._key:
+            return None
+        texts = [values[place] for place in self._key]
+        if not self._is_json_key:
+            (text,) = texts
+            return text if isinstance(text, bytes) else None
+        parts = [
+            self._rules[place](text) if isinstance(text, bytes) else b"null"
+            for place, text in zip(self._key, texts, strict=True)
+        ]
+        return b"[" + b", ".join(parts) + b"]"
+
+    def copy_key_of(self, values: Sequence[Value]) -> Key:
+        """Return the values of the key in whose order the table is copied."""
+        return tuple(
+            value.decode(errors="surrogateescape") if isinstance(value, bytes) else ""
+            for value in (values[place] for place in self._copy_key)
+        )
+
+    def inserted(self, values: Sequence[Value], place: Place) -> Message:
+        """Return the entry of a new row."""
+        return self._message("insert", self._row.encode(values), self.key_of(values), place)
+
+    def updated(
+        self, values: Sequence[Value], old: Sequence[Value] | None, place: Place
+    ) -> Message:
+        """Return the entry of a changed row."""
+        headers: dict[str, bytes] = {}
+        if missing := unchanged_places(values):
+            names = [self._names[at] for at in missing]
+            headers[UNCHANGED_HEADER] = json.dumps(names, ensure_ascii=False).encode(
+                errors="surrogateescape"
+            )
+        self._add_old(headers, old)
+        data, key = self._row.encode(values), self.key_of(values)
+        return self._message("update", data, key, place, headers)
+
+    def deleted(self, old: Sequence[Value], place: Place) -> Message:
+        """Return the entry of a row that is gone: without data, its key only."""
+        headers: dict[str, bytes] = {}
+        self._add_old(headers, old)
+        return self._message("delete", None, self.key_of(old), place, headers)
+
+    def truncated(self, place: Place, *, cascade: bool, restart_identity: bool) -> Message:
+        """Return the entry of a TRUNCATE."""
+        fields: dict[str, Any] = {
+            "command": "truncate",
+            "cascade": cascade,
+            "restart_identity": restart_identity,
+        }
+        return self._message("command", json.dumps(fields).encode(), None, place)
+
+    def identity_only(self, old: Sequence[Value]) -> list[Value]:
+        """Return *old* with the columns of the replica identity alone: the others are unknown."""
+        return [
+            value if column.is_key else UNCHANGED
+            for value, column in zip(old, self.relation.columns, strict=True)
+        ]
+
+    def fill(self, values: Sequence[Value], old: Sequence[Value] | None) -> list[Value]:
+        """Return *values* with those left out taken from the *old* row, where that has them."""
+        if old is None:
+            return list(values)
+        return [
+            before if isinstance(value, Unchanged) else value
+            for value, before in zip(values, old, strict=True)
+        ]
+
+    def _add_old(self, headers: dict[str, bytes], old: Sequence[Value] | None) -> None:
+        if self._keeps_old and old is not None:
+            headers[OLD_HEADER] = self._row.encode(old)
+
+    def _message(
+        self,
+        op: str,
+        data: bytes | None,
+        key: bytes | None,
+        place: Place,
+        headers: dict[str, bytes] | None = None,
+    ) -> Message:
+        return Message(
+            self.namespace,
+            data,
+            key,
+            op,
+            "sync",
+            place.committed_at,
+            place.source_id,
+            JSON if data is not None else None,
+            tuple((headers or {}).items()),
+        )

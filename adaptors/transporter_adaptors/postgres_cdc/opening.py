@@ -1,0 +1,314 @@
+"""The opening of a reader: checks first, then publication and slot, then the tables' state.
+
+Nothing is created before all checks have passed. What was created and is not in the log yet, after
+a crash in between, is found by its name and taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc import server as servers
+from transporter_adaptors.postgres_cdc import slot as slots
+from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
+from transporter_adaptors.postgres_cdc.tables import find_tables, listed, read_definition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_cdc.config import CdcConfig, TableItem
+    from transporter_adaptors.postgres_cdc.position import Position
+    from transporter_adaptors.postgres_cdc.server import Server, SystemPosition
+    from transporter_adaptors.postgres_cdc.tables import FoundTable, TableDefinition
+
+REMEDY: Final = "raise copy_run, which copies every table again"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of a reader's publication and slot."""
+
+    publication: str
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The tables that the pipeline file asks for, as they are in the database."""
+
+    server: Server
+    tables: Mapping[int, tuple[FoundTable, TableItem, TableDefinition]]
+
+
+def names_of(config: CdcConfig, reader: str, log_id: str) -> Names:
+    """Return the names of publication and slot of *reader* into the log *log_id*."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in reader.lower())
+    slot = config.slot or f"transporter_{plain[:42]}_{log_id[:8].lower()}"
+    return Names(config.publication or f"transporter_{plain[:50]}", slot)
+
+
+def plan_tables(queries: Connection, config: CdcConfig, host: str) -> Plan:
+    """Find the tables to read, and check them and the server.
+
+    Raises:
+        EnvironmentFault: something must be changed there or in the pipeline file.
+        SourceUnavailable: the server is a standby.
+
+    """
+    with translate_errors("cannot look at the database"):
+        server = servers.read_server(queries)
+        servers.check_server(server, host)
+        found = {}
+        for table in find_tables(queries):
+            item = config.item_of(table.full_name)
+            if item is None or (item.is_pattern and (table.problem or table.is_partition)):
+                continue
+            found[table.oid] = (table, item, read_definition(queries, table.oid))
+    _check_tables(config, found)
+    return Plan(server, found)
+
+
+def _check_tables(
+    config: CdcConfig, found: Mapping[int, tuple[FoundTable, TableItem, TableDefinition]]
+) -> None:
+    known = {table.full_name for table, _, _ in found.values()}
+    missing = [
+        item.name
+        for item in config.tables
+        if not item.is_pattern and not item.excludes and item.name not in known
+    ]
+    if missing:
+        raise EnvironmentFault(f"there is no table {listed(missing)}; create it, or correct tables")
+    if not found:
+        raise EnvironmentFault("no table matches tables; correct the patterns, or create a table")
+    for table, item, definition in found.values():
+        if table.problem:
+            raise EnvironmentFault(f"{table.full_name} {table.problem}; leave it out of tables")
+        if table.identity_problem:
+            raise EnvironmentFault(f"{table.full_name} {table.identity_problem}")
+        if not key_of(item, definition):
+            raise EnvironmentFault(
+                f"{table.full_name} has no primary key, so its entries would have no key; name "
+                "unique columns by key in its item of tables"
+            )
+        nullable = {column.name for column in definition.columns if not column.not_null}
+        unknown = {*item.key} - {column.name for column in definition.columns}
+        if unknown or nullable & {*item.key}:
+            raise EnvironmentFault(
+                f"{table.full_name}: key names {min(unknown or nullable & {*item.key})}, which is "
+                "not a column that is NOT NULL"
+            )
+        if config.copy_tables == "all" and not definition.copy_key:
+            raise EnvironmentFault(
+                f"{table.full_name} has no unique columns that are NOT NULL, so it cannot be "
+                "copied in an order; add a primary key, or write copy: none"
+            )
+
+
+def key_of(item: TableItem, definition: TableDefinition) -> tuple[str, ...]:
+    """Return the columns that become the key of the table's entries."""
+    if item.key:
+        return item.key
+    for key in sorted(definition.keys, key=lambda each: not each.is_identity):
+        return tuple(key.columns)
+    return ()
+
+
+def ensure_publication(
+    queries: Connection, config: CdcConfig, names: Names, plan: Plan
+) -> tuple[pub.Publication, dict[int, pub.Member]]:
+    """Return the publication with all tables of *plan* in it, created or altered if necessary.
+
+    Raises:
+        EnvironmentFault: it lacks something, and is not ours to change.
+
+    """
+    wanted = {
+        oid: pub.WantedTable(table.full_name, item.columns, item.where)
+        for oid, (table, item, _) in plan.tables.items()
+    }
+    with translate_errors(f"cannot prepare the publication {names.publication}"):
+        found = pub.find_publication(queries, names.publication)
+        if found is None:
+            _require(config, names, "publication", list(wanted.values()))
+            try:
+                pub.create_publication(queries, names.publication, list(wanted.values()))
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise EnvironmentFault(_owner_text(names, list(wanted.values()), error)) from error
+            found = pub.find_publication(queries, names.publication)
+        assert found is not None  # noqa: S101 - it was created
+        pub.check_publication(found)
+        members = _members(queries, names, plan)
+        if missing := [table for oid, table in wanted.items() if oid not in members]:
+            _require(config, names, "publication", missing)
+            try:
+                pub.add_tables(queries, names.publication, missing)
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise EnvironmentFault(_owner_text(names, missing, error)) from error
+            members = _members(queries, names, plan)
+    return found, {oid: member for oid, member in members.items() if oid in plan.tables}
+
+
+def _members(queries: Connection, names: Names, plan: Plan) -> dict[int, pub.Member]:
+    found = pub.find_members(queries, names.publication, plan.server.version)
+    return {member.oid: member for member in found}
+
+
+def _require(config: CdcConfig, names: Names, what: str, tables: Sequence[pub.WantedTable]) -> None:
+    if config.manage == "all":
+        return
+    statement = pub.create_statement(names.publication, tables).as_string()
+    raise EnvironmentFault(
+        f"{what} {names.publication} lacks {listed(table.name for table in tables)}, and manage is "
+        f"{config.manage}; have the tables' owner run {statement}, or ALTER PUBLICATION … ADD TABLE"
+    )
+
+
+def _owner_text(
+    names: Names, tables: Sequence[pub.WantedTable], error: psycopg.errors.InsufficientPrivilege
+) -> str:
+    statement = pub.create_statement(names.publication, tables).as_string()
+    return (
+        f"may not publish the tables ({error.diag.message_primary}): only their owner may, with "
+        f"CREATE on the database; have the owner run {statement}"
+    )
+
+
+def identify(replication: Connection) -> SystemPosition:
+    """Return the identity of the server of the session *replication*."""
+    with translate_errors("cannot identify the server"):
+        return servers.identify_system(replication)
+
+
+def check_same_server(server: Server, replication: Connection) -> None:
+    """Check that both sessions are on *server*, in one run of its process.
+
+    Raises:
+        SourceUnavailable: they are not, as while another server takes over.
+
+    """
+    with translate_errors("cannot look at the server"):
+        other = servers.read_server(replication)
+    if (other.system_id, other.started) != (server.system_id, server.started):
+        raise SourceUnavailable(
+            "the dsn leads to two servers, or the server was started again meanwhile; trying again "
+            "may help"
+        )
+
+
+def stream_options(names: Names) -> dict[str, str]:
+    """Return the options of the plugin."""
+    # Names in the list are separated by commas and may be quoted.
+    quoted = '"' + names.publication.replace('"', '""') + '"'
+    return {"proto_version": "1", "publication_names": quoted}
+
+
+def first_transaction(queries: Connection) -> int:
+    """Return the number of a transaction that begins now (rule 1 of the hand-over)."""
+    with translate_errors("cannot begin the copy"):
+        row = queries.execute("SELECT pg_current_xact_id()::text").fetchone()
+    assert row is not None  # noqa: S101 - a SELECT without FROM has a row
+    return int(row[0])
+
+
+def make_state(
+    config: CdcConfig,
+    plan: Plan,
+    publication: pub.Publication,
+    members: Mapping[int, pub.Member],
+    begun: int,
+) -> TablesState:
+    """Return the state of a reader that begins, whose copies begin after *begun*."""
+    tables = {}
+    for oid, (table, item, definition) in plan.tables.items():
+        tables[oid] = FollowedTable(
+            oid=oid,
+            schema=table.schema,
+            name=table.name,
+            membership=members[oid].membership,
+            key=key_of(item, definition),
+            copy_key=definition.copy_key,
+            begun=begun,
+            run=max(config.copy_run, item.copy_run),
+        )
+    queue = tuple(tables) if config.copy_tables == "all" else ()
+    return TablesState(publication.oid, tables, queue)
+
+
+def check_state(
+    state: TablesState, publication: pub.Publication, members: Mapping[int, pub.Member]
+) -> None:
+    """Check that the tables were published all the time since *state* was logged.
+
+    Raises:
+        EnvironmentFault: changes may be missing.
+
+    """
+    if publication.oid != state.publication:
+        raise EnvironmentFault(
+            f"publication {publication.name} was dropped and created again (OID "
+            f"{state.publication}, now {publication.oid}): changes in between were never sent; "
+            f"{REMEDY}"
+        )
+    for oid, table in state.tables.items():
+        member = members.get(oid)
+        if member is not None and member.membership != table.membership:
+            raise EnvironmentFault(
+                f"table {table.full_name} left the publication {publication.name} and came back: "
+                f"changes in between were never sent; {REMEDY}"
+            )
+
+
+def check_position(
+    replication: Connection, position: Position, config: CdcConfig
+) -> SystemPosition:
+    """Check that the server has all that is logged, and return its identity.
+
+    Raises:
+        EnvironmentFault: it is another server, or has lost some of that.
+
+    """
+    with translate_errors("cannot look at the server's history"):
+        found = servers.identify_system(replication)
+        fork = None
+        if found.timeline != position.timeline and found.system_id == position.system_id:
+            fork = servers.fork_of(replication, found.timeline, position.timeline)
+    ours = config.server or position.system_id
+    servers.check_history((ours, position.timeline), position.reached, found, fork)
+    return found
+
+
+def create_slot(
+    replication: Connection, queries: Connection, config: CdcConfig, names: Names, version: int
+) -> int:
+    """Create the slot, or take one that an earlier run has created and not logged.
+
+    Returns:
+        The LSN from which it has everything.
+
+    """
+    with translate_errors(f"cannot create the replication slot {names.slot}"):
+        found = slots.find_slot(queries, names.slot, version)
+        if found is not None:
+            slots.check_slot(found, names.slot, None, REMEDY)
+            return found.confirmed_lsn
+        if config.manage == "nothing":
+            raise EnvironmentFault(
+                f"slot {names.slot} is missing, and manage is nothing; run SELECT "
+                f"pg_create_logical_replication_slot('{names.slot}', 'pgoutput')"
+            )
+        return slots.create_slot(replication, names.slot, version, failover=config.failover)
+
+
+def updated_state(state: TablesState, members: Mapping[int, pub.Member]) -> TablesState:
+    """Return *state* without the tables that are gone from the publication."""
+    left = {oid: table for oid, table in state.tables.items() if oid in members}
+    queue = tuple(oid for oid in state.queue if oid in left)
+    return replace(state, tables=left, queue=queue)

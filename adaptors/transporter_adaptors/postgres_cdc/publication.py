@@ -1,0 +1,166 @@
+"""The publications of a reader: which tables they have, and changes to that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from psycopg import sql
+from psycopg.rows import class_row
+
+from transporter.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.table import TableName
+
+COLUMN_LISTS: Final = 150000
+"""The first version with column lists and row filters."""
+_PUBLICATION: Final = """
+SELECT p.oid::bigint AS oid, p.pubname AS name, p.puballtables AS has_all_tables,
+       p.pubviaroot AS via_root,
+       p.pubinsert AS inserts, p.pubupdate AS updates, p.pubdelete AS deletes,
+       p.pubtruncate AS truncates
+FROM pg_publication p WHERE p.pubname = %s
+"""
+_MEMBERS: Final = """
+SELECT c.oid::bigint AS oid, coalesce(r.oid::bigint, 0) AS membership,
+       {columns} AS columns, {where} AS where
+FROM pg_publication_tables t
+JOIN pg_namespace n ON n.nspname = t.schemaname
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+JOIN pg_publication p ON p.pubname = t.pubname
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+WHERE t.pubname = %s ORDER BY c.oid
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A publication. Its ``oid`` is another once it was dropped and created again."""
+
+    oid: int
+    name: str
+    has_all_tables: bool
+    via_root: bool
+    inserts: bool
+    updates: bool
+    deletes: bool
+    truncates: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A table in a publication.
+
+    ``membership`` is another number once the table has left and come back, and 0 where a schema
+    or all tables are published. ``columns`` are the published ones, ``None`` for all but the
+    generated.
+    """
+
+    oid: int
+    membership: int
+    columns: list[str] | None
+    where: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTable:
+    """A table to publish, with its column list and its row filter as in the pipeline file."""
+
+    name: TableName
+    columns: tuple[str, ...] = ()
+    where: str = ""
+
+    @property
+    def clause(self) -> sql.Composable:
+        """The table as in CREATE PUBLICATION."""
+        parts = [sql.SQL("TABLE "), self.name.identifier]
+        if self.columns:
+            names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+            parts.append(sql.SQL(" ({})").format(names))
+        if self.where:
+            # As written by the pipeline's author, who may run any SQL with this role.
+            parts.append(sql.SQL(" WHERE (" + self.where + ")"))
+        return sql.Composed(parts)
+
+
+def find_publication(connection: Connection, name: str) -> Publication | None:
+    """Return the publication *name*, if there is one."""
+    with connection.cursor(row_factory=class_row(Publication)) as cursor:
+        return cursor.execute(_PUBLICATION, [name]).fetchone()
+
+
+def find_members(connection: Connection, name: str, version: int) -> list[Member]:
+    """Return the tables of the publication *name* on a server of this *version*, by oid.
+
+    With ``publish_via_partition_root`` they are the roots of partitioned tables.
+    """
+    if version >= COLUMN_LISTS:
+        columns, where = "t.attnames::text[]", "t.rowfilter"
+    else:
+        columns, where = "NULL::text[]", "NULL::text"
+    query = sql.SQL(_MEMBERS).format(columns=sql.SQL(columns), where=sql.SQL(where))
+    with connection.cursor(row_factory=class_row(Member)) as cursor:
+        return cursor.execute(query, [name]).fetchall()
+
+
+def create_publication(
+    connection: Connection,
+    name: str,
+    tables: Sequence[WantedTable],
+    publish: str = "insert, update, delete, truncate",
+) -> None:
+    """Create the publication *name* of *tables*."""
+    connection.execute(create_statement(name, tables, publish))
+
+
+def create_statement(
+    name: str, tables: Sequence[WantedTable], publish: str = "insert, update, delete, truncate"
+) -> sql.Composed:
+    """Return the statement that creates the publication *name* of *tables*."""
+    return sql.SQL(
+        "CREATE PUBLICATION {} {} WITH (publish = {}, publish_via_partition_root = true)"
+    ).format(sql.Identifier(name), _for(tables), sql.Literal(publish))
+
+
+def _for(tables: Sequence[WantedTable]) -> sql.Composable:
+    if not tables:
+        return sql.SQL("")
+    return sql.SQL("FOR ") + sql.SQL(", ").join(table.clause for table in tables)
+
+
+def add_tables(connection: Connection, name: str, tables: Sequence[WantedTable]) -> None:
+    """Add *tables* to the publication *name*."""
+    clauses = sql.SQL(", ").join(table.clause for table in tables)
+    connection.execute(sql.SQL("ALTER PUBLICATION {} ADD {}").format(sql.Identifier(name), clauses))
+
+
+def drop_tables(connection: Connection, name: str, tables: Iterable[TableName]) -> None:
+    """Remove *tables* from the publication *name*."""
+    names = sql.SQL(", ").join(table.identifier for table in tables)
+    connection.execute(
+        sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), names)
+    )
+
+
+def check_publication(publication: Publication) -> None:
+    """Check that *publication* has every kind of change.
+
+    Raises:
+        EnvironmentFault: some changes would be missing.
+
+    """
+    missing = [
+        kind
+        for kind in ("inserts", "updates", "deletes", "truncates")
+        if not getattr(publication, kind)
+    ]
+    if missing:
+        raise EnvironmentFault(
+            f"publication {publication.name} leaves out {', '.join(missing)}, so the log would "
+            f"differ from the tables; run ALTER PUBLICATION {publication.name} "
+            "SET (publish = 'insert, update, delete, truncate')"
+        )

@@ -1,0 +1,119 @@
+"""The replication slot, which keeps the server's log for its reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from psycopg import sql
+from psycopg.rows import class_row
+
+from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter_adaptors.postgres_cdc.lsn import format_lsn, parse_lsn
+
+if TYPE_CHECKING:
+    from transporter_adaptors.postgres.session import Connection
+
+_OPTIONS: Final = 150000
+"""The first version whose commands have options in parentheses."""
+_FAILOVER: Final = 170000
+_SLOT: Final = """
+SELECT s.slot_name::text AS name, s.plugin::text AS plugin, s.database::text AS database,
+       s.active AS is_active, s.active_pid AS pid,
+       a.application_name AS application, a.client_addr::text AS client,
+       s.confirmed_flush_lsn::text AS confirmed, s.wal_status AS status, s.safe_wal_size AS safe,
+       pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint AS retained,
+       {reason} AS reason
+FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
+WHERE s.slot_name = %s
+"""
+_REASONS: Final = (
+    (_FAILOVER, "s.invalidation_reason"),
+    (160000, "CASE WHEN s.conflicting THEN 'rows_removed' END"),
+    (0, "NULL::text"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot at one moment. Sizes are in bytes."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    is_active: bool
+    pid: int | None
+    application: str | None
+    client: str | None
+    confirmed: str | None
+    status: str | None
+    safe: int | None
+    retained: int | None
+    reason: str | None
+
+    @property
+    def confirmed_lsn(self) -> int:
+        """The LSN up to which changes were confirmed."""
+        return parse_lsn(self.confirmed or "0/0")
+
+
+def find_slot(connection: Connection, name: str, version: int) -> Slot | None:
+    """Return the slot *name* of a server of this *version*, if there is one."""
+    reason = next(text for first, text in _REASONS if version >= first)
+    query = sql.SQL(_SLOT).format(reason=sql.SQL(reason))
+    with connection.cursor(row_factory=class_row(Slot)) as cursor:
+        return cursor.execute(query, [name]).fetchone()
+
+
+def create_slot(replication: Connection, name: str, version: int, *, failover: bool) -> int:
+    """Create the slot *name* in the session *replication*; return the LSN where it begins.
+
+    Waits for transactions that are running and have changed something.
+    """
+    if version < _OPTIONS:
+        options = sql.SQL("NOEXPORT_SNAPSHOT")
+    elif failover and version >= _FAILOVER:
+        options = sql.SQL("(SNAPSHOT 'nothing', FAILOVER)")
+    else:
+        options = sql.SQL("(SNAPSHOT 'nothing')")
+    command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {}")
+    row = replication.execute(command.format(sql.Identifier(name), options)).fetchone()
+    assert row is not None  # noqa: S101 - the command has an answer
+    return parse_lsn(str(row[1]))
+
+
+def check_slot(slot: Slot | None, name: str, at: int | None, remedy: str) -> None:
+    """Check that *slot*, called *name*, still has everything behind the LSN *at* of the log.
+
+    *remedy* says how to begin again.
+
+    Raises:
+        EnvironmentFault: it is gone, invalid, or was moved by another client.
+        SourceUnavailable: another session is reading from it.
+
+    """
+    if slot is None:
+        since = format_lsn(at or 0)
+        raise EnvironmentFault(
+            f"slot {name} is gone; what was committed since {since} cannot be read: {remedy}"
+        )
+    if slot.plugin != "pgoutput":
+        raise EnvironmentFault(
+            f"slot {name} uses the plugin {slot.plugin}, not pgoutput; choose another name by slot"
+        )
+    if slot.status == "lost" or slot.reason is not None:
+        reason = slot.reason or "wal_removed"
+        raise EnvironmentFault(
+            f"slot {name} was invalidated ({reason}); what was committed since "
+            f"{format_lsn(at or 0)} cannot be read: {remedy}, then raise max_slot_wal_keep_size"
+        )
+    if slot.is_active:
+        raise SourceUnavailable(
+            f"slot {name} is active for PID {slot.pid} ({slot.application or 'unknown'} from "
+            f"{slot.client or 'this host'}): is another engine running? Trying again may help"
+        )
+    if at is not None and slot.confirmed_lsn > at:
+        raise EnvironmentFault(
+            f"slot {name} stands at {slot.confirmed}, beyond the log's {format_lsn(at)}: another "
+            f"client has read from it, and rows between may be missing: {remedy}"
+        )

@@ -1,0 +1,99 @@
+"""The tables that a reader follows: what rarely changes about them, as kept beside the log. Pure.
+
+Positions name it. It has what a change behind the reader's back would alter: the objects' numbers
+in the catalog, the columns, the files.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.errors import EnvironmentFault
+from transporter_adaptors.postgres.table import TableName
+from transporter_adaptors.postgres_cdc.handover import TableCopy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedTable:
+    """One table.
+
+    Attributes:
+        oid: its number. Another one is another table.
+        schema: its schema.
+        name: its name.
+        membership: see :class:`~transporter_adaptors.postgres_cdc.publication.Member`.
+        key: the columns that become the key.
+        copy_key: the columns in whose order it is copied, none for a table without a copy.
+        begun: the transaction after which its copy may begin.
+        run: the number of the present copy.
+
+    """
+
+    oid: int
+    schema: str
+    name: str
+    membership: int
+    key: tuple[str, ...]
+    copy_key: tuple[str, ...] = ()
+    begun: int = 0
+    run: int = 1
+
+    @property
+    def full_name(self) -> TableName:
+        """The name with its schema."""
+        return TableName(self.name, self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class TablesState:
+    """All tables by their numbers, the publication, and the order in which tables are copied."""
+
+    publication: int
+    tables: Mapping[int, FollowedTable]
+    queue: tuple[int, ...] = ()
+
+    @property
+    def copies(self) -> list[TableCopy]:
+        """The copies of the queue, before any of them has begun."""
+        found = (self.tables[oid] for oid in self.queue if oid in self.tables)
+        return [TableCopy(table.oid, table.begun, table.run) for table in found]
+
+    def __str__(self) -> str:
+        fields = {
+            "v": _VERSION,
+            "publication": self.publication,
+            "tables": [asdict(table) for table in self.tables.values()],
+            "queue": self.queue,
+        }
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> TablesState:
+        """Read what ``str`` has made.
+
+        Raises:
+            EnvironmentFault: another version wrote it.
+
+        """
+        fields: dict[str, Any] = json.loads(text)
+        if (version := fields.get("v")) != _VERSION:
+            raise EnvironmentFault(
+                f"the state of the tables has format {version}, and this transporter reads "
+                f"{_VERSION}; use the version that wrote it"
+            )
+        tables = [_table_of(each) for each in fields["tables"]]
+        return cls(
+            fields["publication"], {table.oid: table for table in tables}, tuple(fields["queue"])
+        )
+
+
+def _table_of(fields: dict[str, Any]) -> FollowedTable:
+    tuples = {name: tuple(fields[name]) for name in ("key", "copy_key")}
+    return FollowedTable(**{**fields, **tuples})

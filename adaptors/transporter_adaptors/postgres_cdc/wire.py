@@ -1,0 +1,111 @@
+"""The stream of a replication slot, on the wire: start, receive, report progress.
+
+See "Streaming Replication Protocol" in PostgreSQL's manual. Messages are passed on as they come.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+from psycopg import generators, pq, sql
+
+from transporter.errors import SourceUnavailable
+from transporter_adaptors.postgres.session import translate_error, translate_errors
+from transporter_adaptors.postgres_cdc.lsn import format_lsn
+from transporter_adaptors.postgres_cdc.messages import encode_status
+from transporter_adaptors.postgres_cdc.session import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transporter_adaptors.postgres.session import BoundedConnection
+
+_LOST: Final = "lost the replication session"
+
+
+class SlotStream:
+    """The changes of one slot, as the server sends them. Belongs to one thread.
+
+    It takes *connection* over, which no other statement can use any more.
+    """
+
+    def __init__(
+        self, connection: BoundedConnection, slot: str, at: int, options: Mapping[str, str]
+    ) -> None:
+        """Start to stream *slot* from the LSN *at*, with *options* of the plugin.
+
+        Raises:
+            SourceUnavailable: the slot is in use, or the session was lost.
+            SourceError: the server refuses the slot or the options.
+
+        """
+        self._connection, self._pgconn = connection, connection.pgconn
+        self._poll = select.poll()
+        listed = sql.SQL(", ").join(
+            sql.SQL("{} {}").format(sql.Identifier(name), sql.Literal(value))
+            for name, value in options.items()
+        )
+        start = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
+            sql.Identifier(slot), sql.SQL(format_lsn(at)), listed
+        )
+        with translate_errors(f"cannot read from the replication slot {slot}"):
+            self._pgconn.send_query(start.as_bytes(connection))
+            (result,) = connection.wait(generators.execute(self._pgconn))
+            if result.status != pq.ExecStatus.COPY_BOTH:
+                raise psycopg.errors.error_from_result(result)
+            self._pgconn.nonblocking = 1
+        self._poll.register(self._pgconn.socket, select.POLLIN)
+
+    def receive(self, timeout: float) -> bytes | None:
+        """Return the next message, or ``None`` if none comes within *timeout* seconds.
+
+        Raises:
+            SourceUnavailable: the session was lost, or the server is stopping.
+            SourceError: the server cannot decode further.
+
+        """
+        ends = None
+        while True:
+            with translate_errors(_LOST):
+                size, data = self._pgconn.get_copy_data(1)
+            if size > 0:
+                return bytes(data)
+            if size < 0:
+                self._raise_end()
+            now = time.monotonic()
+            ends = now + timeout if ends is None else ends
+            if not self._poll.poll(max(0.0, ends - now) * 1000):
+                return None
+            with translate_errors(_LOST):
+                self._pgconn.consume_input()
+
+    def report(self, at: int, *, reply: bool = False) -> None:
+        """Report that everything up to *at* is durable here. With *reply* request an answer.
+
+        Raises:
+            SourceUnavailable: the session was lost, or the server takes nothing.
+
+        """
+        status = encode_status(at, time.time_ns() // 1000, reply)
+        ends = time.monotonic() + PATIENCE
+        with translate_errors(_LOST):
+            self._pgconn.put_copy_data(status)
+            while self._pgconn.flush():
+                if time.monotonic() > ends:
+                    raise SourceUnavailable(f"{_LOST}: the server takes no reports")
+                select.select([self._pgconn.socket], [self._pgconn.socket], [], 1.0)
+                self._pgconn.consume_input()
+
+    def close(self) -> None:
+        """End the session. Safe to call twice."""
+        self._connection.close()
+
+    def _raise_end(self) -> None:
+        """Raise the server's reason for the end of the stream."""
+        result = self._pgconn.get_result()
+        if result is None or result.status != pq.ExecStatus.FATAL_ERROR:
+            raise SourceUnavailable(f"{_LOST}: the server has ended the stream")
+        raise translate_error(psycopg.errors.error_from_result(result), _LOST)
