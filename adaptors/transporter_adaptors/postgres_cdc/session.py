@@ -85,6 +85,8 @@ def _connect(
     chosen["options"] = f"{given.get('options') or ''} {ours}".strip()
     connection = BoundedConnection.connect(make_conninfo(**chosen), autocommit=True)
     connection.patience = patience
+    # A prepared statement would fail once a table's columns have changed.
+    connection.prepare_threshold = None
     return connection
 
 
