@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -75,7 +76,7 @@ def read_chunk(
     found = connection.execute(query, [*(boundary or ()), rows]).fetchone()
     assert found is not None  # noqa: S101 - an aggregate has a row
     data, sizes, keys, key_sizes, last = found
-    return data, sizes, keys, key_sizes, tuple(last) if last else None
+    return data, sizes, keys, key_sizes, None if last is None else tuple(json.loads(last))
 
 
 def chunk_query(plan: CopyPlan, boundary: Key | None) -> sql.Composed:
@@ -85,7 +86,7 @@ def chunk_query(plan: CopyPlan, boundary: Key | None) -> sql.Composed:
         " coalesce(array_agg(octet_length(j) ORDER BY n), '{{}}'),"
         " convert_to(coalesce(string_agg(k, '' ORDER BY n), ''), getdatabaseencoding()),"
         " coalesce(array_agg(octet_length(k) ORDER BY n), '{{}}'),"
-        " (array_agg(l ORDER BY n DESC))[1]"
+        " (array_agg(to_json(l)::text ORDER BY n DESC))[1]"
         " FROM (SELECT row_to_json(r)::text AS j, {key} AS k, ARRAY[{last}] AS l,"
         " row_number() OVER () AS n FROM ("
         "SELECT {columns} FROM {only}{table} o{behind} ORDER BY {order} LIMIT %s) r) x"

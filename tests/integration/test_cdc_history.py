@@ -1,0 +1,71 @@
+"""The copy beside the stream: each key's history in the log is exact, whatever is killed."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from cdc_tools import (
+    TRACED,
+    MemoryLog,
+    Writers,
+    clean_slots,
+    histories,
+    logged_histories,
+    traced_table,
+    wrong_keys,
+)
+
+if TYPE_CHECKING:
+    from services.postgres import Database
+
+pytestmark = pytest.mark.postgres
+
+TABLES = {"numbers": "int", "words": "text"}
+KEYS = {"numbers": str, "words": lambda number: f"{'aÄbBzé'[number % 6]}{number}"}
+
+
+def prepare(database: Database) -> None:
+    """Create the tables, with rows from before the trigger's time."""
+    database.execute(TRACED)
+    for name, key in TABLES.items():
+        database.execute(traced_table(name, key))
+        made = KEYS[name]
+        for number in range(0, 400, 2):
+            insert = f"INSERT INTO public.{name} VALUES (%s, %s)"
+            database.execute(insert, [made(number), f"first {number}"])
+
+
+def copy_beside_writers(database: Database, seed: int, seconds: float) -> MemoryLog:
+    """Copy and follow the tables beside writers, with kills; return the log at rest."""
+    rng = random.Random(seed)
+    # Small chunks and batches, so that a lot comes between.
+    log = MemoryLog(database, copy_rows=7, batch_rows=rng.choice((3, 20, 200)))
+    with Writers(database, KEYS, seed):
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            log.poll(0.01)
+            if rng.random() < 0.03:
+                # Between a poll and its append, or behind it.
+                if rng.random() < 0.5:
+                    log.reader().poll(0.01)
+                log.kill()
+    log.drain(database)
+    log.kill()
+    return log
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_keys_history_is_exact(postgres: Database, seed: int) -> None:
+    """Copy row, then each later change once and in order, beside writers and kills."""
+    prepare(postgres)
+    with clean_slots(postgres):
+        log = copy_beside_writers(postgres, seed, 5.0)
+    assert wrong_keys(histories(postgres), logged_histories(log.messages)) == {}
+    assert log.kills > 3
+    copied = sum(message.phase == "copy" for message in log.messages)
+    synced = sum(message.phase == "sync" for message in log.messages)
+    assert copied > 100
+    assert synced > 100

@@ -1,0 +1,277 @@
+"""What tests of ``postgres-cdc`` share: a log in memory, writers, and the judge of a history."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from transporter_adaptors.postgres_cdc.reader import CdcReader
+
+from transporter.adaptor import state_name
+from transporter.errors import SourceUnavailable
+from transporter.testing import FixedResume
+from transporter.testing.contracts import messages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from services.postgres import Database
+
+    from transporter.adaptor import Batch
+    from transporter.message import Message
+
+LOG_ID: Final = "abcdef0123456789"
+PATIENCE: Final = 30.0
+
+TRACED: Final = """
+CREATE TABLE public.history (n bigserial PRIMARY KEY, tab text, k text, op text, v text);
+CREATE FUNCTION public.trace() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF TG_OP = 'UPDATE' AND OLD.k = NEW.k THEN
+    INSERT INTO public.history (tab, k, op, v) VALUES (TG_TABLE_NAME, NEW.k, 'update', NEW.v);
+  ELSE
+    IF TG_OP <> 'INSERT' THEN
+      INSERT INTO public.history (tab, k, op) VALUES (TG_TABLE_NAME, OLD.k, 'delete');
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+      INSERT INTO public.history (tab, k, op, v) VALUES (TG_TABLE_NAME, NEW.k, 'insert', NEW.v);
+    END IF;
+  END IF;
+  RETURN NULL;
+END $$;
+"""
+
+
+def traced_table(name: str, key: str) -> str:
+    """Return SQL for a table with a key of this type whose history a trigger writes down.
+
+    The lock of a row, or of its key in the index, gives the changes of a key an order.
+    """
+    return (
+        f"CREATE TABLE public.{name} (k {key} PRIMARY KEY, v text);"
+        f"CREATE TRIGGER trace AFTER INSERT OR UPDATE OR DELETE ON public.{name}"
+        " FOR EACH ROW EXECUTE FUNCTION public.trace();"
+    )
+
+
+class MemoryLog:
+    """A log that keeps batches in memory, and readers that are killed between any two calls."""
+
+    def __init__(self, database: Database, **settings: Any) -> None:
+        """Read *database* with these settings of the reader."""
+        self.settings = {"dsn": database.dsn, "tables": ["public.*", "!public.history"], **settings}
+        self.position: str | None = None
+        self.states: dict[str, str] = {}
+        self.messages: list[Message] = []
+        self.told: list[tuple[str, dict[str, object]]] = []
+        self.kills = 0
+        self._reader: CdcReader | None = None
+
+    def reader(self) -> CdcReader:
+        """Return the open reader, opened anew after a kill."""
+        if self._reader is None:
+            reader = CdcReader(CdcReader.Config.model_validate(self.settings))
+            resume = FixedResume(self.position, LOG_ID)
+            resume.states, resume.told = dict(self.states), self.told
+            self._reader = open_patiently(reader, resume)
+        return self._reader
+
+    def poll(self, timeout: float = 0.05) -> Batch:
+        """Poll once and log the batch, as the engine does."""
+        batch = self.reader().poll(timeout)
+        self.append(batch)
+        if batch.position is not None:
+            self.reader().commit(batch.position)
+        return batch
+
+    def append(self, batch: Batch) -> None:
+        """Log *batch*."""
+        if batch.state is not None:
+            self.states[state_name(batch.state)] = batch.state
+        self.messages += messages_of(batch.messages)
+        self.position = batch.position or self.position
+
+    def kill(self) -> None:
+        """End the reader. What it has not returned is gone."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+            self.kills += 1
+
+    def drain(self, database: Database) -> None:
+        """Poll until everything that is committed by now is logged, and every table is in sync."""
+        (end,) = database.execute("SELECT pg_current_wal_lsn()::text")[0]
+        ends = time.monotonic() + PATIENCE
+        # An empty transaction leaves nothing to wait for: one with a change does.
+        database.execute("SELECT pg_logical_emit_message(true, 'end', '')")
+        while time.monotonic() < ends:
+            self.poll()
+            opened = self.reader()._open_parts
+            at, behind = opened._position.at, opened._handover.copies
+            done = database.execute("SELECT %s::pg_lsn <= %s::pg_lsn", [end, f"0/{at:X}"])
+            if done == [(True,)] and not behind and not opened._pending:
+                return
+        raise AssertionError(f"the reader is not at {end}: {at:X}, {self.position}, {behind}")
+
+
+def open_patiently(reader: CdcReader, resume: FixedResume) -> CdcReader:
+    """Open *reader*, again while the session of the last one still has the slot."""
+    ends = time.monotonic() + PATIENCE
+    while True:
+        try:
+            reader.open(resume)
+        except SourceUnavailable:
+            reader.close()
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.05)
+        else:
+            return reader
+
+
+@contextmanager
+def clean_slots(database: Database) -> Iterator[None]:
+    """Drop the slots of *database* at the end, which would keep it from being dropped."""
+    try:
+        yield
+    finally:
+        mine = "FROM pg_replication_slots WHERE database = current_database()"
+        database.execute(f"SELECT pg_terminate_backend(active_pid) {mine} AND active")
+        ends = time.monotonic() + PATIENCE
+        while time.monotonic() < ends and database.execute(f"SELECT 1 {mine}"):
+            with suppress(psycopg.errors.ObjectInUse):
+                database.execute(f"SELECT pg_drop_replication_slot(slot_name) {mine}")
+            time.sleep(0.02)
+
+
+class Writers:
+    """Threads that change rows of tables at random, with savepoints, rollbacks and key changes."""
+
+    def __init__(
+        self, database: Database, tables: dict[str, Callable[[int], str]], seed: int, count: int = 4
+    ) -> None:
+        """Change *tables*, whose keys are made of numbers, by *count* threads from *seed*."""
+        self._database, self._tables, self._seed = database, tables, seed
+        self._stop, self._failures = threading.Event(), list[BaseException]()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(number,)) for number in range(count)
+        ]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+        assert self._failures == []
+
+    def _guarded(self, number: int) -> None:
+        try:
+            self._write(number)
+        except BaseException as error:  # noqa: BLE001 - reported by the test
+            self._failures.append(error)
+
+    def _write(self, number: int) -> None:
+        rng, count = random.Random(f"{self._seed}/{number}"), 0
+        with self._database.connect(autocommit=False) as connection:
+            while not self._stop.is_set():
+                with suppress(
+                    psycopg.errors.UniqueViolation,
+                    psycopg.errors.DeadlockDetected,
+                    psycopg.errors.QueryCanceled,
+                    _Undone,
+                ), connection.transaction():
+                    connection.execute("SET LOCAL lock_timeout = '1s'")
+                    for _ in range(rng.choice((1, 1, 2, 5))):
+                        count += 1
+                        with suppress(_Undone), connection.transaction():
+                            self._change(connection, rng, f"{number}.{count}")
+                            if rng.random() < 0.1:
+                                raise _Undone
+                    if rng.random() < 0.1:
+                        raise _Undone
+                time.sleep(rng.random() * 0.004)
+
+    def _change(self, connection: psycopg.Connection[Any], rng: random.Random, value: str) -> None:
+        name = rng.choice(list(self._tables))
+        made = self._tables[name]
+        key, other = made(rng.randrange(400)), made(rng.randrange(400))
+        with suppress(psycopg.errors.LockNotAvailable), connection.transaction():
+            match rng.randrange(6):
+                case 0 | 1:
+                    connection.execute(
+                        f"INSERT INTO public.{name} VALUES (%s, %s)"  # type: ignore[call-overload]
+                        " ON CONFLICT (k) DO UPDATE SET v = EXCLUDED.v",
+                        [key, value],
+                    )
+                case 2 | 3:
+                    update = f"UPDATE public.{name} SET v = %s WHERE k = %s"
+                    connection.execute(update, [value, key])  # type: ignore[call-overload]
+                case 4:
+                    connection.execute(f"DELETE FROM public.{name} WHERE k = %s", [key])  # type: ignore[call-overload]
+                case _:
+                    update = f"UPDATE public.{name} SET k = %s, v = %s WHERE k = %s"
+                    connection.execute(update, [other, value, key])  # type: ignore[call-overload]
+
+
+class _Undone(Exception):
+    """A rollback."""
+
+
+Event = tuple[str, str | None]
+
+
+def histories(database: Database) -> dict[tuple[str, str], list[Event]]:
+    """Return the whole history of each key by the trigger: pairs of op and value, by table."""
+    found: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for table, key, op, value in database.execute("SELECT tab, k, op, v FROM history ORDER BY n"):
+        found[table, key].append((op, value))
+    return found
+
+
+def logged_histories(messages: list[Message]) -> dict[tuple[str, str], list[Event]]:
+    """Return the history of each key in the log; a copied row has the op ``copy``."""
+    import json  # noqa: PLC0415 - of this function alone
+
+    found: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for message in messages:
+        if message.op == "noop":
+            continue
+        assert message.key is not None
+        table = message.namespace.partition(".")[2]
+        op = "copy" if message.phase == "copy" else message.op
+        value = None if message.data is None else json.loads(message.data)["v"]
+        found[table, message.key.decode()].append((op, value))
+    return found
+
+
+def wrong_keys(
+    real: dict[tuple[str, str], list[Event]], logged: dict[tuple[str, str], list[Event]]
+) -> dict[tuple[str, str], tuple[list[Event], list[Event]]]:
+    """Return the keys whose history in the log is not the end of their real one.
+
+    A copied row stands for everything up to it.
+    """
+    return {
+        key: (real.get(key, []), logged.get(key, []))
+        for key in {*real, *logged}
+        if not _is_end_of(real.get(key, []), logged.get(key, []))
+    }
+
+
+def _is_end_of(real: list[Event], logged: list[Event]) -> bool:
+    if logged and logged[0][0] == "copy":
+        places = [at for at, (_, value) in enumerate(real) if value == logged[0][1]]
+        return any(real[at + 1 :] == logged[1:] for at in places)
+    begin = len(real) - len(logged)
+    if begin < 0 or real[begin:] != logged:
+        return False
+    # Before that the key had no row, so the copy had nothing to read.
+    return begin == 0 or real[begin - 1][0] == "delete"
