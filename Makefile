@@ -22,16 +22,20 @@ test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka 
 unit: $(VENV)/dev  ## Quick unit tests, without services, in a minute; all of T=tests/unit/log
 	$(BIN)/pytest -q -n 2 $(or $(T),tests/unit --quick) -m "not spark and not kafka and not postgres"
 
+# A test that works for more than six minutes is no hang, and a dump of its running frames can
+# crash it. A worker that crashed is an end: its successor would wait for ever.
+LONG := -n 2 --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=0
+
 soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour (PART=1/2: half)
 	@PYTHONPATH=tests/support $(BIN)/python -m services.kafka --fetch
 	@PYTHONPATH=tests/support $(BIN)/python -m services.postgres --fetch
 	@PYTHONPATH=tests/support $(BIN)/python -m services.spark_classes
-	$(BIN)/pytest -n 2 --dist loadfile tests -m exhaustive --exhaustive \
+	$(BIN)/pytest $(LONG) tests -m exhaustive --exhaustive \
 		--ignore tests/crash --ignore tests/power --ignore tests/storm \
 		$(if $(PART),--part $(PART))
 
 crash: $(VENV)/dev  ## Every crash, damage and failing call, real power cuts (as root); PART=1/2: half
-	$(BIN)/pytest -n 2 --dist loadfile tests/crash tests/power --exhaustive \
+	$(BIN)/pytest $(LONG) tests/crash tests/power --exhaustive \
 		$(if $(PART),--part $(PART))
 
 storm: $(VENV)/dev  ## A thousand fresh storms of the whole engine (SEED=n: from there on); an hour

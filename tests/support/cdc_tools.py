@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import psycopg
 from transporter_adaptors.postgres_cdc.reader import CdcReader
@@ -161,7 +162,7 @@ class Writers:
             threading.Thread(target=self._guarded, args=(number,)) for number in range(count)
         ]
 
-    def __enter__(self) -> Writers:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
@@ -182,12 +183,15 @@ class Writers:
         rng, count = random.Random(f"{self._seed}/{number}"), 0
         with self._database.connect(autocommit=False) as connection:
             while not self._stop.is_set():
-                with suppress(
-                    psycopg.errors.UniqueViolation,
-                    psycopg.errors.DeadlockDetected,
-                    psycopg.errors.QueryCanceled,
-                    _Undone,
-                ), connection.transaction():
+                with (
+                    suppress(
+                        psycopg.errors.UniqueViolation,
+                        psycopg.errors.DeadlockDetected,
+                        psycopg.errors.QueryCanceled,
+                        _Undone,
+                    ),
+                    connection.transaction(),
+                ):
                     connection.execute("SET LOCAL lock_timeout = '1s'")
                     for _ in range(rng.choice((1, 1, 2, 5))):
                         count += 1
@@ -238,8 +242,6 @@ def histories(database: Database) -> dict[tuple[str, str], list[Event]]:
 
 def logged_histories(messages: list[Message]) -> dict[tuple[str, str], list[Event]]:
     """Return the history of each key in the log; a copied row has the op ``copy``."""
-    import json  # noqa: PLC0415 - of this function alone
-
     found: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for message in messages:
         if message.op == "noop":

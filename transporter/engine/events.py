@@ -144,6 +144,23 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("reader", "table", "problem"),
             "no trigger notifies of an outbox's rows, so it is polled; how to install one",
         ),
+        "slot-created": Event(
+            "info",
+            ("reader", "slot", "publication"),
+            "a reader of a database begins; the server keeps its log for this slot from now on",
+        ),
+        "copy-began": Event("info", ("reader", "table", "run"), "a table is being copied"),
+        "copy-complete": Event(
+            "info", ("reader", "table", "run", "rows"), "all rows of a table were copied"
+        ),
+        "table-in-sync": Event(
+            "info", ("reader", "table"), "the log has everything of a table that was copied"
+        ),
+        "slot-in-danger": Event(
+            "error",
+            ("reader", "slot", "retained", "status"),
+            "the server is about to remove log that this slot needs, because the reader is behind",
+        ),
         "queue-deletes": Event(
             "warning",
             ("reader", "queue", "problem"),

@@ -104,7 +104,7 @@ class ChangeTranslator:
             if not handover.is_logged(entries.relation.oid, part.rank, begin.xid, begin.commit_lsn):
                 continue
             place = Place(
-                begin.commit_lsn, begin.committed_at, change.lsn, 2 * (change.count - 1) + number
+                begin.commit_lsn, begin.committed_at_us, change.lsn, 2 * (change.count - 1) + number
             )
             match part.op:
                 case "insert":
@@ -127,7 +127,7 @@ class ChangeTranslator:
             if self._config.truncate == "ignore":
                 continue
             place = Place(
-                begin.commit_lsn, begin.committed_at, change.lsn, 2 * (change.count - 1) + number
+                begin.commit_lsn, begin.committed_at_us, change.lsn, 2 * (change.count - 1) + number
             )
             found.append(
                 entries.truncated(
@@ -143,7 +143,6 @@ class ChangeTranslator:
             return
         oids = [column.type_oid for column in relation.columns]
         with translate_errors(f"cannot look up the types of {table.full_name}"):
-            self._types.clear()
             self._types.load(self._queries, oids)
         self._key_types.pop(relation.oid, None)
         self._tables[relation.oid] = TableEntries(
@@ -161,10 +160,10 @@ class ChangeTranslator:
         match what:
             case Insert(new=new):
                 yield RowPart("insert", new, None, entries.copy_key_of(new))
-            case Delete(old=old, is_whole=is_whole):
+            case Delete(old=old, is_whole_old=is_whole):
                 known = old if is_whole else entries.identity_only(old)
                 yield RowPart("delete", known, None, entries.copy_key_of(old))
-            case Update(new=new, old=old, is_whole=is_whole):
+            case Update(new=new, old=old, is_whole_old=is_whole):
                 yield from self._split_update(entries, new, old, is_whole=is_whole)
 
     def _split_update(

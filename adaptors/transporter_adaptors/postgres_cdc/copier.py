@@ -127,7 +127,7 @@ class Copier:
             table=table.full_name,
             only=not self._is_partitioned(table),
             columns=tuple(
-                CopyColumn(each.name, each.type, self._types.is_text(each.type_oid))
+                CopyColumn(each.name, each.type, self._types.casts_to_json(each.type_oid))
                 for each in columns
             ),
             order=tuple((name, types[name]) for name in table.copy_key),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.message import JSON, Message
-from transporter_adaptors.postgres_cdc.messages import UNCHANGED, Unchanged
-from transporter_adaptors.postgres_cdc.row_json import RowEncoder, unchanged_places
+from transporter_adaptors.postgres_cdc.messages import UNCHANGED
+from transporter_adaptors.postgres_cdc.row_json import RowEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ class TableEntries:
         names = [column.name for column in relation.columns]
         self.relation, self.namespace = relation, namespace
         self._names, self._rules = names, list(rules)
-        self._row = RowEncoder(list(zip(names, rules, strict=True)))
+        self._row = RowEncoder(list(zip(names, rules, strict=True)), UNCHANGED)
         self._key = [names.index(name) for name in key if name in names]
         self._copy_key = [names.index(name) for name in copy_key if name in names]
         self._is_json_key = is_json_key or len(self._key) > 1
@@ -92,9 +92,10 @@ class TableEntries:
     ) -> Message:
         """Return the entry of a changed row."""
         headers: dict[str, bytes] = {}
-        if missing := unchanged_places(values):
-            names = [self._names[at] for at in missing]
-            headers[UNCHANGED_HEADER] = json.dumps(names, ensure_ascii=False).encode(
+        if UNCHANGED in values:
+            pairs = zip(self._names, values, strict=True)
+            missing = [name for name, value in pairs if value is UNCHANGED]
+            headers[UNCHANGED_HEADER] = json.dumps(missing, ensure_ascii=False).encode(
                 errors="surrogateescape"
             )
         self._add_old(headers, old)
@@ -128,7 +129,7 @@ class TableEntries:
         if old is None:
             return list(values)
         return [
-            before if isinstance(value, Unchanged) else value
+            before if value is UNCHANGED else value
             for value, before in zip(values, old, strict=True)
         ]
 

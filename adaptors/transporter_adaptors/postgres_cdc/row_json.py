@@ -1,41 +1,63 @@
-"""Rows as JSON objects, from the text of their values. Pure."""
+"""JSON objects of rows, with the bytes that ``row_to_json`` gives."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from transporter_adaptors.postgres_cdc.json_text import quote
-from transporter_adaptors.postgres_cdc.messages import UNCHANGED, Unchanged
+from transporter_adaptors.postgres_cdc.json_text import NULL, TextError, json_raw, member_heads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transporter_adaptors.postgres_cdc.json_text import Rule
-    from transporter_adaptors.postgres_cdc.messages import Value
+
+_NEVER: Final = object()
 
 
 class RowEncoder:
-    """Writes the rows of one table as ``row_to_json`` does. Immutable."""
+    """The JSON objects of the rows of one relation.
 
-    def __init__(self, columns: Sequence[tuple[str, Rule]]) -> None:
-        """Prepare for *columns* in their order, each with the rule of its type."""
-        names = [quote(name.encode(errors="surrogateescape")) + b":" for name, _ in columns]
-        self._columns = [
-            (prefix, prefix + b"null", rule)
-            for prefix, (_, rule) in zip(names, columns, strict=True)
-        ]
+    Args:
+        columns: Name and rule of each column, in the order of the values.
+        absent: A marker. Columns whose value is this object are left out.
+    """
 
-    def encode(self, values: Sequence[Value]) -> bytes:
-        """Return *values* as a JSON object. Unchanged ones are left out."""
-        parts = []
-        for (prefix, null, rule), value in zip(self._columns, values, strict=True):
-            if value is None:
-                parts.append(null)
-            elif not isinstance(value, Unchanged):
-                parts.append(prefix + rule(value))
-        return b"{" + b",".join(parts) + b"}"
+    def __init__(self, columns: Sequence[tuple[str, Rule]], absent: object = _NEVER) -> None:
+        heads = member_heads([name for name, _ in columns])
+        self._absent = absent
+        self._names = [name for name, _ in columns]
+        # A rule that changes nothing is not called.
+        rules = [None if rule is json_raw else rule for _, rule in columns]
+        nulls = [head + NULL for head in heads]
+        self._columns = list(zip(heads, nulls, rules, strict=True))
 
+    def encode(self, values: Sequence[Any]) -> bytes:
+        """Return the JSON object of a row.
 
-def unchanged_places(values: Sequence[Value]) -> list[int]:
-    """Return the places of the values that the server left out."""
-    return [place for place, value in enumerate(values) if value is UNCHANGED]
+        Args:
+            values: The text of each column, ``None`` for NULL, or the marker.
+
+        Raises:
+            TextError: A text is not one of its column's type.
+            ValueError: There are more or fewer values than columns.
+        """
+        absent = self._absent
+        parts: list[bytes] = []
+        append = parts.append
+        index = -1
+        try:
+            for (head, null, rule), value in zip(self._columns, values, strict=True):
+                index += 1
+                if value is None:
+                    append(null)
+                elif value is not absent:
+                    append(head)
+                    append(value if rule is None else rule(value))
+        except TextError as error:
+            raise error.in_column(self._names[index]) from error
+        if not parts:
+            return b"{}"
+        if values[0] is absent:
+            parts[0] = b"{" + parts[0][1:]
+        append(b"}")
+        return b"".join(parts)

@@ -12,7 +12,6 @@ from transporter_adaptors.postgres_cdc.messages import (
     Delete,
     Insert,
     Keepalive,
-    LogicalMessage,
     ProtocolError,
     Relation,
     Truncate,
@@ -89,7 +88,7 @@ class TransactionReader:
     def _take(self, data: bytes) -> Item | None:
         message = decode_copy(data)
         if isinstance(message, Keepalive):
-            self.wants_reply = self.wants_reply or message.wants_reply
+            self.wants_reply = self.wants_reply or message.reply_requested
             # The server has nothing for us before that.
             return WholeUpTo(message.end) if self._begin is None else None
         what = decode_message(message.payload)
@@ -105,7 +104,7 @@ class TransactionReader:
                 return what
             case Insert() | Update() | Delete() | Truncate():
                 return self._change(what, message.start)
-            case LogicalMessage() | None:
+            case _:
                 pass
         return None
 

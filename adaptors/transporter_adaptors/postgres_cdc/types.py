@@ -1,130 +1,188 @@
-"""The types of a database: which rule makes JSON of their text, the catalog's answer."""
+"""Rules for the types of columns, from the server's catalog."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from psycopg.rows import class_row
+from psycopg.rows import tuple_row
 
-from transporter_adaptors.postgres_cdc import json_text
+from transporter_adaptors.postgres_cdc.json_text import (
+    array_rule,
+    composite_rule,
+    json_boolean,
+    json_bytes,
+    json_number,
+    json_quoted,
+    json_raw,
+    json_string,
+    json_timestamp,
+    json_timestamptz,
+    vector_rule,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from transporter_adaptors.postgres.session import Connection
+    import psycopg
+
     from transporter_adaptors.postgres_cdc.json_text import Rule
 
-_BOOL, _TIMESTAMP, _TIMESTAMPTZ = 16, 1114, 1184
-_VECTORS: Final = (22, 30)
-"""int2vector and oidvector."""
 _BUILT_IN: Final[dict[int, Rule]] = {
-    _BOOL: json_text.boolean,
-    20: json_text.as_is,
-    21: json_text.as_is,
-    23: json_text.as_is,
-    114: json_text.as_is,
-    3802: json_text.as_is,
-    700: json_text.number,
-    701: json_text.number,
-    1700: json_text.number,
-    _TIMESTAMP: json_text.timestamp,
-    _TIMESTAMPTZ: json_text.timestamp_with_zone,
+    16: json_boolean,  # bool
+    17: json_bytes,  # bytea
+    20: json_raw,  # int8
+    21: json_raw,  # int2
+    22: vector_rule("int2vector", json_raw),  # int2vector
+    23: json_raw,  # int4
+    26: json_quoted,  # oid
+    30: vector_rule("oidvector", json_quoted),  # oidvector
+    114: json_raw,  # json
+    700: json_number,  # float4
+    701: json_number,  # float8
+    1082: json_quoted,  # date
+    1083: json_quoted,  # time
+    1114: json_timestamp,  # timestamp
+    1184: json_timestamptz,  # timestamptz
+    1186: json_quoted,  # interval
+    1266: json_quoted,  # timetz
+    1700: json_number,  # numeric
+    2950: json_quoted,  # uuid
+    3802: json_raw,  # jsonb
 }
-"""Rules of bool, int8, int2, int4, json, jsonb, float4, float8, numeric and the timestamps."""
-# typdelim of an array is that of its elements.
-_TYPES: Final = """
-SELECT t.oid::bigint AS oid, t.typbasetype::bigint AS base,
-       CASE WHEN t.typsubscript = 'pg_catalog.array_subscript_handler'::regproc
-            THEN t.typelem::bigint ELSE 0 END AS element,
-       coalesce((SELECT e.typdelim FROM pg_type e WHERE e.oid = t.typelem), ',') AS delimiter,
-       t.typtype = 'c' AS is_composite,
-       coalesce((SELECT array_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a
-                 WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-                 AND t.typtype = 'c'), '{}')::text[] AS names,
-       coalesce((SELECT array_agg(a.atttypid ORDER BY a.attnum) FROM pg_attribute a
-                 WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-                 AND t.typtype = 'c'), '{}')::bigint[] AS members,
-       t.oid >= 16384 AND EXISTS (SELECT FROM pg_cast c WHERE c.castsource = t.oid
-         AND c.casttarget = 'pg_catalog.json'::regtype AND c.castmethod = 'f') AS casts_to_json
-FROM pg_type t WHERE t.oid = ANY(%s)
+"""Types whose JSON is not simply their text as a string. Their OIDs are the same everywhere."""
+
+# Types that contain no other have neither base, element nor attributes. json_categorize_type, in
+# the server, looks for a cast to json for these alone, and only if they are not built in.
+_DESCRIBE: Final = """
+WITH RECURSIVE needed(oid) AS (
+    SELECT pg_catalog.unnest(%s::pg_catalog.oid[])
+    UNION
+    SELECT part.oid
+    FROM needed AS n
+    JOIN pg_catalog.pg_type AS t ON t.oid = n.oid
+    CROSS JOIN LATERAL (
+        SELECT t.typbasetype WHERE t.typtype = 'd'
+        UNION ALL
+        SELECT t.typelem
+        WHERE t.typsubscript = 'pg_catalog.array_subscript_handler'::pg_catalog.regproc
+        UNION ALL
+        SELECT a.atttypid FROM pg_catalog.pg_attribute AS a
+        WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    ) AS part(oid)
+)
+SELECT t.oid::pg_catalog.int8,
+    pg_catalog.format_type(t.oid, NULL),
+    CASE WHEN t.typtype = 'd' THEN t.typbasetype::pg_catalog.int8 END,
+    CASE WHEN t.typsubscript = 'pg_catalog.array_subscript_handler'::pg_catalog.regproc
+        THEN t.typelem::pg_catalog.int8 END,
+    (SELECT pg_catalog.ascii(e.typdelim::pg_catalog.text) FROM pg_catalog.pg_type AS e
+        WHERE e.oid = t.typelem),
+    t.typtype = 'c',
+    ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute AS a
+        WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        ORDER BY a.attnum),
+    ARRAY(SELECT a.atttypid::pg_catalog.int8 FROM pg_catalog.pg_attribute AS a
+        WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        ORDER BY a.attnum),
+    t.oid >= 16384 AND EXISTS (SELECT FROM pg_catalog.pg_cast AS c
+        WHERE c.castsource = t.oid AND c.casttarget = 'pg_catalog.json'::pg_catalog.regtype
+        AND c.castmethod = 'f')
+FROM needed JOIN pg_catalog.pg_type AS t USING (oid)
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    oid: int
-    base: int
-    element: int
-    delimiter: str
+    """A row of ``pg_type``, with the attributes of a composite type."""
+
+    name: str
+    base: int | None
+    element: int | None
+    delimiter: int | None
     is_composite: bool
-    names: list[str]
-    members: list[int]
-    casts_to_json: bool
+    attributes: list[str]
+    attribute_types: list[int]
+    has_cast: bool
 
     @property
     def parts(self) -> list[int]:
-        """The types that it is made of."""
-        return [oid for oid in (self.base, self.element, *self.members) if oid]
+        """The types whose values are in a value of this one."""
+        found = (self.base, self.element, *self.attribute_types * self.is_composite)
+        return [oid for oid in found if oid is not None]
 
 
 class TypeCatalog:
-    """Rules by type, loaded once from the catalog. Not thread-safe.
+    """The types of a database, as far as they were loaded, and their rules.
 
-    A type that is gone by now is text.
+    A type with a cast to json through a function (hstore's, PostGIS's) becomes what the cast
+    returns in ``row_to_json``, and so does each value inside an array or a composite. That cannot
+    be made from the text, so a column that contains such a type at any depth is one string: its
+    text. Whoever selects such a column for ``row_to_json`` has to select its text, too.
     """
 
     def __init__(self) -> None:
         self._types: dict[int, _Type | None] = {}
         self._rules: dict[int, Rule] = {}
 
-    def load(self, connection: Connection, oids: Iterable[int]) -> None:
-        """Load what is needed for the types *oids*, in a few queries at most."""
-        wanted = {*oids} - self._types.keys()
-        while wanted:
-            with connection.cursor(row_factory=class_row(_Type)) as cursor:
-                found = cursor.execute(_TYPES, [sorted(wanted)]).fetchall()
-            self._types |= dict.fromkeys(wanted)
-            self._types |= {each.oid: each for each in found}
-            wanted = {part for each in found for part in each.parts} - self._types.keys()
+    def load(self, connection: psycopg.Connection[Any], oids: Iterable[int]) -> None:
+        """Load the types *oids* and everything they contain, by one query.
 
-    def clear(self) -> None:
-        """Forget all types, because some may have changed."""
-        self._types.clear()
+        Types that were loaded before are loaded again, because they may have been altered.
+
+        Args:
+            connection: A session in the database, with client_encoding UTF8.
+            oids: The types of columns.
+        """
+        wanted = sorted(set(oids))
+        with connection.cursor(row_factory=tuple_row) as cursor:
+            rows = cursor.execute(_DESCRIBE, [wanted]).fetchall()
+        self._types.update(dict.fromkeys(wanted))
+        self._types.update({row[0]: _Type(*row[1:]) for row in rows})
         self._rules.clear()
 
-    def is_text(self, oid: int) -> bool:
-        """Return whether a column of the type is read as its text, a JSON string.
-
-        That is one which has, anywhere in it, a type with its own cast to json. ``row_to_json``
-        would use the cast, and the stream cannot.
-        """
-        kind = self._types.get(oid)
-        if kind is None:
-            return False
-        return kind.casts_to_json or any(self.is_text(part) for part in kind.parts)
-
     def rule(self, oid: int) -> Rule:
-        """Return the rule of the type *oid*, which must have been loaded."""
+        """Return the rule of a type that was loaded. One that no longer exists is a string.
+
+        Raises:
+            LookupError: It was not loaded.
+        """
         if (rule := self._rules.get(oid)) is None:
-            rule = self._rules[oid] = json_text.quote if self.is_text(oid) else self._make(oid)
+            rule = json_string if self.casts_to_json(oid) else self._make_rule(oid)
+            self._rules[oid] = rule
         return rule
 
-    def _make(self, oid: int) -> Rule:
-        if (built_in := _BUILT_IN.get(oid)) is not None:
-            return built_in
-        kind = self._types.get(oid)
-        if kind is None:
-            return json_text.quote
-        if kind.base:
-            return self.rule(kind.base)
-        if kind.element:
-            item = self.rule(kind.element)
-            if oid in _VECTORS:
-                return json_text.vector_rule(item)
-            return json_text.array_rule(item, kind.delimiter.encode())
-        return self._composite(kind) if kind.is_composite else json_text.quote
+    def casts_to_json(self, oid: int) -> bool:
+        """Return whether ``row_to_json`` would use a cast for a value, or inside of it.
 
-    def _composite(self, kind: _Type) -> Rule:
-        members = zip(kind.names, kind.members, strict=True)
-        return json_text.composite_rule([(name, self.rule(member)) for name, member in members])
+        Raises:
+            LookupError: It was not loaded.
+        """
+        found = self._find(oid)
+        if found is None:
+            return False
+        if found.parts or found.is_composite:
+            return any(map(self.casts_to_json, found.parts))
+        return found.has_cast
+
+    def _find(self, oid: int) -> _Type | None:
+        try:
+            return self._types[oid]
+        except KeyError:
+            raise LookupError(f"the type with OID {oid} was not loaded; load it first") from None
+
+    def _make_rule(self, oid: int) -> Rule:
+        found = self._find(oid)
+        if oid in _BUILT_IN:
+            return _BUILT_IN[oid]
+        if found is None:
+            return json_string
+        if found.base is not None:
+            return self.rule(found.base)
+        if found.element is not None:
+            delimiter = bytes([found.delimiter or ord(",")])
+            return array_rule(found.name, self.rule(found.element), delimiter)
+        if found.is_composite:
+            rules = map(self.rule, found.attribute_types)
+            return composite_rule(found.name, list(zip(found.attributes, rules, strict=True)))
+        return json_string

@@ -89,7 +89,7 @@ class SlotStream:
             SourceUnavailable: the session was lost, or the server takes nothing.
 
         """
-        status = encode_status(at, time.time_ns() // 1000, reply)
+        status = encode_status(at, time.time_ns() // 1000, reply_requested=reply)
         ends = time.monotonic() + PATIENCE
         with translate_errors(_LOST):
             self._pgconn.put_copy_data(status)

@@ -1,0 +1,439 @@
+"""The ``postgres-cdc`` reader on a real server: entries, resumption, and every gap that it sees."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cdc_tools import LOG_ID, MemoryLog, clean_slots
+from engine_tools import until
+from psycopg.conninfo import make_conninfo
+from transporter_adaptors.postgres_cdc import reader as module
+from transporter_adaptors.postgres_cdc.config import CdcConfig
+from transporter_adaptors.postgres_cdc.reader import CdcReader
+
+from transporter.errors import ConfigError, EnvironmentFault, SourceUnavailable, TransporterError
+from transporter.testing import FaultyProxy, FixedResume
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from services.postgres import Database
+
+    from transporter.message import Message
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def shop(postgres: Database) -> Iterator[Database]:
+    """Yield a database with a table of items, whose slots are dropped at the end."""
+    postgres.execute("CREATE TABLE items (id int PRIMARY KEY, name text, note text)")
+    with clean_slots(postgres):
+        yield postgres
+
+
+def started(database: Database, **settings: Any) -> MemoryLog:
+    """Return the log of a reader that has copied everything."""
+    log = MemoryLog(database, **settings)
+    log.drain(database)
+    return log
+
+
+def short(messages: list[Message]) -> list[tuple[Any, ...]]:
+    """Return op, phase, key and data of *messages*, without those that only carry a position."""
+    return [
+        (each.op, each.phase, each.key and each.key.decode(), each.data and json.loads(each.data))
+        for each in messages
+        if not (each.op == "noop" and each.data is None)
+    ]
+
+
+def test_a_table_is_copied_and_followed(shop: Database) -> None:
+    """Rows come as the phases copy, complete and sync, with the key and the row's own JSON."""
+    shop.execute("INSERT INTO items VALUES (1, 'a', NULL), (2, 'b', 'n')")
+    log = started(shop)
+    shop.execute("INSERT INTO items VALUES (3, 'c')")
+    shop.execute("UPDATE items SET name = 'A' WHERE id = 1")
+    shop.execute("UPDATE items SET id = 20 WHERE id = 2")
+    shop.execute("DELETE FROM items WHERE id = 3")
+    log.drain(shop)
+    log.kill()
+    assert short(log.messages) == [
+        ("insert", "copy", "1", {"id": 1, "name": "a", "note": None}),
+        ("insert", "copy", "2", {"id": 2, "name": "b", "note": "n"}),
+        ("noop", "complete", None, {"copied": 2, "run": 1}),
+        ("insert", "sync", "3", {"id": 3, "name": "c", "note": None}),
+        ("update", "sync", "1", {"id": 1, "name": "A", "note": None}),
+        ("delete", "sync", "2", None),
+        ("insert", "sync", "20", {"id": 20, "name": "b", "note": "n"}),
+        ("delete", "sync", "3", None),
+    ]
+    assert {each.namespace for each in log.messages if each.data} == {"public.items"}
+    assert [name for name, _ in log.told] == [
+        "slot-created", "copy-began", "copy-complete", "table-in-sync"
+    ]  # fmt: skip
+
+
+def test_an_empty_table_is_complete_at_once(shop: Database) -> None:
+    """A copy of nothing is complete, and changes are followed."""
+    log = started(shop)
+    shop.execute("INSERT INTO items VALUES (1)")
+    log.drain(shop)
+    log.kill()
+    assert [each[:3] for each in short(log.messages)] == [
+        ("noop", "complete", None),
+        ("insert", "sync", "1"),
+    ]
+
+
+def test_without_a_copy_only_changes_come(shop: Database) -> None:
+    """With ``copy: none`` what was there before stays where it is."""
+    shop.execute("INSERT INTO items VALUES (1)")
+    log = started(shop, copy="none")
+    shop.execute("INSERT INTO items VALUES (2)")
+    log.drain(shop)
+    log.kill()
+    assert [each[:3] for each in short(log.messages)] == [("insert", "sync", "2")]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_a_large_transaction_goes_on_where_it_was_cut(shop: Database, rows: int) -> None:
+    """A kill in the middle of a transaction repeats nothing and leaves nothing out."""
+    log = started(shop, batch_rows=rows)
+    # With this position the end of the copy is logged: a TRUNCATE before would begin it again.
+    shop.execute("INSERT INTO items VALUES (1000)")
+    log.drain(shop)
+    shop.execute(
+        "BEGIN; INSERT INTO items SELECT n FROM generate_series(1, 20) n; TRUNCATE items;"
+        " INSERT INTO items SELECT n FROM generate_series(1, 20) n; UPDATE items SET id = id + 100;"
+        " COMMIT"
+    )
+    begun = len(log.messages)
+    while (count := len(log.messages)) < begun + 81:
+        log.kill()
+        until(lambda count=count: log.poll(0.1) and len(log.messages) > count)  # type: ignore[misc]
+    log.drain(shop)
+    log.kill()
+    inserts = [("insert", str(number)) for number in range(1, 21)]
+    moved = [*range(1, 21)]
+    moves = [
+        pair
+        for number in moved
+        for pair in (("delete", str(number)), ("insert", str(number + 100)))
+    ]
+    assert [(each[0], each[2]) for each in short(log.messages[begun:])] == [
+        *inserts, ("command", None), *inserts, *moves
+    ]  # fmt: skip
+    ids = [each.source_id for each in log.messages if each.source_id]
+    assert len(ids) == len({*ids})
+    assert log.kills > 81 // (2 * rows) - 1
+
+
+def test_a_truncate_during_the_copy_begins_it_again(shop: Database) -> None:
+    """Rows that were copied before a TRUNCATE are followed by it, and later ones come once."""
+    shop.execute("INSERT INTO items SELECT n FROM generate_series(1, 50) n")
+    log = MemoryLog(shop, copy_rows=10)
+    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    shop.execute("TRUNCATE items; INSERT INTO items SELECT n FROM generate_series(1, 5) n")
+    log.kill()
+    log.drain(shop)
+    log.kill()
+    after = [each[:3] for each in short(log.messages)]
+    after = after[after.index(("command", "sync", None)) + 1 :]
+    # Each row once: from the copy, or from the stream.
+    assert sorted(key for _, _, key in after if key) == ["1", "2", "3", "4", "5"]
+
+
+def test_a_column_that_comes_in_the_middle_is_there_from_then_on(shop: Database) -> None:
+    """A chunk reads the columns that its snapshot has, and a change those of its moment."""
+    shop.execute("INSERT INTO items SELECT n FROM generate_series(1, 30) n")
+    log = MemoryLog(shop, copy_rows=5)
+    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    shop.execute("ALTER TABLE items ADD COLUMN extra int; UPDATE items SET extra = id")
+    shop.execute("ALTER TABLE items DROP COLUMN note")
+    log.drain(shop)
+    log.kill()
+    last = {each[2]: each[3] for each in short(log.messages) if each[2]}
+    assert last["1"] == {"id": 1, "name": None, "note": None, "extra": 1}
+    assert last["30"]["extra"] == 30
+
+
+def test_large_values_that_did_not_change_are_named(shop: Database) -> None:
+    """A value that the server leaves out is named in a header, or taken from a full old row."""
+    long = "md5(random()::text)"
+    shop.execute("ALTER TABLE items ALTER COLUMN note SET STORAGE EXTERNAL")
+    shop.execute(
+        f"INSERT INTO items SELECT n, 'a', repeat({long}, 200) FROM generate_series(1, 2) n"
+    )
+    log = started(shop)
+    begun = len(log.messages)
+    shop.execute("UPDATE items SET name = 'b' WHERE id = 1")
+    # Another key is another row, which nobody has seen: its value is fetched.
+    shop.execute("UPDATE items SET id = 20 WHERE id = 2")
+    shop.execute("ALTER TABLE items REPLICA IDENTITY FULL")
+    shop.execute("UPDATE items SET name = 'c' WHERE id = 1")
+    log.drain(shop)
+    log.kill()
+    first, _, moved, full = (
+        each for each in log.messages[begun:] if each.namespace == "public.items"
+    )
+    assert dict(first.headers) == {"pg-unchanged": b'["note"]'}
+    assert json.loads(first.data or b"") == {"id": 1, "name": "b"}
+    for each in (moved, full):
+        assert each.headers == ()
+        assert len(json.loads(each.data or b"")["note"]) == 6400
+
+
+def test_the_old_row_is_in_a_header_on_request(shop: Database) -> None:
+    """With ``old`` a change carries the row before it, as far as the identity has it."""
+    log = started(shop, old=True)
+    shop.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+    shop.execute("DELETE FROM items WHERE id = 1")
+    shop.execute("ALTER TABLE items REPLICA IDENTITY FULL; UPDATE items SET name = 'B'")
+    log.drain(shop)
+    log.kill()
+    deleted, updated = (each for each in log.messages if each.op in ("delete", "update"))
+    assert dict(deleted.headers) == {"pg-old": b'{"id":1}'}
+    assert dict(updated.headers) == {"pg-old": b'{"id":2,"name":"b","note":null}'}
+
+
+def test_keys_of_several_columns_are_arrays(postgres: Database) -> None:
+    """Copy and stream write the same key."""
+    postgres.execute(
+        "CREATE TABLE pairs (b text, a int, v text, PRIMARY KEY (a, b));"
+        "INSERT INTO pairs VALUES ('x \"y', 1), ('z', 2)"
+    )
+    with clean_slots(postgres):
+        log = started(postgres)
+        postgres.execute("UPDATE pairs SET v = 'new'")
+        log.drain(postgres)
+        log.kill()
+    keys = [each.key for each in log.messages if each.key and each.namespace == "public.pairs"]
+    assert keys == [b'[1, "x \\"y"]', b'[2, "z"]'] * 2
+
+
+def test_a_partitioned_table_is_one_table(postgres: Database) -> None:
+    """Rows of partitions come under the name of the whole."""
+    postgres.execute(
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20);"
+        "INSERT INTO parts VALUES (1), (11)"
+    )
+    with clean_slots(postgres):
+        log = started(postgres, tables=["public.*"])
+        postgres.execute("INSERT INTO parts VALUES (2), (12)")
+        log.drain(postgres)
+        log.kill()
+    rows = [each for each in log.messages if each.data and each.op == "insert"]
+    assert [each.key for each in rows] == [b"1", b"11", b"2", b"12"]
+    assert {each.namespace for each in rows} == {"public.parts"}
+
+
+def test_others_changes_are_confirmed_away(shop: Database) -> None:
+    """A slot whose tables are idle does not keep the log of what others write."""
+    shop.execute("CREATE TABLE unrelated (id int)")
+    log = MemoryLog(shop, tables=["public.items"])
+    log.drain(shop)
+    before = log.position
+    shop.execute("INSERT INTO unrelated SELECT * FROM generate_series(1, 500000)")
+    (end,) = shop.execute("SELECT pg_current_wal_lsn()::text")[0]
+    confirmed = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots"
+
+    def is_confirmed() -> bool:
+        log.poll(0.1)
+        log.reader().keep_alive()
+        return shop.execute(confirmed, [end]) == [(True,)]
+
+    # 16 MiB of them are a position of their own; the rest waits for a minute.
+    until(lambda: log.poll(0.1) and log.position != before)
+    shop.execute("INSERT INTO unrelated SELECT * FROM generate_series(1, 500000)")
+    until(is_confirmed)
+    log.kill()
+
+
+def broken(database: Database, log: MemoryLog) -> str:
+    """Return the error of a reader that goes on with *log*."""
+    with pytest.raises(TransporterError) as found:
+        log.reader()
+    assert not isinstance(found.value, SourceUnavailable)
+    return str(found.value)
+
+
+def test_a_slot_that_is_gone_stops_the_reader(shop: Database) -> None:
+    """Nothing creates it again in silence: what was committed meanwhile cannot be read."""
+    log = started(shop)
+    log.kill()
+    drop_slots(shop)
+    assert "is gone; what was committed since" in broken(shop, log)
+
+
+def drop_slots(database: Database) -> None:
+    """Drop all slots once their sessions have ended."""
+    until(lambda: database.execute("SELECT 1 FROM pg_replication_slots WHERE active") == [])
+    database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+
+
+def slot_name(database: Database) -> str:
+    """Return the name of the only slot."""
+    ((name,),) = database.execute("SELECT slot_name FROM pg_replication_slots")
+    return str(name)
+
+
+def test_a_slot_that_another_client_has_moved_stops_the_reader(shop: Database) -> None:
+    """A slot beyond the log's position has forgotten changes."""
+    log = started(shop)
+    log.kill()
+    shop.execute("INSERT INTO items VALUES (1)")
+    until(lambda: shop.execute("SELECT 1 FROM pg_replication_slots WHERE active") == [])
+    shop.execute(
+        "SELECT pg_replication_slot_advance(slot_name, pg_current_wal_lsn())"
+        " FROM pg_replication_slots"
+    )
+    assert "another client has read from it" in broken(shop, log)
+
+
+def test_a_slot_that_was_recreated_at_a_later_place_stops_the_reader(shop: Database) -> None:
+    """A new slot of the same name begins behind the gap."""
+    log = started(shop)
+    log.kill()
+    name = slot_name(shop)
+    drop_slots(shop)
+    shop.execute("INSERT INTO items VALUES (1)")
+    shop.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+    assert "another client has read from it" in broken(shop, log)
+
+
+def test_a_publication_that_was_recreated_stops_the_reader(shop: Database) -> None:
+    """Between drop and create nothing was published, and the server says nothing about it."""
+    log = started(shop)
+    log.kill()
+    shop.execute("DROP PUBLICATION transporter_reader")
+    shop.execute("INSERT INTO items VALUES (1)")
+    shop.execute("CREATE PUBLICATION transporter_reader FOR TABLE items")
+    assert "was dropped and created again" in broken(shop, log)
+
+
+def test_a_table_that_left_the_publication_stops_the_reader(shop: Database) -> None:
+    """Removed and added again, it has the name and another membership."""
+    log = started(shop)
+    log.kill()
+    shop.execute("ALTER PUBLICATION transporter_reader DROP TABLE items")
+    shop.execute("INSERT INTO items VALUES (1)")
+    shop.execute("ALTER PUBLICATION transporter_reader ADD TABLE items")
+    assert "left the publication transporter_reader and came back" in broken(shop, log)
+
+
+def test_a_publication_that_changes_meanwhile_is_noticed(shop: Database) -> None:
+    """A running reader looks now and then."""
+    log = started(shop, watch=1)
+    shop.execute("ALTER PUBLICATION transporter_reader DROP TABLE items")
+    shop.execute("ALTER PUBLICATION transporter_reader ADD TABLE items")
+    with pytest.raises(EnvironmentFault, match="came back"):
+        poll_often(log)
+    log.kill()
+
+
+def poll_often(log: MemoryLog) -> None:
+    """Poll for some ten seconds."""
+    for _ in range(100):
+        log.poll(0.1)
+
+
+def test_another_server_is_refused(shop: Database) -> None:
+    """A position of one server means nothing on another."""
+    log = started(shop)
+    log.kill()
+    assert log.position is not None
+    fields = json.loads(log.position)
+    log.position = json.dumps({**fields, "srv": "123/1"})
+    assert "this is another server" in broken(shop, log)
+
+
+def test_a_server_that_lost_what_is_logged_is_refused(shop: Database) -> None:
+    """A restored server, or a standby that lagged, has the timeline and not the transactions."""
+    log = started(shop)
+    log.kill()
+    assert log.position is not None
+    fields = json.loads(log.position)
+    log.position = json.dumps({**fields, "at": "FFF/0"})
+    assert "has lost" in broken(shop, log)
+
+
+def test_a_slot_in_use_is_waited_for(shop: Database) -> None:
+    """Another engine may be about to end, so that is no reason to stop."""
+    first, second = started(shop), MemoryLog(shop)
+    second.position, second.states = first.position, first.states
+    resume = FixedResume(first.position, LOG_ID)
+    resume.states = first.states
+    other = CdcReader(CdcReader.Config.model_validate(second.settings))
+    with pytest.raises(SourceUnavailable, match="is active for PID"):
+        other.open(resume)
+    other.close()
+    first.kill()
+
+
+@pytest.mark.parametrize(
+    ("sql", "settings", "text"),
+    [
+        ("CREATE TABLE bare (a int)", {}, "has no primary key and no replica identity"),
+        ("SELECT 1", {"tables": ["public.nothere"]}, "there is no table public.nothere"),
+        ("SELECT 1", {"tables": ["other.*"]}, "no table matches tables"),
+        ("CREATE UNLOGGED TABLE u (a int PRIMARY KEY)", {"tables": ["public.u"]}, "is unlogged"),
+        ("CREATE VIEW v AS SELECT 1 AS a", {"tables": ["public.v"]}, "is a view"),
+        ("SELECT 1", {"manage": "slot"}, "lacks public.items, and manage is slot"),
+    ],
+)
+def test_bad_input_is_an_error_before_anything_is_created(
+    shop: Database, sql: str, settings: dict[str, Any], text: str
+) -> None:
+    """The error says what to do, and there is neither slot nor publication."""
+    shop.execute(sql)
+    assert text in broken(shop, MemoryLog(shop, **settings))
+    assert shop.execute("SELECT 1 FROM pg_replication_slots") == []
+    assert shop.execute("SELECT 1 FROM pg_publication") == []
+
+
+def test_a_role_without_rights_is_named(shop: Database) -> None:
+    """The error has the statement that helps."""
+    shop.execute("CREATE ROLE weak LOGIN")
+    try:
+        log = MemoryLog(shop, dsn=shop.dsn_as("weak"))
+        assert "role weak may not replicate: run ALTER ROLE weak REPLICATION" in broken(shop, log)
+    finally:
+        shop.execute("DROP ROLE weak")
+
+
+def test_a_silent_server_is_given_up(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that falls silent is found by an answer that does not come."""
+    for name in ("_SILENCE", "_ANSWER", "_REPORT"):
+        monkeypatch.setattr(module, name, 0.3)
+    with FaultyProxy(("127.0.0.1", shop.server.port)) as proxy:
+        dsn = make_conninfo(shop.tcp_dsn(), port=proxy.port)
+        log = started(shop, dsn=dsn)
+        begun = time.monotonic()
+        while time.monotonic() - begun < 1.5:
+            log.poll(0.05)
+        proxy.hang()
+        with pytest.raises(SourceUnavailable, match="has sent nothing for"):
+            poll_often(log)
+        proxy.heal()
+        log.kill()
+
+
+def test_settings_are_checked() -> None:
+    """A bad name or template is refused when the file is read."""
+    good: dict[str, Any] = {"dsn": "host=x", "tables": ["public.*"]}
+    assert CdcConfig.model_validate(good).copy_tables == "all"
+    for bad in (
+        {"slot": "Bad-Name"},
+        {"namespace": "{nope}"},
+        {"tables": []},
+        {"tables": ["a.b.c"]},
+        {"batch_bytes": "8MiB"},
+    ):
+        with pytest.raises((ValueError, ConfigError)):
+            CdcConfig.model_validate({**good, **bad})
