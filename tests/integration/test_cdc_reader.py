@@ -337,6 +337,100 @@ def test_a_publication_that_changes_meanwhile_is_noticed(shop: Database) -> None
     log.kill()
 
 
+def test_a_table_that_leaves_the_publication_is_noticed(shop: Database) -> None:
+    """Its changes are missing from that moment on, and nothing else would show it."""
+    log = started(shop, watch=1)
+    shop.execute("ALTER PUBLICATION transporter_reader DROP TABLE items")
+    with pytest.raises(EnvironmentFault, match=r"items has left the publication"):
+        poll_often(log)
+    log.kill()
+
+
+def test_a_table_that_is_dropped_is_followed_to_its_end(shop: Database) -> None:
+    """A table that is gone needs nothing, and the others go on."""
+    shop.execute("CREATE TABLE others (id int PRIMARY KEY)")
+    log = started(shop, watch=1)
+    shop.execute("DROP TABLE items; INSERT INTO others VALUES (1)")
+    poll_often(log)
+    assert log.messages[-1].key == b"1"
+    log.kill()
+    shop.execute("INSERT INTO others VALUES (2)")
+    log.drain(shop)
+    assert [each.key for each in log.messages if each.op == "insert"] == [b"1", b"2"]
+    log.kill()
+
+
+def test_a_table_that_comes_later_is_copied_beside_the_others(shop: Database) -> None:
+    """A new table is published and copied at the next open, and one left out is unpublished."""
+    shop.execute("INSERT INTO items VALUES (1)")
+    log = started(shop)
+    log.kill()
+    shop.execute("CREATE TABLE later (id int PRIMARY KEY); INSERT INTO later VALUES (7)")
+    shop.execute("INSERT INTO items VALUES (2)")
+    log.drain(shop)
+    log.kill()
+    log.settings["tables"] = ["public.later"]
+    shop.execute("INSERT INTO items VALUES (3); INSERT INTO later VALUES (8)")
+    log.drain(shop)
+    log.kill()
+    rows = [(each.namespace, each.phase, each.key) for each in log.messages if each.op == "insert"]
+    assert sorted(rows) == [
+        ("public.items", "copy", b"1"),
+        ("public.items", "sync", b"2"),
+        ("public.later", "copy", b"7"),
+        ("public.later", "sync", b"8"),
+    ]
+    assert shop.execute("SELECT tablename FROM pg_publication_tables") == [("later",)]
+
+
+@pytest.mark.parametrize("from_empty", [False, True])
+def test_everything_is_copied_again_after_a_gap(shop: Database, *, from_empty: bool) -> None:
+    """With a higher run a lost slot is no reason to stop: the copy has what was missed."""
+    shop.execute("INSERT INTO items VALUES (1), (2)")
+    log = started(shop)
+    log.kill()
+    drop_slots(shop)
+    shop.execute("DROP PUBLICATION transporter_reader")
+    shop.execute("DELETE FROM items WHERE id = 1; INSERT INTO items VALUES (3)")
+    log.settings |= {"copy_run": 2, "copy_from_empty": from_empty}
+    begun = len(log.messages)
+    log.drain(shop)
+    shop.execute("UPDATE items SET name = 'x' WHERE id = 3")
+    log.drain(shop)
+    log.kill()
+    found = [each[:3] for each in short(log.messages[begun:])]
+    assert found == [
+        *([("command", "sync", None)] if from_empty else []),
+        ("insert", "copy", "2"),
+        ("insert", "copy", "3"),
+        ("noop", "complete", None),
+        ("update", "sync", "3"),
+    ]
+    # And the next open finds nothing to do.
+    log.drain(shop)
+    log.kill()
+    assert [each[:3] for each in short(log.messages[begun:])] == found
+
+
+def test_one_table_is_copied_again_beside_the_others(shop: Database) -> None:
+    """A higher run of one item copies that table alone."""
+    shop.execute("CREATE TABLE others (id int PRIMARY KEY); INSERT INTO others VALUES (1)")
+    shop.execute("INSERT INTO items VALUES (1), (2)")
+    log = started(shop)
+    log.kill()
+    log.settings["tables"] = ["public.*", {"table": "public.items", "copy_run": 2}]
+    begun = len(log.messages)
+    shop.execute("UPDATE items SET name = 'x'")
+    log.drain(shop)
+    log.kill()
+    assert sorted(each[:3] for each in short(log.messages[begun:]) if each[2]) == [
+        ("insert", "copy", "1"),
+        ("insert", "copy", "2"),
+        ("update", "sync", "1"),
+        ("update", "sync", "2"),
+    ]
+
+
 def poll_often(log: MemoryLog) -> None:
     """Poll for some ten seconds."""
     for _ in range(100):

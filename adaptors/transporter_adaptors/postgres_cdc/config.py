@@ -127,6 +127,10 @@ class CdcConfig(AdaptorConfig):
     copy_run: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """A higher number than before has every table copied again."""
 
+    copy_from_empty: bool = False
+    """Whether a repeated copy begins with an entry that empties the table. Without it, rows stay in
+    the sinks that were deleted unseen."""
+
     batch_rows: Annotated[int, Field(ge=1, le=100_000)] = 20_000
     """Maximum rows of one batch."""
 
@@ -155,6 +159,10 @@ class CdcConfig(AdaptorConfig):
 
     watch: Annotated[Duration, Field(ge=1, le=3600)] = 10.0
     """Seconds between two looks at slot, publication and tables."""
+
+    def run_of(self, item: TableItem) -> int:
+        """Return the number of the copy that a table of *item* is to have."""
+        return max(self.copy_run, item.copy_run)
 
     def item_of(self, table: TableName) -> TableItem | None:
         """Return the item that *table* falls under, or ``None`` if it is not to be read."""

@@ -57,13 +57,15 @@ class Chunk:
 class TableCopy:
     """The copy of one table. ``boundary`` is the last key that was copied.
 
-    The first chunk needs a snapshot that sees all transactions up to ``begun``. ``run`` counts the
-    copies of the table. ``chunks`` are those that the stream has not passed, in their order.
+    The first chunk needs a snapshot that sees all transactions up to ``begun``. ``run`` is the
+    number of the copy. One that ``is_repeated`` has earlier rows before it in the log, which
+    nothing ended. ``chunks`` are those that the stream has not passed, in their order.
     """
 
     oid: int
     begun: int
     run: int = 1
+    is_repeated: bool = False
     boundary: Key | None = None
     rows: int = 0
     chunks: tuple[Chunk, ...] = ()
@@ -102,7 +104,7 @@ class TableCopy:
 
     def restart(self, begun: int) -> TableCopy:
         """Return the copy begun again, because of a TRUNCATE (rule 7)."""
-        return TableCopy(self.oid, begun, self.run)
+        return TableCopy(self.oid, begun, self.run)  # The log is empty of it: it is a first copy.
 
 
 @dataclass(slots=True)
@@ -156,14 +158,13 @@ class Handover:
         copy = self.copies.get(oid)
         if copy is None:
             return True
-        is_repeated = copy.run > 1
         chunk = _chunk_of(copy, rank)
         if chunk is None:
             if copy.is_complete or rank < len(copy.bounds):
                 return True
             self.passed.add(widen_xid(xid, copy.begun))
-            return is_repeated
-        if is_repeated or chunk.end <= commit_lsn:
+            return copy.is_repeated
+        if copy.is_repeated or chunk.end <= commit_lsn:
             return True
         return not chunk.snapshot.sees(widen_xid(xid, chunk.snapshot.xmax))
 

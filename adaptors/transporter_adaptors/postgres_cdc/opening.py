@@ -236,22 +236,82 @@ def make_state(
             key=key_of(item, definition),
             copy_key=definition.copy_key,
             begun=begun,
-            run=max(config.copy_run, item.copy_run),
+            run=config.run_of(item),
         )
     queue = tuple(tables) if config.copy_tables == "all" else ()
     return TablesState(publication.oid, tables, queue)
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the pipeline file asks for beside what the log has."""
+
+    added: frozenset[int]
+    removed: frozenset[int]
+    repeated: frozenset[int]
+
+    @property
+    def to_copy(self) -> frozenset[int]:
+        """Tables that are copied, for the first time or once more."""
+        return self.added | self.repeated
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.repeated)
+
+
+def compare_tables(config: CdcConfig, plan: Plan, state: TablesState) -> Changes:
+    """Compare the tables of *plan* with those of *state*."""
+    known, wanted = state.tables, plan.tables
+    repeated = {
+        oid
+        for oid, (_, item, _) in wanted.items()
+        if oid in known and config.run_of(item) > known[oid].run
+    }
+    return Changes(
+        frozenset(wanted.keys() - known.keys()),
+        frozenset(known.keys() - wanted.keys()),
+        frozenset(repeated),
+    )
+
+
+def next_state(
+    config: CdcConfig,
+    state: TablesState,
+    fresh: TablesState,
+    changes: Changes,
+    waiting: Sequence[int],
+) -> TablesState:
+    """Return the state after *changes*, with the tables of *fresh* where they are copied.
+
+    *waiting* are the tables of the old queue whose copies have not begun.
+    """
+    tables = {
+        oid: replace(table, is_repeated=oid in changes.repeated and not config.copy_from_empty)
+        if oid in changes.to_copy
+        else replace(state.tables[oid], schema=table.schema, name=table.name)
+        for oid, table in fresh.tables.items()
+    }
+    queue = [oid for oid in waiting if oid in tables and oid not in changes.to_copy]
+    if config.copy_tables == "all":
+        queue += [oid for oid in tables if oid in changes.to_copy]
+    return TablesState(fresh.publication, tables, tuple(queue))
+
+
 def check_state(
-    state: TablesState, publication: pub.Publication, members: Mapping[int, pub.Member]
+    state: TablesState,
+    publication: pub.Publication,
+    members: Mapping[int, pub.Member],
+    repeated: frozenset[int] = frozenset(),
 ) -> None:
     """Check that the tables were published all the time since *state* was logged.
+
+    Those that are *repeated* need not have been, because they are copied again.
 
     Raises:
         EnvironmentFault: changes may be missing.
 
     """
-    if publication.oid != state.publication:
+    if publication.oid != state.publication and not state.tables.keys() <= repeated:
         raise EnvironmentFault(
             f"publication {publication.name} was dropped and created again (OID "
             f"{state.publication}, now {publication.oid}): changes in between were never sent; "
@@ -259,7 +319,9 @@ def check_state(
         )
     for oid, table in state.tables.items():
         member = members.get(oid)
-        if member is not None and member.membership != table.membership:
+        if oid in repeated or member is None:
+            continue
+        if member.membership != table.membership:
             raise EnvironmentFault(
                 f"table {table.full_name} left the publication {publication.name} and came back: "
                 f"changes in between were never sent; {REMEDY}"
@@ -307,8 +369,37 @@ def create_slot(
         return slots.create_slot(replication, names.slot, version, failover=config.failover)
 
 
-def updated_state(state: TablesState, members: Mapping[int, pub.Member]) -> TablesState:
-    """Return *state* without the tables that are gone from the publication."""
-    left = {oid: table for oid, table in state.tables.items() if oid in members}
-    queue = tuple(oid for oid in state.queue if oid in left)
-    return replace(state, tables=left, queue=queue)
+def drop_slot(queries: Connection, names: Names, version: int) -> None:
+    """Drop the slot, if it is there: every table is copied again, and needs nothing of it.
+
+    Raises:
+        SourceUnavailable: a session is reading from it.
+
+    """
+    with translate_errors(f"cannot drop the replication slot {names.slot}"):
+        found = slots.find_slot(queries, names.slot, version)
+        if found is None:
+            return
+        if found.is_active:
+            slots.check_slot(replace(found, status=None, reason=None), names.slot, None, REMEDY)
+        queries.execute("SELECT pg_drop_replication_slot(%s)", [names.slot])
+
+
+def drop_removed(
+    queries: Connection,
+    config: CdcConfig,
+    names: Names,
+    state: TablesState,
+    removed: frozenset[int],
+) -> None:
+    """Take tables that are no longer to be read out of the publication, if it is ours."""
+    if config.manage != "all" or not removed:
+        return
+    with translate_errors(f"cannot alter the publication {names.publication}"):
+        there = {
+            member.oid
+            for member in pub.find_members(queries, names.publication, queries.info.server_version)
+        }
+        gone = [state.tables[oid].full_name for oid in removed if oid in there]
+        if gone:
+            pub.drop_tables(queries, names.publication, gone)

@@ -134,7 +134,7 @@ def _copy_fields(copy: TableCopy) -> dict[str, Any]:
         "rows": copy.rows,
         "f": [[chunk.low, str(chunk.snapshot), format_lsn(chunk.end)] for chunk in copy.chunks],
     }
-    return fields | ({"e": 1} if copy.is_complete else {})
+    return fields | ({"e": 1} if copy.is_complete else {}) | ({"r": 1} if copy.is_repeated else {})
 
 
 def _copy_of(fields: dict[str, Any]) -> TableCopy:
@@ -142,6 +142,7 @@ def _copy_of(fields: dict[str, Any]) -> TableCopy:
         int(fields["t"]),
         int(fields["F"]),
         int(fields["run"]),
+        bool(fields.get("r")),
         _key_of(fields["last"]),
         int(fields["rows"]),
         tuple(

@@ -93,6 +93,7 @@ class _Open:
     def __init__(self, config: CdcConfig, resume: Resume) -> None:
         self._config, self._resume = config, resume
         self._sessions: list[Connection] = []
+        self._emptied: list[int] = []
         self._stream: SlotStream | None = None
         try:
             self._begin()
@@ -155,19 +156,49 @@ class _Open:
     ) -> tuple[Position, TablesState]:
         config, version = self._config, plan.server.version
         position = Position.parse(self._resume.position or "")
-        found = opening.check_position(replication, position, config)
         state = TablesState.parse(self._resume.state(position.state))
+        changes = opening.compare_tables(config, plan, state)
+        if plan.tables.keys() <= changes.to_copy and changes.repeated:
+            return self._begin_again(queries, replication, plan, state, changes)
+        found = opening.check_position(replication, position, config)
         slot = slots.find_slot(queries, self._names.slot, version)
         slots.check_slot(slot, self._names.slot, position.at, opening.REMEDY)
         publication, members = opening.ensure_publication(queries, config, self._names, plan)
-        opening.check_state(state, publication, members)
+        opening.check_state(state, publication, members, changes.repeated)
         position = replace(position, system_id=found.system_id, timeline=found.timeline)
-        return position, state
+        if not changes:
+            return position, state
+        begun = opening.first_transaction(queries)
+        fresh = opening.make_state(config, plan, publication, members, begun)
+        made = opening.next_state(config, state, fresh, changes, state.queue[position.begun :])
+        opening.drop_removed(queries, config, self._names, state, changes.removed)
+        self._emptied = self._to_empty(changes)
+        gone = changes.removed | changes.repeated
+        copies = tuple(copy for copy in position.copies if copy.oid not in gone)
+        return replace(position, begun=0, copies=copies), made
+
+    def _begin_again(
+        self,
+        queries: Connection,
+        replication: Connection,
+        plan: opening.Plan,
+        state: TablesState,
+        changes: opening.Changes,
+    ) -> tuple[Position, TablesState]:
+        """Copy every table again, by a new slot: whatever was missed is in the copy."""
+        opening.drop_slot(queries, self._names, plan.server.version)
+        position, fresh = self._begin_anew(queries, replication, plan)
+        self._emptied = self._to_empty(changes)
+        return position, opening.next_state(self._config, state, fresh, changes, ())
+
+    def _to_empty(self, changes: opening.Changes) -> list[int]:
+        """Return the tables whose repeated copies begin with an entry that empties them."""
+        return sorted(changes.repeated) if self._config.copy_from_empty else []
 
     def poll(self, timeout: float) -> Batch:
         if self._unlogged_state is not None:
             # The slot is there: the log has to know from where.
-            return self._batch([])
+            return self._batch([self._emptying(oid) for oid in self._emptied])
         self._watch.look()
         is_between = not self._pending and self._position.inside is None
         if is_between and (chunk := self._copy_chunk()) is not None:
@@ -181,6 +212,13 @@ class _Open:
             self._pending.extend(self._translator.prepare(items, self._handover))
         self.keep_alive()
         return self._take_pending()
+
+    def _emptying(self, oid: int) -> Message:
+        """Return the entry that empties a table before it is copied again."""
+        table = self._state.tables[oid]
+        data = json.dumps({"command": "truncate", "cascade": False, "restart_identity": False})
+        namespace, source_id = self._translator.namespace(oid), f"copy/{table.run}/begin"
+        return Message(namespace, data.encode(), None, "command", source_id=source_id)
 
     def _copy_chunk(self) -> Batch | None:
         copy = self._handover.next_table

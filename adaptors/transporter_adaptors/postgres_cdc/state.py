@@ -33,6 +33,7 @@ class FollowedTable:
         copy_key: the columns in whose order it is copied, none for a table without a copy.
         begun: the transaction after which its copy may begin.
         run: the number of the present copy.
+        is_repeated: whether earlier rows are before it in the log, with no TRUNCATE in between.
 
     """
 
@@ -44,6 +45,7 @@ class FollowedTable:
     copy_key: tuple[str, ...] = ()
     begun: int = 0
     run: int = 1
+    is_repeated: bool = False
 
     @property
     def full_name(self) -> TableName:
@@ -63,7 +65,7 @@ class TablesState:
     def copies(self) -> list[TableCopy]:
         """The copies of the queue, before any of them has begun."""
         found = (self.tables[oid] for oid in self.queue if oid in self.tables)
-        return [TableCopy(table.oid, table.begun, table.run) for table in found]
+        return [TableCopy(table.oid, table.begun, table.run, table.is_repeated) for table in found]
 
     def __str__(self) -> str:
         fields = {

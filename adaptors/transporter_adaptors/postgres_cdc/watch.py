@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.session import translate_errors
@@ -12,10 +12,15 @@ from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.opening import REMEDY, check_state
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from transporter.adaptor import Resume
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.opening import Names
     from transporter_adaptors.postgres_cdc.state import TablesState
+
+
+_EXISTING: Final = "SELECT oid::bigint FROM pg_class WHERE oid = ANY(%s)"
 
 
 class Watch:
@@ -56,8 +61,23 @@ class Watch:
                 f"publication {self._names.publication} is gone: changes since then were never "
                 f"sent; {REMEDY}"
             )
-        check_state(self._state, publication, {member.oid: member for member in members})
+        found = {member.oid: member for member in members}
+        check_state(self._state, publication, found)
+        self._check_absent(self._state.tables.keys() - found.keys())
         self._measure(slot)
+
+    def _check_absent(self, oids: AbstractSet[int]) -> None:
+        """Check that tables outside of the publication are gone, and have not just left it."""
+        if not oids:
+            return
+        with translate_errors("cannot look at the tables"):
+            rows = self._queries.execute(_EXISTING, [sorted(oids)]).fetchall()
+        for (oid,) in rows:
+            raise EnvironmentFault(
+                f"table {self._state.tables[oid].full_name} has left the publication "
+                f"{self._names.publication}, so its changes are missing from now on; add it again, "
+                f"and {REMEDY}; or leave it out of tables"
+            )
 
     def _measure(self, slot: slots.Slot) -> None:
         endangered = slot.status == "unreserved" or (slot.safe is not None and slot.safe <= 0)
