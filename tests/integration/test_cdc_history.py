@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cdc_tools import (
-    TRACED,
+    KEYS,
     MemoryLog,
     Writers,
     clean_slots,
     histories,
     logged_histories,
-    traced_table,
+    prepare_traced,
     wrong_keys,
 )
 
@@ -22,20 +22,6 @@ if TYPE_CHECKING:
     from services.postgres import Database
 
 pytestmark = pytest.mark.postgres
-
-TABLES = {"numbers": "int", "words": "text"}
-KEYS = {"numbers": str, "words": lambda number: f"{'aÄbBzé'[number % 6]}{number}"}
-
-
-def prepare(database: Database) -> None:
-    """Create the tables, with rows from before the trigger's time."""
-    database.execute(TRACED)
-    for name, key in TABLES.items():
-        database.execute(traced_table(name, key))
-        made = KEYS[name]
-        for number in range(0, 400, 2):
-            insert = f"INSERT INTO public.{name} VALUES (%s, %s)"
-            database.execute(insert, [made(number), f"first {number}"])
 
 
 def copy_beside_writers(database: Database, seed: int, seconds: float) -> MemoryLog:
@@ -60,7 +46,7 @@ def copy_beside_writers(database: Database, seed: int, seconds: float) -> Memory
 @pytest.mark.parametrize("seed", range(2))
 def test_each_keys_history_is_exact(postgres: Database, seed: int) -> None:
     """Copy row, then each later change once and in order, beside writers and kills."""
-    prepare(postgres)
+    prepare_traced(postgres)
     with clean_slots(postgres):
         log = copy_beside_writers(postgres, seed, 5.0)
     assert wrong_keys(histories(postgres), logged_histories(log.messages)) == {}

@@ -59,6 +59,24 @@ def traced_table(name: str, key: str) -> str:
     )
 
 
+TABLES: Final = {"numbers": "int", "words": "text"}
+KEYS: Final[dict[str, Callable[[int], str]]] = {
+    "numbers": str,
+    "words": lambda number: f"{'aÄbBzé'[number % 6]}{number}",
+}
+
+
+def prepare_traced(database: Database) -> None:
+    """Create tables with a history, and rows in them."""
+    database.execute(TRACED)
+    for name, key in TABLES.items():
+        database.execute(traced_table(name, key))
+        made = KEYS[name]
+        for number in range(0, 400, 2):
+            insert = f"INSERT INTO public.{name} VALUES (%s, %s)"
+            database.execute(insert, [made(number), f"first {number}"])
+
+
 class MemoryLog:
     """A log that keeps batches in memory, and readers that are killed between any two calls."""
 

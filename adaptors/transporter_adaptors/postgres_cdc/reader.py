@@ -49,7 +49,7 @@ _ENTRY: Final = 256
 
 
 class CdcReader:
-    """Reads the tables of a PostgreSQL database by logical replication."""
+    """Reader of a database's tables, which copies them and follows their changes."""
 
     Config: ClassVar[type[AdaptorConfig]] = CdcConfig
 
