@@ -36,6 +36,7 @@ KeyPath = tuple[str | int, ...]
 
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     (READER, "kafka"): {"topics": ["x"]},
+    (READER, "postgres-cdc"): {"tables": ["x"]},
 }
 """Settings that an adaptor needs besides."""
 TOGETHER: dict[str, dict[str, Any]] = {

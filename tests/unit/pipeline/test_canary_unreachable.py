@@ -47,6 +47,8 @@ UNREACHABLE: list[tuple[str, str, dict[str, Any]]] = [
     (READER, "kafka", {"pattern": "x.*{}", "group": "g", "client": {"client.id": "{}"}}),
     (READER, "kafka-queue", {**SASL, "queue": "q", "username": "x", "password": "{}",
                              "timeout": "300ms"}),
+    (READER, "postgres-cdc", {"dsn": "host=127.0.0.1 port=1 user=x password='{}'",
+                              "tables": ["public.*"]}),
     (READER, "postgres-outbox", {"dsn": "host=127.0.0.1 port=1 user=x password='{}'"}),
     (READER, "postgres-outbox", {"dsn": "postgresql://x:{}@127.0.0.1:1/x?application_name={}"}),
     (READER, "postgres-outbox", {"dsn": "host=127.0.0.1 port=1 dbname='{}' user='{}'"}),
