@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cdc_tools import wrong_keys
 from transporter_adaptors.postgres_cdc.handover import Handover, TableCopy
-from transporter_adaptors.postgres_cdc.position import LoggedPart, Position
+from transporter_adaptors.postgres_cdc.position import Inside, LoggedPart, Position
 from transporter_adaptors.postgres_cdc.snapshots import Snapshot
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Server:
         self.hidden: set[int] = set()
         self.locks: dict[int, int] = {}
         self.count = 0
+        self.floor_xid = 100
+        """Transactions up to that were flushed by the server's own bookkeeping."""
 
     def advance(self) -> int:
         self.lsn += 1
@@ -117,9 +119,6 @@ class Server:
         used = max((each.xid for each in self.committed), default=99)
         self.next_xid = max(used + 1, self.floor_xid)
         self.lsn = self.flushed
-
-    floor_xid = 100
-    """Transactions up to that were flushed by the server's own bookkeeping."""
 
     def histories(self) -> dict[tuple[str, str], list[Event]]:
         found: dict[tuple[str, str], list[Event]] = defaultdict(list)
@@ -206,7 +205,7 @@ class Reader:
                 rank = sum(bound < key for bound in bounds)
                 if self.handover.is_logged(TABLE, rank, each.xid, each.commit_lsn):
                     rows.append((key, op, made))
-                inside = replace_inside(each.commit_lsn, lsn)
+                inside = Inside(each.commit_lsn, lsn, 1)
             else:
                 at, inside = each.commit_lsn + 1, None
                 continue
@@ -229,13 +228,6 @@ class Reader:
             for key, op, made in rows:
                 found["t", f"{key:02}"].append((op, made))
         return found
-
-
-def replace_inside(commit: int, lsn: int) -> Any:
-    """Return the place behind the change at *lsn*."""
-    from transporter_adaptors.postgres_cdc.position import Inside  # noqa: PLC0415 - of this alone
-
-    return Inside(commit, lsn, 1)
 
 
 def run(seed: int, kind: type[Reader] = Reader, steps: int = 400, runs: int = 1) -> Reader:

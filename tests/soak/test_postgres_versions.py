@@ -1,4 +1,4 @@
-"""The outbox reader on each supported version of PostgreSQL.
+"""The readers of PostgreSQL on each of its supported versions.
 
 The tests are those of ``tests/integration``, which there run on the wheel's server alone.
 """
@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_tools import Events, SparklessHost, delivered, running, until
 from integration import (
+    test_cdc_history,
+    test_cdc_messages,
+    test_cdc_reader,
+    test_cdc_types,
     test_check_connect,
     test_outbox_restarts,
     test_outbox_tools,
@@ -114,3 +118,7 @@ TestPostgresOutbox = cases(test_postgres_outbox)
 TestPostgresPartitions = cases(test_postgres_partitions)
 TestPostgresRouter = cases(test_postgres_router)
 TestPostgresTake = cases(test_postgres_take)
+TestCdcReader = cases(test_cdc_reader)
+TestCdcHistory = cases(test_cdc_history)
+TestCdcTypes = cases(test_cdc_types)
+TestCdcMessages = cases(test_cdc_messages)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transporter.message import Message
 
 LOG_ID: Final = "abcdef0123456789"
-PATIENCE: Final = 30.0
+PATIENCE: Final = 180.0
 
 TRACED: Final = """
 CREATE TABLE public.history (n bigserial PRIMARY KEY, tab text, k text, op text, v text);
@@ -101,6 +101,7 @@ class MemoryLog:
 
     def poll(self, timeout: float = 0.05) -> Batch:
         """Poll once and log the batch, as the engine does."""
+        self.reader().keep_alive()
         batch = self.reader().poll(timeout)
         self.append(batch)
         if batch.position is not None:

@@ -18,7 +18,7 @@ from psycopg.types.string import ByteaBinaryLoader
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable, TransporterError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Mapping
 
     from pydantic import SecretStr
 
@@ -26,7 +26,7 @@ Connection = psycopg.Connection[Any]
 _Step = TypeVar("_Step")
 _Value = TypeVar("_Value")
 
-CONNECT: Final = {
+_CONNECT: Final = {
     "application_name": "transporter",
     # Seconds, and milliseconds in the last one: a vanished server is noticed within half a minute.
     "connect_timeout": "10",
@@ -35,7 +35,6 @@ CONNECT: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-"""Settings of every connection, unless the DSN has others."""
 # A wait for a lock that another session holds on the rows or the term has a limit.
 # A transaction of ours that its owner cannot end (a full log, a stopped process) keeps neither
 # locks nor dead rows for longer than a minute.
@@ -138,12 +137,7 @@ def connect(dsn: SecretStr, term: float | None = None, *, is_checked: bool = Fal
         EnvironmentFault: The server is behind a pooler in transaction mode. This is checked
             before anything is set there.
     """
-    given: dict[str, Any] = conninfo_to_dict(dsn.get_secret_value())
-    chosen = {**CONNECT, **_detection_settings(term), **given, "client_encoding": "UTF8"}
-    if "PGTARGETSESSIONATTRS" not in os.environ:
-        # Of several hosts choose the primary, also after another one was promoted.
-        chosen.setdefault("target_session_attrs", "read-write")
-    conninfo = make_conninfo(**chosen)
+    conninfo = make_conninfo(**connection_settings(dsn, _detection_settings(term)))
     with translate_errors("cannot connect to the outbox's database"):
         connection = BoundedConnection.connect(conninfo, autocommit=True)
     # A statement ends before that by itself, unless the server does not answer.
@@ -157,6 +151,16 @@ def connect(dsn: SecretStr, term: float | None = None, *, is_checked: bool = Fal
         connection.close()
         raise
     return connection
+
+
+def connection_settings(dsn: SecretStr, defaults: Mapping[str, str]) -> dict[str, Any]:
+    """Return libpq's settings for the primary at *dsn*, whose own come before *defaults*."""
+    given = conninfo_to_dict(dsn.get_secret_value())
+    chosen: dict[str, Any] = {**_CONNECT, **defaults, **given, "client_encoding": "UTF8"}
+    if "PGTARGETSESSIONATTRS" not in os.environ:
+        # Of several hosts choose the primary, also after another one was promoted.
+        chosen.setdefault("target_session_attrs", "read-write")
+    return chosen
 
 
 def backend_pid(connection: Connection) -> int:

@@ -71,8 +71,8 @@ class ChangeTranslator:
         table = self.state.tables[oid]
         return self._config.namespace.format(schema=table.schema, table=table.name)
 
-    def prepare(self, items: Iterable[Item], handover: Handover) -> Iterator[Item | PreparedChange]:
-        """Yield *items* for :meth:`messages`, relations aside, with keys compared at once.
+    def prepare(self, items: Iterable[Item], handover: Handover) -> list[Item | PreparedChange]:
+        """Return *items* for :meth:`messages`, relations aside, with keys compared at once.
 
         The bounds of *handover* must not move until all have been taken.
         """
@@ -94,7 +94,7 @@ class ChangeTranslator:
             prepared.append(item)
         for oid, parts in to_rank.items():
             self._rank(oid, parts, handover)
-        return iter(prepared)
+        return prepared
 
     def messages(self, item: PreparedChange, handover: Handover) -> list[Message]:
         """Return the entries of *item* that are to be logged."""

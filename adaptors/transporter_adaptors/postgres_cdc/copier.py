@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.state import FollowedTable
     from transporter_adaptors.postgres_cdc.types import TypeCatalog
 
+_SNAPSHOT: Final = (
+    "SELECT pg_current_snapshot()::text, (extract(epoch FROM now()) * 1000000)::bigint"
+)
 _FIRST_ROWS: Final = 1000
 _CHUNK_SECONDS: Final = 0.25
 """Seconds that a chunk should take: the stream waits meanwhile."""
@@ -72,14 +75,10 @@ class Copier:
         began = monotonic()
         with translate_errors(f"cannot copy {table.full_name}"):
             try:
-                with self._snapshot(table) as snapshot:
+                with self._snapshot(table) as (snapshot, read_at):
                     if not handover.accepts(copy, snapshot):
                         return None
                     plan = self._plan(table)
-                    row = self._queries.execute(
-                        "SELECT (extract(epoch FROM now()) * 1000000)::bigint"
-                    ).fetchone()
-                    read_at = int(row[0]) if row else 0
                     data, sizes, keys, key_sizes, last = read_chunk(
                         self._queries, plan, copy.boundary, self._rows
                     )
@@ -99,15 +98,16 @@ class Copier:
         return CopiedChunk(messages, made)
 
     @contextmanager
-    def _snapshot(self, table: FollowedTable) -> Iterator[Snapshot]:
+    def _snapshot(self, table: FollowedTable) -> Iterator[tuple[Snapshot, int]]:
+        """Begin a transaction that reads *table*; yield its snapshot and its time (µs UTC)."""
         with self._queries.transaction():
             self._queries.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             # Before the snapshot, because neither a rewrite nor a TRUNCATE shows in it.
             lock = psycopg.sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
             self._queries.execute(lock.format(table.full_name.identifier))
-            row = self._queries.execute("SELECT pg_current_snapshot()::text").fetchone()
+            row = self._queries.execute(_SNAPSHOT).fetchone()
             assert row is not None  # noqa: S101 - a SELECT without FROM has a row
-            yield Snapshot.parse(row[0])
+            yield Snapshot.parse(row[0]), int(row[1])
 
     def _plan(self, table: FollowedTable) -> CopyPlan:
         """Return the plan by the columns as they are in this snapshot."""

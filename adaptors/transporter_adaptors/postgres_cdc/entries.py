@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from transporter.message import JSON, Message
 from transporter_adaptors.postgres_cdc.messages import UNCHANGED
@@ -21,6 +21,12 @@ UNCHANGED_HEADER: Final = "pg-unchanged"
 """Names of columns, as a JSON array, that the data lacks because the change left them alone."""
 OLD_HEADER: Final = "pg-old"
 """The old row, as JSON, as far as the replica identity has it."""
+
+
+def truncation(*, cascade: bool = False, restart_identity: bool = False) -> bytes:
+    """Return the data of an entry that empties a table."""
+    fields = {"command": "truncate", "cascade": cascade, "restart_identity": restart_identity}
+    return json.dumps(fields).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +116,8 @@ class TableEntries:
 
     def truncated(self, place: Place, *, cascade: bool, restart_identity: bool) -> Message:
         """Return the entry of a TRUNCATE."""
-        fields: dict[str, Any] = {
-            "command": "truncate",
-            "cascade": cascade,
-            "restart_identity": restart_identity,
-        }
-        return self._message("command", json.dumps(fields).encode(), None, place)
+        data = truncation(cascade=cascade, restart_identity=restart_identity)
+        return self._message("command", data, None, place)
 
     def identity_only(self, old: Sequence[Value]) -> list[Value]:
         """Return *old* with the columns of the replica identity alone: the others are unknown."""

@@ -20,7 +20,9 @@ from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
 from transporter_adaptors.postgres_cdc.tables import find_tables, listed, read_definition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from psycopg import sql
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.config import CdcConfig, TableItem
@@ -137,21 +139,13 @@ def ensure_publication(
     with translate_errors(f"cannot prepare the publication {names.publication}"):
         found = pub.find_publication(queries, names.publication)
         if found is None:
-            _require(config, names, "publication", list(wanted.values()))
-            try:
-                pub.create_publication(queries, names.publication, list(wanted.values()))
-            except psycopg.errors.InsufficientPrivilege as error:
-                raise EnvironmentFault(_owner_text(names, list(wanted.values()), error)) from error
+            _publish(queries, config, names, list(wanted.values()), pub.create_statement)
             found = pub.find_publication(queries, names.publication)
         assert found is not None  # noqa: S101 - it was created
         pub.check_publication(found)
         members = _members(queries, names, plan)
         if missing := [table for oid, table in wanted.items() if oid not in members]:
-            _require(config, names, "publication", missing)
-            try:
-                pub.add_tables(queries, names.publication, missing)
-            except psycopg.errors.InsufficientPrivilege as error:
-                raise EnvironmentFault(_owner_text(names, missing, error)) from error
+            _publish(queries, config, names, missing, pub.add_statement)
             members = _members(queries, names, plan)
     return found, {oid: member for oid, member in members.items() if oid in plan.tables}
 
@@ -161,24 +155,27 @@ def _members(queries: Connection, names: Names, plan: Plan) -> dict[int, pub.Mem
     return {member.oid: member for member in found}
 
 
-def _require(config: CdcConfig, names: Names, what: str, tables: Sequence[pub.WantedTable]) -> None:
-    if config.manage == "all":
-        return
-    statement = pub.create_statement(names.publication, tables).as_string()
-    raise EnvironmentFault(
-        f"{what} {names.publication} lacks {listed(table.name for table in tables)}, and manage is "
-        f"{config.manage}; have the tables' owner run {statement}, or ALTER PUBLICATION … ADD TABLE"
-    )
-
-
-def _owner_text(
-    names: Names, tables: Sequence[pub.WantedTable], error: psycopg.errors.InsufficientPrivilege
-) -> str:
-    statement = pub.create_statement(names.publication, tables).as_string()
-    return (
-        f"may not publish the tables ({error.diag.message_primary}): only their owner may, with "
-        f"CREATE on the database; have the owner run {statement}"
-    )
+def _publish(
+    queries: Connection,
+    config: CdcConfig,
+    names: Names,
+    tables: Sequence[pub.WantedTable],
+    make_statement: Callable[[str, Sequence[pub.WantedTable]], sql.Composed],
+) -> None:
+    """Publish *tables*, if that is this reader's to do."""
+    statement = make_statement(names.publication, tables)
+    if config.manage != "all":
+        raise EnvironmentFault(
+            f"publication {names.publication} lacks {listed(table.name for table in tables)}, and "
+            f"manage is {config.manage}; have the tables' owner run {statement.as_string()}"
+        )
+    try:
+        queries.execute(statement)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise EnvironmentFault(
+            f"may not publish the tables ({error.diag.message_primary}): only their owner may, "
+            f"with CREATE on the database; have the owner run {statement.as_string()}"
+        ) from error
 
 
 def identify(replication: Connection) -> SystemPosition:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 COLUMN_LISTS: Final = 150000
 """The first version with column lists and row filters."""
+_EVERYTHING: Final = "insert, update, delete, truncate"
 _PUBLICATION: Final = """
-SELECT p.oid::bigint AS oid, p.pubname AS name, p.puballtables AS has_all_tables,
-       p.pubviaroot AS via_root,
+SELECT p.oid::bigint AS oid, p.pubname AS name,
        p.pubinsert AS inserts, p.pubupdate AS updates, p.pubdelete AS deletes,
        p.pubtruncate AS truncates
 FROM pg_publication p WHERE p.pubname = %s
@@ -43,8 +43,6 @@ class Publication:
 
     oid: int
     name: str
-    has_all_tables: bool
-    via_root: bool
     inserts: bool
     updates: bool
     deletes: bool
@@ -76,8 +74,8 @@ class WantedTable:
 
     @property
     def clause(self) -> sql.Composable:
-        """The table as in CREATE PUBLICATION."""
-        parts = [sql.SQL("TABLE "), self.name.identifier]
+        """The table as in CREATE PUBLICATION … FOR TABLE."""
+        parts: list[sql.Composable] = [self.name.identifier]
         if self.columns:
             names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
             parts.append(sql.SQL(" ({})").format(names))
@@ -107,35 +105,21 @@ def find_members(connection: Connection, name: str, version: int) -> list[Member
         return cursor.execute(query, [name]).fetchall()
 
 
-def create_publication(
-    connection: Connection,
-    name: str,
-    tables: Sequence[WantedTable],
-    publish: str = "insert, update, delete, truncate",
-) -> None:
-    """Create the publication *name* of *tables*."""
-    connection.execute(create_statement(name, tables, publish))
-
-
-def create_statement(
-    name: str, tables: Sequence[WantedTable], publish: str = "insert, update, delete, truncate"
-) -> sql.Composed:
+def create_statement(name: str, tables: Sequence[WantedTable]) -> sql.Composed:
     """Return the statement that creates the publication *name* of *tables*."""
     return sql.SQL(
-        "CREATE PUBLICATION {} {} WITH (publish = {}, publish_via_partition_root = true)"
-    ).format(sql.Identifier(name), _for(tables), sql.Literal(publish))
+        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish = {}, publish_via_partition_root = true)"
+    ).format(sql.Identifier(name), _listed(tables), sql.Literal(_EVERYTHING))
 
 
-def _for(tables: Sequence[WantedTable]) -> sql.Composable:
-    if not tables:
-        return sql.SQL("")
-    return sql.SQL("FOR ") + sql.SQL(", ").join(table.clause for table in tables)
+def add_statement(name: str, tables: Sequence[WantedTable]) -> sql.Composed:
+    """Return the statement that adds *tables* to the publication *name*."""
+    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}")
+    return statement.format(sql.Identifier(name), _listed(tables))
 
 
-def add_tables(connection: Connection, name: str, tables: Sequence[WantedTable]) -> None:
-    """Add *tables* to the publication *name*."""
-    clauses = sql.SQL(", ").join(table.clause for table in tables)
-    connection.execute(sql.SQL("ALTER PUBLICATION {} ADD {}").format(sql.Identifier(name), clauses))
+def _listed(tables: Sequence[WantedTable]) -> sql.Composed:
+    return sql.SQL(", ").join(table.clause for table in tables)
 
 
 def drop_tables(connection: Connection, name: str, tables: Iterable[TableName]) -> None:
@@ -162,5 +146,5 @@ def check_publication(publication: Publication) -> None:
         raise EnvironmentFault(
             f"publication {publication.name} leaves out {', '.join(missing)}, so the log would "
             f"differ from the tables; run ALTER PUBLICATION {publication.name} "
-            "SET (publish = 'insert, update, delete, truncate')"
+            f"SET (publish = '{_EVERYTHING}')"
         )

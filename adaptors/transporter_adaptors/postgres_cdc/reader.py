@@ -19,6 +19,7 @@ from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.changes import ChangeTranslator, PreparedChange
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.copier import LARGEST, Copier
+from transporter_adaptors.postgres_cdc.entries import truncation
 from transporter_adaptors.postgres_cdc.position import Position
 from transporter_adaptors.postgres_cdc.session import connect_queries, connect_replication
 from transporter_adaptors.postgres_cdc.state import TablesState
@@ -94,7 +95,6 @@ class _Open:
         self._config, self._resume = config, resume
         self._sessions: list[Connection] = []
         self._emptied: list[int] = []
-        self._stream: SlotStream | None = None
         try:
             self._begin()
         except BaseException:
@@ -120,7 +120,9 @@ class _Open:
             self._unlogged_state = None if state_name(str(state)) == self._position.state else state
         self._state = state
         self._position = replace(self._position, state=state_name(str(state)))
-        self._handover: Handover = self._position.handover(state.copies)
+        queued = state.copies
+        self._queued = {copy.oid: copy for copy in queued}
+        self._handover: Handover = self._position.handover(queued)
         self._translator = ChangeTranslator(queries, config, types, state)
         self._copier = Copier(queries, config, types, self._names.publication)
         self._watch = Watch(queries, self._names, plan.server.version, config.watch, resume, state)
@@ -210,15 +212,13 @@ class _Open:
                 self._config.batch_rows, self._config.batch_bytes, wait
             )
             self._pending.extend(self._translator.prepare(items, self._handover))
-        self.keep_alive()
         return self._take_pending()
 
     def _emptying(self, oid: int) -> Message:
         """Return the entry that empties a table before it is copied again."""
         table = self._state.tables[oid]
-        data = json.dumps({"command": "truncate", "cascade": False, "restart_identity": False})
         namespace, source_id = self._translator.namespace(oid), f"copy/{table.run}/begin"
-        return Message(namespace, data.encode(), None, "command", source_id=source_id)
+        return Message(namespace, truncation(), None, "command", source_id=source_id)
 
     def _copy_chunk(self) -> Batch | None:
         copy = self._handover.next_table
@@ -292,10 +292,9 @@ class _Open:
         """Return the position behind all that was returned, as text."""
         queue, copies = self._state.queue, self._handover.copies
         # A copy that has not begun is as the queue has it.
-        pristine = {copy.oid: copy for copy in self._state.copies}
         begun = self._position.begun
         for place, oid in enumerate(queue[begun:], begun):
-            if copies.get(oid) != pristine.get(oid):
+            if copies.get(oid) != self._queued.get(oid):
                 begun = place + 1
         waiting = {*queue[begun:]}
         started = [copy for copy in copies.values() if copy.oid not in waiting]
@@ -331,7 +330,6 @@ class _Open:
             self._report()
 
     def _report(self, *, reply: bool = False) -> None:
-        assert self._stream is not None  # noqa: S101 - it is open
         self._stream.report(self._confirmed, reply=reply)
         self._reported, self._reported_at = self._confirmed, monotonic()
         self._transactions.wants_reply = False

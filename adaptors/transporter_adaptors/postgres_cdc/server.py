@@ -20,7 +20,7 @@ SELECT current_setting('server_version_num')::int AS version,
        current_setting('wal_level') AS wal_level, pg_is_in_recovery() AS is_standby,
        (SELECT system_identifier::text FROM pg_control_system()) AS system_id,
        extract(epoch FROM pg_postmaster_start_time())::text AS started,
-       current_database()::text AS database, current_user::text AS role,
+       current_user::text AS role,
        EXISTS (SELECT FROM pg_roles
                WHERE rolname = current_user AND (rolreplication OR rolsuper))
        OR EXISTS (SELECT FROM pg_roles WHERE rolname IN ('rds_replication', 'rds_superuser')
@@ -38,7 +38,6 @@ class Server:
     system_id: str
     started: str
     """The start of its process: after a crash xids and LSNs may come again."""
-    database: str
     role: str
     may_replicate: bool
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
-from transporter.errors import EnvironmentFault, SourceUnavailable
-from transporter_adaptors.postgres.session import CONNECT, BoundedConnection, translate_errors
+from transporter.errors import EnvironmentFault
+from transporter_adaptors.postgres.session import (
+    BoundedConnection,
+    connection_settings,
+    translate_errors,
+)
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -75,21 +78,12 @@ def connect_replication(dsn: SecretStr, patience: float = PATIENCE) -> BoundedCo
 def _connect(
     dsn: SecretStr, settings: dict[str, str], patience: float, **more: str
 ) -> BoundedConnection:
-    given: dict[str, Any] = conninfo_to_dict(dsn.get_secret_value())
-    chosen = {**CONNECT, **given, "client_encoding": "UTF8", **more}
-    if "PGTARGETSESSIONATTRS" not in os.environ:
-        # Of several hosts choose the primary, also after another one was promoted.
-        chosen.setdefault("target_session_attrs", "read-write")
+    chosen = {**connection_settings(dsn, {}), **more}
     escaped = {name: value.replace(" ", "\\ ") for name, value in settings.items()}
     ours = " ".join(f"-c {name}={value}" for name, value in escaped.items())
-    chosen["options"] = f"{given.get('options') or ''} {ours}".strip()
+    chosen["options"] = f"{chosen.get('options') or ''} {ours}".strip()
     connection = BoundedConnection.connect(make_conninfo(**chosen), autocommit=True)
     connection.patience = patience
     # A prepared statement would fail once a table's columns have changed.
     connection.prepare_threshold = None
     return connection
-
-
-def lost(operation: str, problem: str) -> SourceUnavailable:
-    """Return the error for a session that has ended during *operation*."""
-    return SourceUnavailable(f"{operation}: {problem}; trying again may help")

@@ -27,7 +27,7 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
 ORDER BY 2, 3
 """
 _COLUMNS: Final = """
-SELECT a.attname AS name, a.atttypid::bigint AS type_oid, a.atttypmod AS modifier,
+SELECT a.attname AS name, a.atttypid::bigint AS type_oid,
        format_type(a.atttypid, NULL) || coalesce((
          SELECT format(' COLLATE %%I.%%I', n.nspname, l.collname)
          FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
@@ -46,14 +46,6 @@ WHERE i.indrelid = %s AND i.indisvalid AND i.indimmediate
   AND (i.indisprimary OR i.indexrelid = pg_get_replica_identity_index(i.indrelid))
 GROUP BY i.indexrelid, i.indisprimary, i.indrelid
 """
-_FILES: Final = """
-SELECT coalesce(string_agg(
-         t.relid::oid::bigint || ':' || coalesce(pg_relation_filenode(t.relid), 0),
-         ',' ORDER BY t.relid::oid), '')
-FROM pg_partition_tree(%s::oid::regclass) t WHERE t.isleaf
-"""
-
-
 _NAMED: Final = 5
 """Names that an error lists."""
 
@@ -105,7 +97,6 @@ class Column:
 
     name: str
     type_oid: int
-    modifier: int
     type: str
     not_null: bool
     is_generated: bool
@@ -123,12 +114,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """Columns, keys and files of one table, read in one snapshot."""
+    """Columns and keys of one table, read in one snapshot."""
 
     columns: tuple[Column, ...]
     keys: tuple[Key, ...]
-    files: str
-    """The files of the table, or of its leaf partitions: a rewrite or TRUNCATE replaces them."""
 
     @property
     def copy_key(self) -> tuple[str, ...]:
@@ -151,10 +140,7 @@ def read_definition(connection: Connection, oid: int) -> TableDefinition:
         columns = cursor.execute(_COLUMNS, [oid]).fetchall()
     with connection.cursor(row_factory=class_row(Key)) as cursor:
         keys = cursor.execute(_KEYS, [oid]).fetchall()
-    row = connection.execute(_FILES, [oid]).fetchone()
-    assert row is not None  # noqa: S101 - an aggregate has a row
-    (files,) = row
-    return TableDefinition(tuple(columns), tuple(keys), files)
+    return TableDefinition(tuple(columns), tuple(keys))
 
 
 def listed(names: Iterable[TableName]) -> str:

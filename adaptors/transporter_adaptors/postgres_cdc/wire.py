@@ -69,8 +69,10 @@ class SlotStream:
         """
         ends = None
         while True:
-            with translate_errors(_LOST):
+            try:
                 size, data = self._pgconn.get_copy_data(1)
+            except psycopg.Error as error:
+                raise translate_error(error, _LOST) from error
             if size > 0:
                 return bytes(data)
             if size < 0:
