@@ -303,6 +303,9 @@ def test_a_replication_session(source: Database) -> None:
             assert abs(outer.sent_at_us - time.time() * 1e6) < 60e6
             if isinstance(outer, XLogData):
                 received.append(decode_message(outer.payload))
+                if [type(message) for message in received] == [Begin, Commit]:
+                    # Before version 15 a transaction without changes is sent, too.
+                    received.clear()
         end = received[-1].end_lsn
         session.put_copy_data(encode_status(end, int(time.time() * 1e6), reply_requested=True))
         session.flush()
