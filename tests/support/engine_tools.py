@@ -266,6 +266,7 @@ class LinesReader:
             if self._config.end:
                 raise EndOfSource
             time.sleep(min(timeout, 0.01))
+            return Batch([])
         self._next += len(found)
         pairs = (line.split(" ", 1) for line in found)
         return Batch([Message(name, data.encode()) for name, data in pairs], str(self._next))

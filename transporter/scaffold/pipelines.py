@@ -104,7 +104,8 @@ def _optional_line(setting: Setting) -> str:
         return f"# {setting.name}:  # {setting.type}; default {default}"
     if default == "unset":
         return f"# {setting.name}:  # {setting.type}"
-    text = setting.type == "text" and not _PLAIN.fullmatch(default)
+    # An empty text is already in quotes there.
+    text = setting.type == "text" and default != '""' and not _PLAIN.fullmatch(default)
     return f"# {setting.name}: {json.dumps(default) if text else default}  # {setting.type}"
 
 
@@ -112,4 +113,7 @@ def variable_line(adaptor: AdaptorInfo, setting: Setting) -> str:
     """Return the line that takes a required setting from a variable."""
     # The adaptor's name is the prefix, so that a setting `path` does not become $PATH.
     variable = f"{adaptor.short_name}_{setting.name}".upper().replace("-", "_")
-    return f"{setting.name}: ${{{variable}:?set it to the {setting.name}}}"
+    value = f"${{{variable}:?set it to the {setting.name}}}"
+    if setting.type.startswith("list"):
+        value = f'["{value}"]'
+    return f"{setting.name}: {value}"

@@ -88,7 +88,7 @@ class TableItem(BaseModel):
         return table == self.name
 
 
-Item = Annotated[TableItem, BeforeValidator(_item)]
+Item = Annotated[TableItem, BeforeValidator(_item, json_schema_input_type=str | TableItem)]
 
 
 class CdcConfig(AdaptorConfig):

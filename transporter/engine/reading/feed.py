@@ -342,10 +342,9 @@ class Feed:
         """Return the first offset of the log that is needed to recognise redelivered messages.
 
         Logged entries without an acknowledgement come again after a crash. ``None`` if there
-        are none.
+        are none. A stop changes nothing about that; only the source's end does.
         """
-        ended = self._state is State.ENDED and not len(self._unacknowledged)
-        first = None if ended else self._first_unacknowledged
+        first = self._first_unacknowledged
         return None if first is None else Hold(first - 1, self._config.name, "reader")
 
     def releasable_through(self) -> int | None:
@@ -589,6 +588,8 @@ class Feed:
                     POLL if self._unacknowledged.first_undelivered is None else self._poll_timeout
                 )
             except EndOfSource:
+                self._recovering = False
+                self._hold_from(None)
                 return
             self._last_progress, self._has_polled = time.monotonic(), True
             self._redelivers_released = by_rows

@@ -496,6 +496,22 @@ def test_a_pause_ends_the_wait_for_a_lost_source(tmp_path: Path) -> None:
         until(lambda: log.durable == 0)
 
 
+def test_a_stop_releases_nothing_that_the_source_redelivers(tmp_path: Path) -> None:
+    """A reader that was stopped before it could be opened holds its logged entries (Invariant 11).
+
+    Retention goes on while the routes end, and a later open must recognise what comes again.
+    """
+    with CommitLog.open(tmp_path) as log:
+        log.append(messages("a", "b"), "in", "2")
+        away = Script(*[SourceUnavailable("away")] * 8, opens=[SourceUnavailable("away")] * 8)
+        with feeding(log, away) as feed:
+            until(lambda: feed.status().state is State.RETRYING)
+        assert (feed.status().state, feed.hold()) == (State.ENDED, Hold(-1, "in", "reader"))
+        with feeding(log, Script()) as feed:
+            until(lambda: feed.ended)
+        assert feed.hold() is None, "the source has ended"
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_restart_opens_the_reader_again(tmp_path: Path, *, stopped: bool) -> None:
     """A restart opens a running reader in order, and also one that stopped at an error."""
