@@ -226,6 +226,22 @@ MENDS = (
         "engine/test_delivered.py",
         ("test_what_was_released_and_is_still_in_the_log_is_not_recognised",),
     ),
+    Mend(
+        "a parked entry that the log lacks is undelivered as well",
+        "engine/reading/reader_resume.py",
+        "parts += self._parked_copies(parked, found.frame.last, known)",
+        "_ = known",
+        "engine/reading/test_superseding.py",
+        ("test_a_parked_entry_that_compaction_has_removed_comes_in_its_place",),
+    ),
+    Mend(
+        "a stop releases nothing that comes again",
+        "engine/reading/feed.py",
+        "first = self._first_unacknowledged\n",
+        "first = None if self._state is State.ENDED else self._first_unacknowledged\n",
+        "engine/reading/test_feed.py",
+        ("test_a_stop_releases_nothing_that_the_source_redelivers",),
+    ),
     # Requests come before any new slice. The loop of a route looks for entries to supersede as
     # well. Without that it only turns in haste, so the last look is the one that counts.
     Mend(

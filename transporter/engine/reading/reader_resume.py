@@ -15,7 +15,7 @@ from transporter.log.reader_states import ReaderStates
 from transporter.offsets.offset_log import declared_routes, read_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
     from transporter.adaptor import Gauge
     from transporter.engine.events import Observer
@@ -195,7 +195,7 @@ class LogResume:
                 snapshots = (
                     snapshot for snapshot in self._snapshots if found.frame.last <= snapshot.last
                 )
-                entries = self._select_entries(found, next(snapshots, snapshot))
+                entries = self._select_entries(found.entries(), next(snapshots, snapshot))
                 yield source.position, Entries(entries, self._log.log_id)
 
     def _find_frames(self, reader: LogReader, last: int) -> Iterator[tuple[LocatedFrame, Source]]:
@@ -216,35 +216,41 @@ class LogResume:
         """
         if self._deliveries is None:
             return
-        snapshot, copied = self._take_snapshot(), set[int]()
-        for copy in self._parked_copies(snapshot, self._deliveries):
-            copied.update(copy.offsets)
-            yield None, copy
-        # The first frame may begin before the slowest watermark: nothing comes twice.
-        snapshot = snapshot._replace(parked=snapshot.parked - copied)
+        snapshot = self._take_snapshot()
+        parked = deque(sorted(each for each in snapshot.parked if each > self._superseded_to))
         with LogReader(self._log.directory) as reader, suppress(Corrupt):
             first = max(reader.first_offset(), self._superseded_to + 1, snapshot.through + 1)
             for found in reader.frames(first, snapshot.last):
                 source = found.source()
                 if source is None or source.reader != self._reader:
                     continue
+                for copy in self._parked_copies(parked, found.frame.first - 1):
+                    yield None, Entries(copy, self._log.log_id)
                 with suppress(Corrupt):
-                    entries = self._select_entries(found, snapshot, delivered=False)
-                    yield source.position, Entries(entries, self._log.log_id)
+                    entries = found.entries()
+                    # Compaction may have removed a parked entry from the middle of the frame.
+                    known = frozenset[int](entries.column("offset").to_pylist())
+                    parts = [self._select_entries(entries, snapshot, delivered=False)]
+                    parts += self._parked_copies(parked, found.frame.last, known)
+                    whole = pa.concat_batches(parts).sort_by("offset")
+                    yield source.position, Entries(whole, self._log.log_id)
+        for copy in self._parked_copies(parked, snapshot.last):
+            yield None, Entries(copy, self._log.log_id)
 
     def _parked_copies(
-        self, snapshot: _DeliverySnapshot, deliveries: DeliveryProgress
-    ) -> Iterator[Entries]:
-        """Yield parked entries below every watermark, from their copies: the log may be shorter.
+        self, parked: deque[int], through: int, logged: Set[int] = frozenset()
+    ) -> Iterator[pa.RecordBatch]:
+        """Take offsets up to *through* from *parked*, and yield the copies of those not *logged*.
 
-        Copies of earlier versions do not name their reader, so their entries come again.
+        Where all routes have passed an entry, or a route has begun again since, the log may lack
+        it. Copies of earlier versions do not name their reader, so their entries come again.
         """
-        for offset in sorted(
-            each for each in snapshot.parked if self._superseded_to < each <= snapshot.through
-        ):
-            copy = deliveries.read_copy(offset)
-            if copy is not None and copy.reason.reader == self._reader:
-                yield Entries(copy.entries, self._log.log_id)
+        assert self._deliveries is not None
+        while parked and parked[0] <= through:
+            if (offset := parked.popleft()) not in logged:
+                copy = self._deliveries.read_copy(offset)
+                if copy is not None and copy.reason.reader == self._reader:
+                    yield copy.entries
 
     def _take_snapshot(self) -> _DeliverySnapshot:
         last = self._log.durable
@@ -255,13 +261,12 @@ class LogResume:
         return _DeliverySnapshot(last, through, self._deliveries.parked, self._deliveries.released)
 
     def _select_entries(
-        self, found: LocatedFrame, snapshot: _DeliverySnapshot, *, delivered: bool = True
+        self, entries: pa.RecordBatch, snapshot: _DeliverySnapshot, *, delivered: bool = True
     ) -> pa.RecordBatch:
-        """Return the entries of a frame that every route had delivered, or the others.
+        """Return those of a frame's *entries* that every route had delivered, or the others.
 
         Superseded ones are left out, because compaction may have merged the frames.
         """
-        entries = found.entries()
         offsets = entries.column("offset").to_pylist()
         which = snapshot.is_delivered if delivered else snapshot.is_left
         after = self._known_after if delivered else self._superseded_to

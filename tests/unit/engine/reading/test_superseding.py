@@ -17,7 +17,8 @@ from transporter.engine.reading.delivery_progress import DeliveringRoute, Delive
 from transporter.engine.reading.reader_resume import LogResume
 from transporter.engine.reading.superseding import supersede
 from transporter.errors import EnvironmentFault, LogFull
-from transporter.log.commit_log import CommitLog
+from transporter.log.commit_log import CommitLog, wall_clock
+from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.reader import LocatedFrame
 from transporter.offsets.offset_log import OffsetLog, read_state
 from transporter.offsets.parked import ParkedStore
@@ -58,6 +59,12 @@ class World(RouteParts):
         """Do the work of the route's thread between two slices."""
         for reader, through in self.offsets.state.readers_to_supersede().items():
             supersede(reader, through, self.reader, self.offsets, self.parking)
+
+    def roll(self) -> None:
+        """Begin a segment, as an old one makes the log do."""
+        self.log.set_segment_age(0)
+        assert self.log.roll_if_old()
+        self.log.set_segment_age(None)
 
     def deliver(self, through: int) -> None:
         """Settle everything up to *through*."""
@@ -198,7 +205,29 @@ def test_a_parked_entry_before_the_watermark_in_its_frame_comes_once(
     world.parking.park(0, "refused", 2)
     world.deliver(1)
     found = [(position, entries.offsets) for position, entries in world.resume().undelivered()]
-    assert found == [(None, [0]), ("1", [2, 3])]
+    assert found == [("1", [0, 2, 3])]
+
+
+def test_a_parked_entry_that_compaction_has_removed_comes_in_its_place(
+    world: World, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """A route that begins again needs the log below a parked entry that only the copy has.
+
+    Without the copy its source would be told of it with the rest of its batch (Invariant 11).
+    """
+    entries = batch(4)
+    world.log.append(entries, "in", "1")
+    world.log.append(entries.slice(0, 1), "in", "2")
+    world.log.append(entries.slice(1), "in", "3")
+    for offset in (1, 4):
+        world.parking.park(offset, "refused", 2)
+    world.roll()
+    world.log.append(entries.slice(0, 2), "in", "4")
+    settings = CompactionSettings(after=0, keep="key")
+    compact(world.log.directory, watermark=lambda: 7, settings=settings, now=wall_clock())
+    world.log.append(entries.slice(3), "in", "5")
+    found = [(position, entries.offsets) for position, entries in world.resume().undelivered()]
+    assert found == [("3", [1, 4, 5, 6, 7]), ("4", [8, 9]), ("5", [10])]
 
 
 def test_what_a_replay_parks_of_a_superseded_part_stays(
