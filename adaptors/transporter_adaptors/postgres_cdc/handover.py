@@ -103,8 +103,12 @@ class TableCopy:
         return self if len(left) == len(self.chunks) else replace(self, chunks=left)
 
     def restart(self, begun: int) -> TableCopy:
-        """Return the copy begun again, because of a TRUNCATE (rule 7)."""
-        return TableCopy(self.oid, begun, self.run)  # The log is empty of it: it is a first copy.
+        """Return the copy begun again, because of a TRUNCATE (rule 7).
+
+        The log is empty of it then, so it is a first copy. Its rows are counted on, because the
+        number of a row is in its id.
+        """
+        return TableCopy(self.oid, begun, self.run, rows=self.rows)
 
 
 @dataclass(slots=True)
@@ -112,11 +116,13 @@ class Handover:
     """The copies of all tables that are not in sync yet. Not thread-safe.
 
     ``passed`` are transactions with a change beyond a boundary that the stream has passed, and
-    that no snapshot has seen since.
+    that no snapshot has seen since. ``recent`` is a transaction of late, less than 2³¹ away from
+    those in the stream: a table may wait for its copy for longer than that.
     """
 
     copies: dict[int, TableCopy] = field(default_factory=dict)
     passed: set[int] = field(default_factory=set)
+    recent: int = 0
 
     @property
     def next_table(self) -> TableCopy | None:
@@ -125,6 +131,7 @@ class Handover:
 
     def accepts(self, copy: TableCopy, snapshot: Snapshot) -> bool:
         """Return whether a chunk of *copy* in *snapshot* may be logged (rules 1 and 2)."""
+        self.recent = max(self.recent, snapshot.xmax)
         if copy.boundary is None and snapshot.xmin <= copy.begun:
             return False
         return all(map(snapshot.sees, self.passed))
@@ -162,7 +169,7 @@ class Handover:
         if chunk is None:
             if copy.is_complete or rank < len(copy.bounds):
                 return True
-            self.passed.add(widen_xid(xid, copy.begun))
+            self.passed.add(widen_xid(xid, self.recent))
             return copy.is_repeated
         if copy.is_repeated or chunk.end <= commit_lsn:
             return True
@@ -171,7 +178,7 @@ class Handover:
     def truncate(self, oid: int, xid: int) -> None:
         """Record that transaction *xid* (32 bits) has emptied the table *oid* (rule 7)."""
         if (copy := self.copies.get(oid)) is not None:
-            self.passed.add(widen_xid(xid, copy.begun))
+            self.passed.add(widen_xid(xid, self.recent))
             self.copies[oid] = copy.restart(copy.begun)
 
     def pass_chunks(self, lsn: int) -> list[int]:
@@ -186,7 +193,10 @@ class Handover:
 
     def begin(self, copies: Iterable[TableCopy]) -> None:
         """Begin further copies, in this order, behind those under way."""
-        self.copies |= {copy.oid: copy for copy in copies}
+        for copy in copies:
+            self.copies[copy.oid] = copy
+            seen = (chunk.snapshot.xmax for chunk in copy.chunks)
+            self.recent = max(self.recent, copy.begun, *seen)
 
 
 def _chunk_of(copy: TableCopy, rank: int) -> Chunk | None:

@@ -64,7 +64,9 @@ class Position:
     def reached(self) -> int:
         """The LSN that a server must have flushed to have all that is logged."""
         ends = [chunk.end for copy in self.copies for chunk in copy.chunks]
-        return max([self.at, *ends, *([self.inside.commit_lsn] if self.inside else [])])
+        # A commit's LSN is where its record begins.
+        inside = [self.inside.commit_lsn + 1] if self.inside else []
+        return max([self.at, *ends, *inside])
 
     def __str__(self) -> str:
         fields: dict[str, Any] = {

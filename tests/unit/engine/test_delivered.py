@@ -463,7 +463,7 @@ def given_back(engine: Engine, folder: Path) -> None:
     feed = engine.feed("in")
     assert feed is not None
     until(lambda: engine.status().routes[0].lag == 0)
-    assert feed.status().state is State.PAUSED
+    until(lambda: feed.status().state is State.PAUSED)
     (folder / "out.down").unlink()
     time.sleep(0.1)
     assert offsets(folder / "out.jsonl") == []

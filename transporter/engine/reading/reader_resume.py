@@ -15,7 +15,8 @@ from transporter.log.reader_states import ReaderStates
 from transporter.offsets.offset_log import declared_routes, read_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from transporter.adaptor import Gauge
     from transporter.engine.events import Observer
@@ -238,16 +239,16 @@ class LogResume:
             yield None, Entries(copy, self._log.log_id)
 
     def _parked_copies(
-        self, parked: deque[int], through: int, logged: Set[int] = frozenset()
+        self, parked: deque[int], through: int, logged: AbstractSet[int] = frozenset()
     ) -> Iterator[pa.RecordBatch]:
         """Take offsets up to *through* from *parked*, and yield the copies of those not *logged*.
 
         Where all routes have passed an entry, or a route has begun again since, the log may lack
         it. Copies of earlier versions do not name their reader, so their entries come again.
         """
-        assert self._deliveries is not None
         while parked and parked[0] <= through:
-            if (offset := parked.popleft()) not in logged:
+            offset = parked.popleft()
+            if offset not in logged and self._deliveries is not None:
                 copy = self._deliveries.read_copy(offset)
                 if copy is not None and copy.reason.reader == self._reader:
                     yield copy.entries
