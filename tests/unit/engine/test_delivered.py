@@ -313,6 +313,32 @@ def test_what_a_source_takes_in_order_only_is_not_released(
     assert rows_of(tmp_path / "a-route.jsonl") == set(range(80))
 
 
+def test_a_new_route_needs_what_was_released_from_another_before(tmp_path: Path) -> None:
+    """A reader of positions is not opened again for a row that was released before.
+
+    It would be for ever, because such a source gives no single row again.
+    """
+    lines = tmp_path / "source.txt"
+    lines.write_text("n a\nn b\nn c\n")
+    keys = {"adaptor": "table_tools:Committed", "path": "source.txt", "rows": 1}
+    (tmp_path / "a.down").write_text("write")
+    with running(table(tmp_path, [], {"name": "a"}, release="delivered", end=False, **keys)) as one:
+        until(lambda: one.log.durable == 2)
+        one.stop(0)
+    with OffsetLog(tmp_path / "log", "a") as offsets_of_a:
+        release(offsets_of_a, 1, 2, "for the test")
+    (tmp_path / "a.down").unlink()
+    with lines.open("a") as file:
+        file.write("n d\n")
+    events, routes = Events(), ({"name": "a"}, {"name": "b"})
+    given = table(tmp_path, [], *routes, release="delivered", end=False, **keys)
+    with running(given, events=events):
+        until(lambda: offsets(tmp_path / "b.jsonl") == [0, 1, 2, 3])
+        until(lambda: told(lines)[-1:] == [4])
+    assert offsets(tmp_path / "a.jsonl") == [2, 3]
+    assert [name for name, _ in events.all].count("reader-opened") == 1
+
+
 def test_no_position_is_told_beyond_a_parked_entry_also_after_a_restart(tmp_path: Path) -> None:
     """No position behind a parked entry is acknowledged, also after a restart."""
     lines = tmp_path / "source.txt"

@@ -743,9 +743,10 @@ class Feed:
             # In this order: an entry is parked before a watermark passes it.
             through = deliveries.through
             given_up = self._unacknowledged.given_up
-            delivered = self._unacknowledged.deliver(
-                through, deliveries.parked, deliveries.released
-            )
+            # A source that takes positions in order gives no single row again: its reader has held
+            # what it was not told of, so that none of it was released.
+            released = () if self._row_reader is None else deliveries.released
+            delivered = self._unacknowledged.deliver(through, deliveries.parked, released)
         whole = self._unacknowledged.take_whole_position()
         if self._row_reader is not None:
             for position, rows in delivered:
