@@ -308,14 +308,14 @@ class Settling:
 
         The last acts may still be at work, so one quiet look of several is enough.
         """
-        for look in range(_LOOKS):
-            busy = self._busiest()
+        busy = None
+        for _ in range(_LOOKS):
+            busy = self._find_busy()
             if busy is None:
                 return
-            if look == _LOOKS - 1:
-                raise Violation(f"{busy} for nothing")
+        raise Violation(f"{busy} for nothing")
 
-    def _busiest(self) -> str | None:
+    def _find_busy(self) -> str | None:
         world = self._world
         begun = time.monotonic()
         before = {each.name: world.command(each, do="look") for each in world.engines.values()}

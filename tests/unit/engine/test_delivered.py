@@ -16,6 +16,8 @@ from transporter.control.requests import Resume, SkipParked
 from transporter.control.running_engine import RunningEngine
 from transporter.engine.events import State
 from transporter.errors import ConfigError, EnvironmentFault
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.maintenance import read_maintenance
 from transporter.log.paused_readers import PausedReaders
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog, delete_route, read_state, route_folder
@@ -482,6 +484,25 @@ def test_a_paused_reader_of_positions_tells_its_source_at_the_resume(tmp_path: P
         feed.resume()
         until(lambda: told(lines)[-1:] == [3])
     assert offsets(tmp_path / "out.jsonl") == [0, 1, 2]
+
+
+def test_a_stop_beside_a_paused_reader_keeps_how_far_its_source_is(tmp_path: Path) -> None:
+    """The record of the next start has what the source was told, not what the log has."""
+    lines = tmp_path / "source.txt"
+    lines.write_text("n a\nn b\nn c\n")
+    keys = {"adaptor": "table_tools:Committed", "path": "source.txt", "rows": 1}
+    given = table(tmp_path, [], {"name": "out"}, release="delivered", end=False, **keys)
+    (tmp_path / "out.down").write_text("write")
+    with running(given) as engine:
+        until(lambda: engine.log.durable == 2)
+        engine.stop(0)
+    PausedReaders(tmp_path / "log").set_paused("in", paused=True)
+    (tmp_path / "out.down").unlink()
+    with running(given) as engine:
+        until(lambda: engine.status().routes[0].lag == 0)
+    record = read_maintenance(RealFileSystem(), tmp_path / "log")
+    assert record is not None
+    assert (record.readers, told(lines)) == ({"in": -1}, [])
 
 
 def given_back(engine: Engine, folder: Path) -> None:

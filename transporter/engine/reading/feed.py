@@ -588,6 +588,7 @@ class Feed:
                     POLL if self._unacknowledged.first_undelivered is None else self._poll_timeout
                 )
             except EndOfSource:
+                # Nothing comes again, so nothing has to be recognised.
                 self._recovering = False
                 self._hold_from(None)
                 return

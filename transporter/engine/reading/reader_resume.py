@@ -196,7 +196,7 @@ class LogResume:
                 snapshots = (
                     snapshot for snapshot in self._snapshots if found.frame.last <= snapshot.last
                 )
-                entries = self._select_entries(found.entries(), next(snapshots, snapshot))
+                entries = self._select_entries(found, next(snapshots, snapshot))
                 yield source.position, Entries(entries, self._log.log_id)
 
     def _find_frames(self, reader: LogReader, last: int) -> Iterator[tuple[LocatedFrame, Source]]:
@@ -228,13 +228,13 @@ class LogResume:
                 for copy in self._parked_copies(parked, found.frame.first - 1):
                     yield None, Entries(copy, self._log.log_id)
                 with suppress(Corrupt):
-                    entries = found.entries()
-                    # Compaction may have removed a parked entry from the middle of the frame.
-                    known = frozenset[int](entries.column("offset").to_pylist())
-                    parts = [self._select_entries(entries, snapshot, delivered=False)]
-                    parts += self._parked_copies(parked, found.frame.last, known)
-                    whole = pa.concat_batches(parts).sort_by("offset")
-                    yield source.position, Entries(whole, self._log.log_id)
+                    entries = self._select_entries(found, snapshot, delivered=False)
+                    if parked and parked[0] <= found.frame.last:
+                        # Compaction may have removed it from the middle of the frame.
+                        logged = frozenset[int](entries.column("offset").to_pylist())
+                        copies = self._parked_copies(parked, found.frame.last, logged)
+                        entries = pa.concat_batches([entries, *copies]).sort_by("offset")
+                    yield source.position, Entries(entries, self._log.log_id)
         for copy in self._parked_copies(parked, snapshot.last):
             yield None, Entries(copy, self._log.log_id)
 
@@ -262,12 +262,13 @@ class LogResume:
         return _DeliverySnapshot(last, through, self._deliveries.parked, self._deliveries.released)
 
     def _select_entries(
-        self, entries: pa.RecordBatch, snapshot: _DeliverySnapshot, *, delivered: bool = True
+        self, found: LocatedFrame, snapshot: _DeliverySnapshot, *, delivered: bool = True
     ) -> pa.RecordBatch:
-        """Return those of a frame's *entries* that every route had delivered, or the others.
+        """Return the entries of a frame that every route had delivered, or the others.
 
         Superseded ones are left out, because compaction may have merged the frames.
         """
+        entries = found.entries()
         offsets = entries.column("offset").to_pylist()
         which = snapshot.is_delivered if delivered else snapshot.is_left
         after = self._known_after if delivered else self._superseded_to
