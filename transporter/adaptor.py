@@ -131,9 +131,22 @@ class Probe(Protocol):
         """
 
 
-Gauge = Literal["backlog_messages", "lag_seconds"]
+Gauge = Literal[
+    "backlog_messages",
+    "lag_seconds",
+    "lag_bytes",
+    "retained_bytes",
+    "safe_bytes",
+    "spilled_bytes",
+    "catalog_xmin_age",
+    "copy_rows_left",
+    "tables_waiting",
+    "tables_copying",
+    "tables_in_sync",
+]
 """Measurements by a reader: the number of messages that its source holds for it, and the seconds
-since the oldest of them came. Both are 0 without messages."""
+since the oldest of them came, both 0 without messages. The others are those of ``postgres-cdc``;
+see :data:`~transporter.observe.metric_table.METRICS`."""
 
 
 class EndOfSource(Exception):

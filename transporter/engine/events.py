@@ -156,6 +156,36 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "table-in-sync": Event(
             "info", ("reader", "table"), "the log has everything of a table that was copied"
         ),
+        "schema-changed": Event(
+            "info",
+            ("reader", "table", "added", "dropped", "retyped"),
+            "a table has other columns from here on",
+        ),
+        "table-rewritten": Event(
+            "warning",
+            ("reader", "table", "problem"),
+            "rows of a table got values that its server does not send; the remedy",
+        ),
+        "table-removed": Event(
+            "info",
+            ("reader", "table"),
+            "a table was dropped or renamed, or the pipeline file leaves it out now",
+        ),
+        "table-left-out": Event(
+            "warning",
+            ("reader", "table", "problem"),
+            "a new table that a pattern matches cannot be read; the remedy",
+        ),
+        "partitions-changed": Event(
+            "warning",
+            ("reader", "table"),
+            "partitions were attached or detached; rows that came or went with them are not sent",
+        ),
+        "value-as-text": Event(
+            "warning",
+            ("reader", "table", "column", "problem"),
+            "a value does not fit its type of now, as after an ALTER TYPE, and is logged as a text",
+        ),
         "slot-in-danger": Event(
             "error",
             ("reader", "slot", "retained", "status"),

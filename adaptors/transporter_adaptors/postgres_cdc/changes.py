@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -10,27 +11,36 @@ from psycopg import sql
 from transporter.message import Message
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc.chunks import rank_keys, text_of
-from transporter_adaptors.postgres_cdc.entries import Place, TableEntries
+from transporter_adaptors.postgres_cdc.columns import LoggedColumn
+from transporter_adaptors.postgres_cdc.entries import (
+    EntryForm,
+    Place,
+    TableEntries,
+    transaction_headers,
+)
+from transporter_adaptors.postgres_cdc.logical import logical_entry
 from transporter_adaptors.postgres_cdc.messages import (
     UNCHANGED,
     Delete,
     Insert,
+    LogicalMessage,
     Relation,
     Truncate,
     Update,
 )
+from transporter_adaptors.postgres_cdc.schema_log import NewColumns, SchemaLog
 from transporter_adaptors.postgres_cdc.tables import read_definition
-from transporter_adaptors.postgres_cdc.transactions import Change
+from transporter_adaptors.postgres_cdc.transactions import Change, Item, LooseMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.handover import Handover, Key
+    from transporter_adaptors.postgres_cdc.json_text import TextError
     from transporter_adaptors.postgres_cdc.messages import Value
-    from transporter_adaptors.postgres_cdc.state import TablesState
-    from transporter_adaptors.postgres_cdc.transactions import Item
+    from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
     from transporter_adaptors.postgres_cdc.types import TypeCatalog
 
 
@@ -54,35 +64,57 @@ class PreparedChange:
     parts: list[RowPart]
 
 
+Prepared = Item | PreparedChange | NewColumns
+
+
 class ChangeTranslator:
     """Turns the stream's items into messages. Belongs to one thread."""
 
     def __init__(
-        self, queries: Connection, config: CdcConfig, types: TypeCatalog, state: TablesState
+        self,
+        queries: Connection,
+        config: CdcConfig,
+        types: TypeCatalog,
+        state: TablesState,
+        tell: Callable[..., None],
     ) -> None:
-        """Look definitions up by the session *queries*."""
+        """Look definitions up by the session *queries*; notify *tell* of what is remarkable."""
         self._queries, self._config, self._types = queries, config, types
         self.state = state
+        self._tell = tell
+        self.schema_log = SchemaLog(queries, wants_entries=config.schema_entries == "entries")
         self._tables: dict[int, TableEntries | None] = {}
         self._key_types: dict[int, list[tuple[int, str]]] = {}
+        self._items = {item.prefix: item for item in config.messages}
+        self._form = EntryForm(config.key == "json", config.old, config.transaction)
+        self._malformed: set[tuple[int, str]] = set()
 
     def namespace(self, oid: int) -> str:
         """Return the namespace of the table *oid*."""
         table = self.state.tables[oid]
         return self._config.namespace.format(schema=table.schema, table=table.name)
 
-    def prepare(self, items: Iterable[Item], handover: Handover) -> list[Item | PreparedChange]:
+    def use(self, state: TablesState) -> None:
+        """Follow the tables of *state* from now on."""
+        for oid in self.state.tables.keys() ^ state.tables.keys():
+            self._tables.pop(oid, None)
+        self.state = state
+
+    def prepare(self, items: Iterable[Item], handover: Handover) -> list[Prepared]:
         """Return *items* for :meth:`messages`, relations aside, with keys compared at once.
 
         The bounds of *handover* must not move until all have been taken.
         """
-        prepared: list[Item | PreparedChange] = []
+        prepared: list[Prepared] = []
         to_rank: dict[int, list[RowPart]] = {}
+        latest: dict[int, FollowedTable] = {}
         for item in items:
             if isinstance(item, Relation):
-                self._define(item)
+                if (found := self._define(item, latest)) is not None:
+                    prepared.append(found)
+                    latest[item.oid] = found.table
                 continue
-            if isinstance(item, Change) and not isinstance(item.what, Truncate):
+            if isinstance(item, Change) and not isinstance(item.what, Truncate | LogicalMessage):
                 entries = self._tables.get(item.what.oid)
                 if entries is None:
                     continue
@@ -103,9 +135,7 @@ class ChangeTranslator:
         for number, part in enumerate(item.parts):
             if not handover.is_logged(entries.relation.oid, part.rank, begin.xid, begin.commit_lsn):
                 continue
-            place = Place(
-                begin.commit_lsn, begin.committed_at_us, change.lsn, 2 * (change.count - 1) + number
-            )
+            place = _place_of(change, number)
             match part.op:
                 case "insert":
                     found.append(entries.inserted(part.new, place))
@@ -126,21 +156,42 @@ class ChangeTranslator:
             handover.truncate(oid, begin.xid)
             if self._config.truncate == "ignore":
                 continue
-            place = Place(
-                begin.commit_lsn, begin.committed_at_us, change.lsn, 2 * (change.count - 1) + number
-            )
             found.append(
                 entries.truncated(
-                    place, cascade=what.cascade, restart_identity=what.restart_identity
+                    _place_of(change, number),
+                    cascade=what.cascade,
+                    restart_identity=what.restart_identity,
                 )
             )
         return found
 
-    def _define(self, relation: Relation) -> None:
-        table = self.state.tables.get(relation.oid)
+    def logical(self, item: Change | LooseMessage) -> list[Message]:
+        """Return the entry of a logical message, if the settings name its prefix."""
+        what = item.what
+        assert isinstance(what, LogicalMessage)  # noqa: S101 - the caller has checked
+        found = self._items.get(what.prefix)
+        if found is None:
+            return []
+        if isinstance(item, Change):
+            place = replace(_place_of(item, 0), number=-1)
+        else:
+            place = Place(what.lsn, item.sent_at, what.lsn, -1)
+        made = logical_entry(what, found, place)
+        if self._config.transaction and isinstance(item, Change):
+            made = replace(made, headers=made.headers + transaction_headers(place))
+        return [made]
+
+    def _report_malformed(self, oid: int, column: str, error: TextError) -> None:
+        if (oid, column) not in self._malformed:
+            self._malformed.add((oid, column))
+            name = str(self.state.tables[oid].full_name)
+            self._tell("value-as-text", table=name, column=column, problem=str(error))
+
+    def _define(self, relation: Relation, latest: Mapping[int, FollowedTable]) -> NewColumns | None:
+        table = latest.get(relation.oid) or self.state.tables.get(relation.oid)
         if table is None:
             self._tables[relation.oid] = None
-            return
+            return None
         oids = [column.type_oid for column in relation.columns]
         with translate_errors(f"cannot look up the types of {table.full_name}"):
             self._types.load(self._queries, oids)
@@ -151,9 +202,14 @@ class ChangeTranslator:
             [self._types.rule(oid) for oid in oids],
             table.key,
             table.copy_key,
-            is_json_key=self._config.key == "json",
-            keeps_old=self._config.old,
+            self._form,
+            partial(self._report_malformed, relation.oid),
         )
+        columns = tuple(
+            LoggedColumn(each.name, each.type_oid, each.modifier) for each in relation.columns
+        )
+        with translate_errors(f"cannot look up the columns of {table.full_name}"):
+            return self.schema_log.compare(table, columns)
 
     def _split(self, entries: TableEntries, change: Change) -> Iterator[RowPart]:
         what = change.what
@@ -162,6 +218,7 @@ class ChangeTranslator:
                 yield RowPart("insert", new, None, entries.copy_key_of(new))
             case Delete(old=old, is_whole_old=is_whole):
                 known = old if is_whole else entries.identity_only(old)
+                entries.check_identity(known)
                 yield RowPart("delete", known, None, entries.copy_key_of(old))
             case Update(new=new, old=old, is_whole_old=is_whole):
                 yield from self._split_update(entries, new, old, is_whole=is_whole)
@@ -178,6 +235,7 @@ class ChangeTranslator:
             yield RowPart("update", new, None, entries.copy_key_of(new))
             return
         known = old if is_whole else entries.identity_only(old)
+        entries.check_identity(known)
         filled = entries.fill(new, known)
         before, after = entries.copy_key_of(old), entries.copy_key_of(filled)
         if before == after and entries.key_of(old) == entries.key_of(filled):
@@ -226,6 +284,18 @@ class ChangeTranslator:
             )
         for part, rank in zip(parts, ranks, strict=True):
             part.rank = rank
+
+
+def _place_of(change: Change, number: int) -> Place:
+    begin = change.begin
+    return Place(
+        begin.commit_lsn,
+        begin.committed_at_us,
+        change.lsn,
+        2 * (change.count - 1) + number,
+        begin.xid,
+        change.order,
+    )
 
 
 def _as_text(value: Value) -> str | None:

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc.handover import Key
 
+_MEASURES: Final = {
+    17: "2 * octet_length({1})",  # bytea
+    **dict.fromkeys((25, 1042, 1043), "octet_length({1})"),  # text, char, varchar
+}
+"""Measures of types whose length is known without reading them. Others may be compressed."""
+_COMPRESSED: Final = 3
 _INTEGERS: Final = frozenset({20, 21, 23})
 """The types int8, int2 and int4, which are compared here. The server compares all others."""
 
@@ -29,6 +35,7 @@ class CopyColumn:
     name: str
     type: str
     as_text: bool = False
+    type_oid: int = 0
 
     @property
     def selected(self) -> sql.Composable:
@@ -36,6 +43,13 @@ class CopyColumn:
         name = escape_percent(sql.Identifier(self.name))
         value = text_of("o", self.name) if self.as_text else _of("o", self.name)
         return value + sql.SQL(" AS ") + name
+
+    @property
+    def size(self) -> sql.Composable:
+        """The bytes of a value in JSON, about, without reading one that is stored apart."""
+        value = _of("o", self.name)
+        measure = _MEASURES.get(self.type_oid, "{} * pg_column_size({})")
+        return sql.SQL("coalesce(" + measure + ", 4)").format(sql.Literal(_COMPRESSED), value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +64,9 @@ class CopyPlan:
         key: the columns that become the key of the entries.
         is_json_key: whether that key is a JSON array.
         where: the publication's row filter, if it has one.
+        copy_where: the pipeline file's condition for the rows to copy, if it has one.
+        encoding: the encoding in which the texts are fetched, or an empty text for the database's
+            own, which is UTF-8 then, or none.
 
     """
 
@@ -60,6 +77,8 @@ class CopyPlan:
     key: tuple[str, ...]
     is_json_key: bool
     where: str = ""
+    copy_where: str = ""
+    encoding: str = ""
 
 
 def read_chunk(
@@ -76,21 +95,47 @@ def read_chunk(
     found = connection.execute(query, [*(boundary or ()), rows]).fetchone()
     assert found is not None  # noqa: S101 - an aggregate has a row
     data, sizes, keys, key_sizes, last = found
-    return data, sizes, keys, key_sizes, None if last is None else tuple(json.loads(last))
+    key = None if last is None else tuple(json.loads(last.decode(errors="surrogateescape")))
+    return data, sizes, keys, key_sizes, key
+
+
+def count_fitting(
+    connection: Connection, plan: CopyPlan, boundary: Key | None, rows: int, size: int
+) -> int:
+    """Return how many of the next *rows* rows have about *size* bytes together, one at least.
+
+    Large values are measured by their headers, and not read.
+    """
+    query = sql.SQL(
+        "SELECT count(*) FROM (SELECT sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total FROM ("
+        "SELECT {size} AS size FROM {only}{table} o{behind} ORDER BY {order} LIMIT %s) r) x"
+        " WHERE total <= %s"
+    ).format(
+        size=sql.SQL(" + ").join(column.size for column in plan.columns),
+        only=sql.SQL("ONLY " if plan.only else ""),
+        table=plan.table.in_query,
+        behind=_behind(plan, boundary),
+        order=_joined(_of("o", name) for name, _ in plan.order),
+    )
+    found = connection.execute(query, [*(boundary or ()), rows, size]).fetchone()
+    assert found is not None  # noqa: S101 - an aggregate has a row
+    return max(1, int(found[0]))
 
 
 def chunk_query(plan: CopyPlan, boundary: Key | None) -> sql.Composed:
     """Return the query for the next rows behind *boundary*; its last parameter is their number."""
     return sql.SQL(
-        "SELECT convert_to(coalesce(string_agg(j, '' ORDER BY n), ''), getdatabaseencoding()),"
-        " coalesce(array_agg(octet_length(j) ORDER BY n), '{{}}'),"
-        " convert_to(coalesce(string_agg(k, '' ORDER BY n), ''), getdatabaseencoding()),"
-        " coalesce(array_agg(octet_length(k) ORDER BY n), '{{}}'),"
-        " (array_agg(to_json(l)::text ORDER BY n DESC))[1]"
+        "SELECT convert_to(coalesce(string_agg(j, '' ORDER BY n), ''), {encoding}),"
+        " coalesce(array_agg(octet_length({encoded_j}) ORDER BY n), '{{}}'),"
+        " convert_to(coalesce(string_agg(k, '' ORDER BY n), ''), {encoding}),"
+        " coalesce(array_agg(octet_length({encoded_k}) ORDER BY n), '{{}}'),"
+        " convert_to((array_agg(to_json(l)::text ORDER BY n DESC))[1], {encoding})"
         " FROM (SELECT row_to_json(r)::text AS j, {key} AS k, ARRAY[{last}] AS l,"
         " row_number() OVER () AS n FROM ("
         "SELECT {columns} FROM {only}{table} o{behind} ORDER BY {order} LIMIT %s) r) x"
     ).format(
+        encoding=sql.Literal(plan.encoding) if plan.encoding else sql.SQL("getdatabaseencoding()"),
+        **{f"encoded_{name}": _encoded(name, plan.encoding) for name in "jk"},
         columns=_joined(column.selected for column in plan.columns),
         key=_key_expression(plan),
         last=_joined(text_of("r", name) for name, _ in plan.order),
@@ -134,6 +179,13 @@ def rank_keys(
     return [int(row[0]) for row in connection.execute(query, arguments).fetchall()]
 
 
+def _encoded(name: str, encoding: str) -> sql.Composable:
+    """Return the expression of the text *name*, whose octets are counted."""
+    if not encoding:
+        return sql.SQL(name)
+    return sql.SQL("convert_to({}, {})").format(sql.SQL(name), sql.Literal(encoding))
+
+
 def _joined(parts: Iterable[sql.Composable]) -> sql.Composed:
     return sql.SQL(", ").join(parts)
 
@@ -166,8 +218,8 @@ def _key_expression(plan: CopyPlan) -> sql.Composable:
 def _behind(plan: CopyPlan, boundary: Key | None) -> sql.Composable:
     """Return the condition for rows behind *boundary*, whose values are parameters."""
     conditions = list[sql.Composable]()
-    if plan.where:
-        conditions.append(sql.SQL("(" + plan.where.replace("%", "%%") + ")"))
+    for where in filter(None, (plan.where, plan.copy_where)):
+        conditions.append(sql.SQL("(" + where.replace("%", "%%") + ")"))
     if boundary is not None:
         names = _joined(_of("o", name) for name, _ in plan.order)
         values = _joined(sql.SQL("%s::text::" + kind.replace("%", "%%")) for _, kind in plan.order)

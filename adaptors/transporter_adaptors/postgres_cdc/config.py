@@ -56,6 +56,12 @@ class TableItem(BaseModel):
     """A condition in SQL for the rows to publish (PostgreSQL 15 or newer)."""
     key: tuple[str, ...] = ()
     """Columns that become the key, by default those of the replica identity or primary key."""
+    insert_only: bool = False
+    """Whether only INSERT and TRUNCATE are published, as a table without a key needs it."""
+    copy_table: Annotated[Literal["all", "none"] | None, Field(alias="copy")] = None
+    """Whether its rows are copied, by default as the reader's ``copy`` says."""
+    copy_where: str = ""
+    """A condition in SQL for the rows to copy. Changes of all rows are followed."""
     copy_run: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """A higher number than before has the table copied again."""
 
@@ -86,6 +92,21 @@ class TableItem(BaseModel):
         if self.is_pattern:
             return fnmatchcase(f"{table.schema}.{table.name}", self.table.removeprefix("!"))
         return table == self.name
+
+
+class MessageItem(BaseModel):
+    """One item of ``messages``: logical messages of one prefix, and their entries."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
+
+    prefix: Annotated[str, Field(min_length=1)] = "transporter"
+    """The prefix, as in ``pg_logical_emit_message(true, prefix, content)``."""
+    format: Literal["record", "raw"] = "record"
+    """``record``: a JSON document with namespace, key, headers and data; ``raw``: only the data."""
+    namespace: str = ""
+    """The namespace of a raw message, by default its prefix."""
 
 
 Item = Annotated[TableItem, BeforeValidator(_item, json_schema_input_type=str | TableItem)]
@@ -124,6 +145,9 @@ class CdcConfig(AdaptorConfig):
     copy_bytes: Annotated[Size, Field(ge=1024, le=64 * 1024**2)] = 4 * 1024**2
     """Bytes at which a chunk of the copy ends."""
 
+    copy_rate: Annotated[Size, Field(ge=1024)] | None = None
+    """Bytes a second of the copy at most, to spare the server. No limit by default."""
+
     copy_run: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """A higher number than before has every table copied again."""
 
@@ -147,8 +171,18 @@ class CdcConfig(AdaptorConfig):
     old: bool = False
     """Whether the header ``pg-old`` has the old row, as far as the replica identity has it."""
 
+    transaction: bool = False
+    """Whether the headers ``pg-xid`` and ``pg-order`` have the number of the transaction, and the
+    place of the change in it."""
+
     truncate: Literal["command", "ignore"] = "command"
     """Whether a TRUNCATE becomes an entry of the op ``command``."""
+
+    messages: tuple[MessageItem, ...] = ()
+    """Logical messages that become entries: an outbox without a table."""
+
+    schema_entries: Annotated[Literal["events", "entries"], Field(alias="schema")] = "events"
+    """Whether a table's columns are also logged: before its first row, and when they change."""
 
     failover: bool = True
     """Whether the slot is synchronized to standbys (PostgreSQL 17 or newer)."""
@@ -157,8 +191,21 @@ class CdcConfig(AdaptorConfig):
     """System id of the server to accept in place of the one that the log follows, as after an
     upgrade."""
 
+    heartbeat: Annotated[Duration, Field(ge=1, le=3600)] | None = None
+    """Seconds between two messages that this reader writes into the server's log, to measure its
+    lag while nothing else is written. The slot moves on without them."""
+
     watch: Annotated[Duration, Field(ge=1, le=3600)] = 10.0
     """Seconds between two looks at slot, publication and tables."""
+
+    @property
+    def has_insert_only(self) -> bool:
+        """Whether some tables are in a publication of their own, with INSERT and TRUNCATE."""
+        return any(item.insert_only for item in self.tables)
+
+    def copies(self, item: TableItem) -> bool:
+        """Return whether the rows of a table of *item* are copied."""
+        return (item.copy_table or self.copy_tables) == "all"
 
     def run_of(self, item: TableItem) -> int:
         """Return the number of the copy that a table of *item* is to have."""

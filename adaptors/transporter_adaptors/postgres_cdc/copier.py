@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 import pyarrow as pa
 
+from transporter.errors import EnvironmentFault
 from transporter.message import JSON, MESSAGE_SCHEMA
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
-from transporter_adaptors.postgres_cdc.chunks import CopyColumn, CopyPlan, read_chunk
+from transporter_adaptors.postgres_cdc.chunks import (
+    CopyColumn,
+    CopyPlan,
+    count_fitting,
+    read_chunk,
+)
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
+from transporter_adaptors.postgres_cdc.opening import logged_columns
 from transporter_adaptors.postgres_cdc.snapshots import Snapshot
 from transporter_adaptors.postgres_cdc.tables import read_definition
 
@@ -23,14 +30,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_cdc.columns import LoggedColumn
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.handover import Handover, TableCopy
+    from transporter_adaptors.postgres_cdc.opening import Names
     from transporter_adaptors.postgres_cdc.state import FollowedTable
+    from transporter_adaptors.postgres_cdc.tables import TableDefinition
     from transporter_adaptors.postgres_cdc.types import TypeCatalog
 
 _SNAPSHOT: Final = (
-    "SELECT pg_current_snapshot()::text, (extract(epoch FROM now()) * 1000000)::bigint"
+    "SELECT pg_current_snapshot()::text, (extract(epoch FROM now()) * 1000000)::bigint,"
+    " %s::regclass::oid::bigint"
 )
+_SHAPE: Final = """
+SELECT c.relkind = 'p', EXISTS (
+         SELECT FROM pg_class l WHERE l.reltoastrelid <> 0 AND pg_relation_size(l.reltoastrelid) > 0
+         AND l.oid IN (SELECT c.oid UNION ALL SELECT t.relid FROM pg_partition_tree(c.oid) t))
+FROM pg_class c WHERE c.oid = %s
+"""
+"""Whether a table is partitioned, and whether it has large values, which are stored apart."""
 _FIRST_ROWS: Final = 1000
 _CHUNK_SECONDS: Final = 0.25
 """Seconds that a chunk should take: the stream waits meanwhile."""
@@ -45,22 +63,44 @@ LARGEST: Final = 7 << 20
 
 @dataclass(frozen=True, slots=True)
 class CopiedChunk:
-    """A chunk as messages, and the copy with it."""
+    """A chunk as messages, the copy with it, and its bytes.
+
+    ``definition`` is the table's, and ``columns`` are those in the messages.
+    """
 
     messages: pa.RecordBatch
     copy: TableCopy
+    size: int
+    definition: TableDefinition
+    columns: tuple[LoggedColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The plan of a chunk by the catalog of its snapshot."""
+
+    plan: CopyPlan
+    definition: TableDefinition
+    columns: tuple[LoggedColumn, ...]
+    has_large: bool
+
+
+class _NotNow(Exception):
+    """The chunk has to wait."""
 
 
 class Copier:
     """Reads the next chunk when that is possible. Belongs to one thread."""
 
     def __init__(
-        self, queries: Connection, config: CdcConfig, types: TypeCatalog, publication: str
+        self, queries: Connection, config: CdcConfig, types: TypeCatalog, names: Names
     ) -> None:
-        """Read by the session *queries* what *publication* publishes."""
-        self._queries, self._config, self._types = queries, config, types
-        self._publication = publication
+        """Read by the session *queries* what the publications of *names* publish."""
+        self._queries, self._config, self._types, self._names = queries, config, types, names
         self._rows = min(_FIRST_ROWS, config.copy_rows)
+        encoding = queries.info.parameter_status("server_encoding")
+        # Bytes of a database without an encoding stay as they are.
+        self._encoding = "" if encoding in {"UTF8", "SQL_ASCII"} else "UTF8"
 
     def read_next(
         self, handover: Handover, copy: TableCopy, table: FollowedTable, namespace: str
@@ -75,71 +115,105 @@ class Copier:
         began = monotonic()
         with translate_errors(f"cannot copy {table.full_name}"):
             try:
-                with self._snapshot(table) as (snapshot, read_at):
-                    if not handover.accepts(copy, snapshot):
-                        return None
-                    plan = self._plan(table)
+                with self._snapshot(table) as (snapshot, read_at, oid):
+                    _check_turn(handover, copy, snapshot, oid)
+                    reading = self._plan(table)
+                    rows = self._rows
+                    if reading.has_large:
+                        rows = count_fitting(
+                            self._queries,
+                            reading.plan,
+                            copy.boundary,
+                            rows,
+                            self._config.copy_bytes,
+                        )
                     data, sizes, keys, key_sizes, last = read_chunk(
-                        self._queries, plan, copy.boundary, self._rows
+                        self._queries, reading.plan, copy.boundary, rows
                     )
                 end = self._end_of_log()
-            except psycopg.errors.LockNotAvailable:
-                return None  # A migration waits for the table, and goes first.
+            except (_NotNow, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
+                return None  # A migration that waits for the table goes first.
+            except UnicodeError as error:
+                raise EnvironmentFault(
+                    f"cannot copy {table.full_name}: a value of its key is not UTF-8 in a database "
+                    "with the encoding SQL_ASCII; leave the table out, or write copy: none in its "
+                    "item of tables"
+                ) from error
         size = len(data) + len(keys) + len(sizes) * (len(namespace) + _HEADROOM)
         if size > LARGEST and len(sizes) > 1:
             self._rows = max(1, len(sizes) * LARGEST // size // 2)
             return None
-        is_last = len(sizes) < self._rows
+        is_last = len(sizes) < rows
         self._adapt(monotonic() - began, size)
         if not self._is_flushed(end):
             return None
         made = handover.add_chunk(copy, snapshot, end, last, len(sizes), is_last=is_last)
         messages = _messages(data, sizes, keys, key_sizes, namespace, read_at, copy)
-        return CopiedChunk(messages, made)
+        return CopiedChunk(messages, made, size, reading.definition, reading.columns)
 
     @contextmanager
-    def _snapshot(self, table: FollowedTable) -> Iterator[tuple[Snapshot, int]]:
-        """Begin a transaction that reads *table*; yield its snapshot and its time (µs UTC)."""
+    def _snapshot(self, table: FollowedTable) -> Iterator[tuple[Snapshot, int, int]]:
+        """Begin a transaction that reads *table*.
+
+        Yields its snapshot, its time (µs UTC), and the number of the table of that name.
+        """
         with self._queries.transaction():
             self._queries.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             # Before the snapshot, because neither a rewrite nor a TRUNCATE shows in it.
             lock = psycopg.sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
             self._queries.execute(lock.format(table.full_name.identifier))
-            row = self._queries.execute(_SNAPSHOT).fetchone()
+            name = table.full_name.identifier.as_string()
+            row = self._queries.execute(_SNAPSHOT, [name]).fetchone()
             assert row is not None  # noqa: S101 - a SELECT without FROM has a row
-            yield Snapshot.parse(row[0]), int(row[1])
+            yield Snapshot.parse(row[0]), int(row[1]), int(row[2])
 
-    def _plan(self, table: FollowedTable) -> CopyPlan:
-        """Return the plan by the columns as they are in this snapshot."""
+    def _plan(self, table: FollowedTable) -> _Reading:
+        """Return the plan by the columns as they are in this snapshot.
+
+        Raises:
+            _NotNow: the table has left the publication, which the watch reports.
+
+        """
         definition = read_definition(self._queries, table.oid)
         version = self._queries.info.server_version
-        members = pub.find_members(self._queries, self._publication, version)
-        member = next(each for each in members if each.oid == table.oid)
-        listed = member.columns
-        columns = [
-            each
-            for each in definition.columns
-            if (each.name in listed if listed is not None else not each.is_generated)
-        ]
+        publication = self._names.publication_of(insert_only=table.insert_only)
+        members = pub.find_members(self._queries, publication, version, table.oid)
+        if not members:
+            raise _NotNow
+        (member,) = members
+        columns = member.published(definition.columns)
         self._types.load(self._queries, [each.type_oid for each in columns])
         types = {each.name: each.type for each in columns}
-        return CopyPlan(
+        row = self._queries.execute(_SHAPE, [table.oid]).fetchone()
+        is_partitioned, has_large = row or (False, False)
+        item = self._config.item_of(table.full_name)
+        plan = CopyPlan(
             table=table.full_name,
-            only=not self._is_partitioned(table),
+            only=not is_partitioned,
             columns=tuple(
-                CopyColumn(each.name, each.type, self._types.casts_to_json(each.type_oid))
+                CopyColumn(
+                    each.name,
+                    each.type,
+                    as_text=self._types.casts_to_json(each.type_oid),
+                    type_oid=each.type_oid,
+                )
                 for each in columns
             ),
             order=tuple((name, types[name]) for name in table.copy_key),
             key=table.key,
             is_json_key=self._config.key == "json" or len(table.key) > 1,
             where=member.where or "",
+            copy_where=item.copy_where if item else "",
+            encoding=self._encoding,
         )
+        return _Reading(plan, definition, logged_columns(definition, member), has_large)
 
-    def _is_partitioned(self, table: FollowedTable) -> bool:
-        kind = "SELECT relkind = 'p' FROM pg_class WHERE oid = %s"
-        row = self._queries.execute(kind, [table.oid]).fetchone()
-        return bool(row and row[0])
+    def see_snapshot(self, handover: Handover) -> None:
+        """Let *handover* forget transactions that are visible by now, while no chunk is read."""
+        with translate_errors("cannot copy"):
+            row = self._queries.execute("SELECT pg_current_snapshot()::text").fetchone()
+        assert row is not None  # noqa: S101 - a SELECT without FROM has a row
+        handover.see(Snapshot.parse(row[0]))
 
     def _end_of_log(self) -> int:
         row = self._queries.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
@@ -174,6 +248,12 @@ class Copier:
         self._rows = max(1, min(self._config.copy_rows, int(self._rows * factor)))
 
 
+def _check_turn(handover: Handover, copy: TableCopy, snapshot: Snapshot, oid: int) -> None:
+    """Raise ``_NotNow`` if no chunk of *copy* counts, or another table, *oid*, has its name."""
+    if oid != copy.oid or not handover.accepts(copy, snapshot):
+        raise _NotNow
+
+
 def _messages(
     data: bytes,
     sizes: list[int],
@@ -185,7 +265,8 @@ def _messages(
 ) -> pa.RecordBatch:
     """Return the rows of a chunk as messages. The texts are not copied row by row."""
     count = len(sizes)
-    ids = [f"copy/{copy.run}/{number}" for number in range(copy.rows, copy.rows + count)]
+    first = f"copy/{copy.oid}/{copy.run}/"
+    ids = [f"{first}{number}" for number in range(copy.rows, copy.rows + count)]
     columns = {
         "namespace": pa.repeat(pa.scalar(namespace, pa.string()), count),
         "op": pa.repeat(pa.scalar("insert", pa.string()), count),

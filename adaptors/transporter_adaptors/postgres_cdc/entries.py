@@ -6,21 +6,28 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from transporter.errors import EnvironmentFault
 from transporter.message import JSON, Message
 from transporter_adaptors.postgres_cdc.messages import UNCHANGED
 from transporter_adaptors.postgres_cdc.row_json import RowEncoder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from transporter_adaptors.postgres_cdc.handover import Key
-    from transporter_adaptors.postgres_cdc.json_text import Rule
+    from transporter_adaptors.postgres_cdc.json_text import Rule, TextError
     from transporter_adaptors.postgres_cdc.messages import Relation, Value
 
 UNCHANGED_HEADER: Final = "pg-unchanged"
 """Names of columns, as a JSON array, that the data lacks because the change left them alone."""
 OLD_HEADER: Final = "pg-old"
 """The old row, as JSON, as far as the replica identity has it."""
+
+
+XID_HEADER: Final = "pg-xid"
+"""The number of the transaction, as of ``pg_current_xact_id()`` modulo 2^32."""
+ORDER_HEADER: Final = "pg-order"
+"""The place of the change among those of its transaction, from 1."""
 
 
 def truncation(*, cascade: bool = False, restart_identity: bool = False) -> bytes:
@@ -31,17 +38,33 @@ def truncation(*, cascade: bool = False, restart_identity: bool = False) -> byte
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a change: its transaction's commit and time (µs UTC), its LSN, a number."""
+    """The place of a change: its transaction's commit and time (µs UTC), its LSN, a number.
+
+    A logical message has the number -1. ``xid`` is the transaction's number (32 bits), and
+    ``order`` counts its changes from 1.
+    """
 
     commit_lsn: int
     committed_at: int
     lsn: int
     number: int = 0
+    xid: int = 0
+    order: int = 0
 
     @property
     def source_id(self) -> str:
         """The id of the entry. It sorts by commit, and is the same when it is read again."""
-        return f"{self.commit_lsn:016X}/{self.lsn:016X}/{self.number}"
+        number = "m" if self.number < 0 else self.number
+        return f"{self.commit_lsn:016X}/{self.lsn:016X}/{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryForm:
+    """What entries have by the settings: keys as arrays, the old row, the transaction."""
+
+    is_json_key: bool
+    keeps_old: bool
+    has_transaction: bool = False
 
 
 class TableEntries:
@@ -54,19 +77,18 @@ class TableEntries:
         rules: Sequence[Rule],
         key: Sequence[str],
         copy_key: Sequence[str],
-        *,
-        is_json_key: bool,
-        keeps_old: bool,
+        form: EntryForm,
+        on_malformed: Callable[[str, TextError], None] | None = None,
     ) -> None:
         """Prepare for *relation*, whose columns have these *rules*."""
+        self._form = form
         names = [column.name for column in relation.columns]
         self.relation, self.namespace = relation, namespace
         self._names, self._rules = names, list(rules)
-        self._row = RowEncoder(list(zip(names, rules, strict=True)), UNCHANGED)
+        self._row = RowEncoder(list(zip(names, rules, strict=True)), UNCHANGED, on_malformed)
         self._key = [names.index(name) for name in key if name in names]
         self._copy_key = [names.index(name) for name in copy_key if name in names]
-        self._is_json_key = is_json_key or len(self._key) > 1
-        self._keeps_old = keeps_old
+        self._is_json_key = form.is_json_key or len(self._key) > 1
 
     def key_of(self, values: Sequence[Value]) -> bytes | None:
         """Return the key of a row, or ``None`` for a table without one."""
@@ -88,6 +110,25 @@ class TableEntries:
             value.decode(errors="surrogateescape") if isinstance(value, bytes) else ""
             for value in (values[place] for place in self._copy_key)
         )
+
+    def check_identity(self, old: Sequence[Value]) -> None:
+        """Check that the *old* row of a change has its key.
+
+        Raises:
+            EnvironmentFault: the replica identity has other columns.
+
+        """
+        missing = [
+            self._names[at] for at in self._key + self._copy_key if not isinstance(old[at], bytes)
+        ]
+        if missing:
+            raise EnvironmentFault(
+                f"a change of {self.relation.schema}.{self.relation.name} came without "
+                f"{missing[0]}, which is part of its key: the replica identity of the table, or "
+                "of a partition, has other columns; run ALTER TABLE … REPLICA IDENTITY FULL, or "
+                "USING INDEX with the key's index, and raise copy_run, which copies every table "
+                "again"
+            )
 
     def inserted(self, values: Sequence[Value], place: Place) -> Message:
         """Return the entry of a new row."""
@@ -136,7 +177,7 @@ class TableEntries:
         ]
 
     def _add_old(self, headers: dict[str, bytes], old: Sequence[Value] | None) -> None:
-        if self._keeps_old and old is not None:
+        if self._form.keeps_old and old is not None:
             headers[OLD_HEADER] = self._row.encode(old)
 
     def _message(
@@ -147,6 +188,9 @@ class TableEntries:
         place: Place,
         headers: dict[str, bytes] | None = None,
     ) -> Message:
+        pairs = tuple((headers or {}).items())
+        if self._form.has_transaction:
+            pairs += transaction_headers(place)
         return Message(
             self.namespace,
             data,
@@ -156,5 +200,10 @@ class TableEntries:
             place.committed_at,
             place.source_id,
             JSON if data is not None else None,
-            tuple((headers or {}).items()),
+            pairs,
         )
+
+
+def transaction_headers(place: Place) -> tuple[tuple[str, bytes], ...]:
+    """Return the headers with the transaction of a change, and its place in that."""
+    return (XID_HEADER, b"%d" % place.xid), (ORDER_HEADER, b"%d" % place.order)

@@ -131,10 +131,17 @@ class Handover:
 
     def accepts(self, copy: TableCopy, snapshot: Snapshot) -> bool:
         """Return whether a chunk of *copy* in *snapshot* may be logged (rules 1 and 2)."""
-        self.recent = max(self.recent, snapshot.xmax)
-        if copy.boundary is None and snapshot.xmin <= copy.begun:
+        self.see(snapshot)
+        # A number that was not given out yet was lost in a crash of the server, which has ended
+        # everything that ran before it.
+        if copy.boundary is None and snapshot.xmin <= copy.begun < snapshot.xmax:
             return False
-        return all(map(snapshot.sees, self.passed))
+        return not self.passed
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Forget transactions that *snapshot* sees, because all later ones see them, too."""
+        self.recent = max(self.recent, snapshot.xmax)
+        self.passed = {xid for xid in self.passed if not snapshot.sees(xid)}
 
     def add_chunk(
         self,
@@ -147,7 +154,6 @@ class Handover:
         is_last: bool,
     ) -> TableCopy:
         """Record a chunk that is going to be logged, and return the table's copy."""
-        self.passed = {xid for xid in self.passed if not snapshot.sees(xid)}
         made = copy.add_chunk(snapshot, end, last, rows, is_last=is_last)
         self.copies[copy.oid] = made
         return made

@@ -16,15 +16,22 @@ from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
+from transporter_adaptors.postgres_cdc.columns import LoggedColumn
 from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
-from transporter_adaptors.postgres_cdc.tables import find_tables, listed, read_definition
+from transporter_adaptors.postgres_cdc.tables import (
+    find_files,
+    find_tables,
+    listed,
+    read_definition,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from psycopg import sql
 
     from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc.config import CdcConfig, TableItem
     from transporter_adaptors.postgres_cdc.position import Position
     from transporter_adaptors.postgres_cdc.server import Server, SystemPosition
@@ -35,10 +42,26 @@ REMEDY: Final = "raise copy_run, which copies every table again"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of a reader's publication and slot."""
+    """The names of a reader's publication and slot.
+
+    ``inserts`` is the publication of tables of which only INSERT and TRUNCATE are published, where
+    there are such.
+    """
 
     publication: str
     slot: str
+    inserts: str | None = None
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kinds of changes by publication."""
+        return {self.publication: pub.EVERYTHING} | (
+            {self.inserts: pub.INSERTS} if self.inserts else {}
+        )
+
+    def publication_of(self, *, insert_only: bool) -> str:
+        """Return the publication of a table."""
+        return self.inserts if insert_only and self.inserts else self.publication
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +76,28 @@ def names_of(config: CdcConfig, reader: str, log_id: str) -> Names:
     """Return the names of publication and slot of *reader* into the log *log_id*."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in reader.lower())
     slot = config.slot or f"transporter_{plain[:42]}_{log_id[:8].lower()}"
-    return Names(config.publication or f"transporter_{plain[:50]}", slot)
+    name = config.publication or f"transporter_{plain[:42]}"
+    return Names(name, slot, f"{name[:55]}_inserts" if config.has_insert_only else None)
 
 
-def plan_tables(queries: Connection, config: CdcConfig, host: str) -> Plan:
+def plan_tables(
+    queries: Connection,
+    config: CdcConfig,
+    host: str,
+    state: TablesState | None = None,
+    leave_out: Callable[[FoundTable, str], None] | None = None,
+) -> Plan:
     """Find the tables to read, and check them and the server.
+
+    A new table that a pattern matches and that cannot be read is passed to *leave_out*, if given,
+    with the reason. One of the tables of *state* is never left out, and may be gone.
 
     Raises:
         EnvironmentFault: something must be changed there or in the pipeline file.
         SourceUnavailable: the server is a standby.
 
     """
+    followed = {} if state is None else state.tables
     with translate_errors("cannot look at the database"):
         server = servers.read_server(queries)
         servers.check_server(server, host)
@@ -73,14 +107,19 @@ def plan_tables(queries: Connection, config: CdcConfig, host: str) -> Plan:
             if item is None or (item.is_pattern and (table.problem or table.is_partition)):
                 continue
             found[table.oid] = (table, item, read_definition(queries, table.oid))
-    _check_tables(config, found)
+    for table, item, definition in [*found.values()]:
+        problem = _find_problem(config, table, item, definition)
+        if problem and leave_out and item.is_pattern and table.oid not in followed:
+            leave_out(table, problem)
+            del found[table.oid]
+        elif problem:
+            raise EnvironmentFault(f"{table.full_name}{problem}")
+    known = {table.full_name for table in followed.values()}
+    _check_found(config, known | {table.full_name for table, _, _ in found.values()})
     return Plan(server, found)
 
 
-def _check_tables(
-    config: CdcConfig, found: Mapping[int, tuple[FoundTable, TableItem, TableDefinition]]
-) -> None:
-    known = {table.full_name for table, _, _ in found.values()}
+def _check_found(config: CdcConfig, known: Collection[TableName]) -> None:
     missing = [
         item.name
         for item in config.tables
@@ -88,30 +127,52 @@ def _check_tables(
     ]
     if missing:
         raise EnvironmentFault(f"there is no table {listed(missing)}; create it, or correct tables")
-    if not found:
+    if not known:
         raise EnvironmentFault("no table matches tables; correct the patterns, or create a table")
-    for table, item, definition in found.values():
-        if table.problem:
-            raise EnvironmentFault(f"{table.full_name} {table.problem}; leave it out of tables")
-        if table.identity_problem:
-            raise EnvironmentFault(f"{table.full_name} {table.identity_problem}")
-        if not key_of(item, definition):
-            raise EnvironmentFault(
-                f"{table.full_name} has no primary key, so its entries would have no key; name "
-                "unique columns by key in its item of tables"
-            )
-        nullable = {column.name for column in definition.columns if not column.not_null}
-        unknown = {*item.key} - {column.name for column in definition.columns}
-        if unknown or nullable & {*item.key}:
-            raise EnvironmentFault(
-                f"{table.full_name}: key names {min(unknown or nullable & {*item.key})}, which is "
-                "not a column that is NOT NULL"
-            )
-        if config.copy_tables == "all" and not definition.copy_key:
-            raise EnvironmentFault(
-                f"{table.full_name} has no unique columns that are NOT NULL, so it cannot be "
-                "copied in an order; add a primary key, or write copy: none"
-            )
+
+
+def _find_problem(
+    config: CdcConfig, table: FoundTable, item: TableItem, definition: TableDefinition
+) -> str:
+    """Return why *table* cannot be read as *item* says, or an empty text."""
+    if table.problem:
+        return f" {table.problem}; leave it out of tables"
+    if table.identity_problem and not item.insert_only:
+        return f" {table.identity_problem}"
+    return _find_key_problem(table, item, definition) or _find_copy_problem(
+        config, item, definition
+    )
+
+
+def _find_key_problem(table: FoundTable, item: TableItem, definition: TableDefinition) -> str:
+    key = key_of(item, definition)
+    if not key and not item.insert_only:
+        return (
+            " has no primary key, so its entries would have no key; name unique columns by key "
+            "in its item of tables"
+        )
+    not_null = {column.name for column in definition.columns if column.not_null}
+    if unfit := {*item.key} - not_null:
+        return f": key names {min(unfit)}, which is not a column that is NOT NULL"
+    if lacking := {*key, *definition.copy_key} - {*(item.columns or key + definition.copy_key)}:
+        return f": columns lacks {min(lacking)}, which is part of its key; add it"
+    if not item.insert_only and (foreign := {*key} - {*definition.identity(table)}):
+        return (
+            f": key names {min(foreign)}, which is not part of its replica identity, so a DELETE "
+            "would come without a key; run ALTER TABLE "
+            f"{table.full_name} REPLICA IDENTITY FULL, or USING INDEX with a unique index of these "
+            "columns"
+        )
+    return ""
+
+
+def _find_copy_problem(config: CdcConfig, item: TableItem, definition: TableDefinition) -> str:
+    if config.copies(item) and not definition.copy_key:
+        return (
+            " has no unique columns that are NOT NULL, so it cannot be copied in an order; add a "
+            "primary key, or write copy: none in its item of tables"
+        )
+    return ""
 
 
 def key_of(item: TableItem, definition: TableDefinition) -> tuple[str, ...]:
@@ -123,51 +184,63 @@ def key_of(item: TableItem, definition: TableDefinition) -> tuple[str, ...]:
     return ()
 
 
-def ensure_publication(
-    queries: Connection, config: CdcConfig, names: Names, plan: Plan
-) -> tuple[pub.Publication, dict[int, pub.Member]]:
-    """Return the publication with all tables of *plan* in it, created or altered if necessary.
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The publications of a reader by name, and the tables of the plan that are in them."""
+
+    publications: Mapping[str, pub.Publication]
+    members: Mapping[int, pub.Member]
+
+
+def ensure_published(queries: Connection, config: CdcConfig, names: Names, plan: Plan) -> Published:
+    """Create or alter the publications so that all tables of *plan* are in them.
 
     Raises:
-        EnvironmentFault: it lacks something, and is not ours to change.
+        EnvironmentFault: one lacks something, and is not this reader's to change.
 
     """
-    wanted = {
-        oid: pub.WantedTable(table.full_name, item.columns, item.where)
-        for oid, (table, item, _) in plan.tables.items()
-    }
-    with translate_errors(f"cannot prepare the publication {names.publication}"):
-        found = pub.find_publication(queries, names.publication)
-        if found is None:
-            _publish(queries, config, names, list(wanted.values()), pub.create_statement)
-            found = pub.find_publication(queries, names.publication)
-        assert found is not None  # noqa: S101 - it was created
-        pub.check_publication(found)
-        members = _members(queries, names, plan)
-        if missing := [table for oid, table in wanted.items() if oid not in members]:
-            _publish(queries, config, names, missing, pub.add_statement)
-            members = _members(queries, names, plan)
-    return found, {oid: member for oid, member in members.items() if oid in plan.tables}
+    publications, members = dict[str, pub.Publication](), dict[int, pub.Member]()
+    for name, publish in names.kinds.items():
+        wanted = {
+            oid: pub.WantedTable(table.full_name, item.columns, item.where)
+            for oid, (table, item, _) in plan.tables.items()
+            if names.publication_of(insert_only=item.insert_only) == name
+        }
+        has_partitioned = any(plan.tables[oid][0].kind == "p" for oid in wanted)
+        with translate_errors(f"cannot prepare the publication {name}"):
+            found = pub.find_publication(queries, name)
+            if found is None:
+                tables = list(wanted.values())
+                _publish(queries, config, name, tables, pub.create_statement(name, tables, publish))
+                found = pub.find_publication(queries, name)
+            assert found is not None  # noqa: S101 - it was created
+            pub.check_publication(found, publish, has_partitioned=has_partitioned)
+            there = _members(queries, name, plan.server.version)
+            if missing := [table for oid, table in wanted.items() if oid not in there]:
+                _publish(queries, config, name, missing, pub.add_statement(name, missing))
+                there = _members(queries, name, plan.server.version)
+        publications[name] = found
+        members |= {oid: member for oid, member in there.items() if oid in wanted}
+    return Published(publications, members)
 
 
-def _members(queries: Connection, names: Names, plan: Plan) -> dict[int, pub.Member]:
-    found = pub.find_members(queries, names.publication, plan.server.version)
-    return {member.oid: member for member in found}
+def _members(queries: Connection, name: str, version: int) -> dict[int, pub.Member]:
+    return {member.oid: member for member in pub.find_members(queries, name, version)}
 
 
 def _publish(
     queries: Connection,
     config: CdcConfig,
-    names: Names,
+    name: str,
     tables: Sequence[pub.WantedTable],
-    make_statement: Callable[[str, Sequence[pub.WantedTable]], sql.Composed],
+    statement: sql.Composed,
 ) -> None:
-    """Publish *tables*, if that is this reader's to do."""
-    statement = make_statement(names.publication, tables)
+    """Publish *tables* by *statement*, if that is this reader's to do."""
     if config.manage != "all":
+        lacking = f" lacks {listed(table.name for table in tables)}" if tables else " is missing"
         raise EnvironmentFault(
-            f"publication {names.publication} lacks {listed(table.name for table in tables)}, and "
-            f"manage is {config.manage}; have the tables' owner run {statement.as_string()}"
+            f"publication {name}{lacking}, and manage is {config.manage}; have the tables' owner "
+            f"run {statement.as_string()}"
         )
     try:
         queries.execute(statement)
@@ -200,52 +273,74 @@ def check_same_server(server: Server, replication: Connection) -> None:
         )
 
 
-def stream_options(names: Names) -> dict[str, str]:
-    """Return the options of the plugin."""
+def stream_options(names: Names, *, messages: bool) -> dict[str, str]:
+    """Return the options of the plugin, for a stream with or without logical *messages*."""
     # Names in the list are separated by commas and may be quoted.
-    quoted = '"' + names.publication.replace('"', '""') + '"'
-    return {"proto_version": "1", "publication_names": quoted}
+    quoted = ['"' + name.replace('"', '""') + '"' for name in names.kinds]
+    options = {"proto_version": "1", "publication_names": ",".join(quoted)}
+    return options | ({"messages": "true"} if messages else {})
 
 
-def first_transaction(queries: Connection) -> int:
+def _first_transaction(queries: Connection) -> int:
     """Return the number of a transaction that begins now (rule 1 of the hand-over)."""
-    with translate_errors("cannot begin the copy"):
-        row = queries.execute("SELECT pg_current_xact_id()::text").fetchone()
+    row = queries.execute("SELECT pg_current_xact_id()::text").fetchone()
     assert row is not None  # noqa: S101 - a SELECT without FROM has a row
     return int(row[0])
 
 
 def make_state(
-    config: CdcConfig,
-    plan: Plan,
-    publication: pub.Publication,
-    members: Mapping[int, pub.Member],
-    begun: int,
+    queries: Connection, config: CdcConfig, plan: Plan, published: Published
 ) -> TablesState:
-    """Return the state of a reader that begins, whose copies begin after *begun*."""
-    tables = {}
+    """Return the state of a reader that begins now, when all tables are published."""
+    with translate_errors("cannot begin the copy"):
+        begun = _first_transaction(queries)
+        files = find_files(queries, plan.tables)
+    tables, queue = {}, []
     for oid, (table, item, definition) in plan.tables.items():
+        member = published.members[oid]
         tables[oid] = FollowedTable(
             oid=oid,
             schema=table.schema,
             name=table.name,
-            membership=members[oid].membership,
+            membership=member.membership,
             key=key_of(item, definition),
             copy_key=definition.copy_key,
             begun=begun,
             run=config.run_of(item),
+            is_repeated=bool(item.copy_where),
+            insert_only=item.insert_only,
+            columns=logged_columns(definition, member),
+            files=files[oid].files if oid in files else 0,
+            partitions=files[oid].partitions if oid in files else 0,
         )
-    queue = tuple(tables) if config.copy_tables == "all" else ()
-    return TablesState(publication.oid, tables, queue)
+        if config.copies(item):
+            queue.append(oid)
+    publications = {name: found.oid for name, found in published.publications.items()}
+    return TablesState(publications, tables, tuple(queue))
+
+
+def logged_columns(definition: TableDefinition, member: pub.Member) -> tuple[LoggedColumn, ...]:
+    """Return the columns of a table that are in its entries."""
+    return tuple(
+        LoggedColumn(column.name, column.type_oid, column.modifier)
+        for column in member.published(definition.columns)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the pipeline file asks for beside what the log has."""
+    """What the pipeline file asks for beside what the log has.
+
+    Those ``recreated`` are new tables with the name of one that is gone; those ``moved`` have other
+    partitions.
+    """
 
     added: frozenset[int]
     removed: frozenset[int]
     repeated: frozenset[int]
+    recreated: frozenset[int] = frozenset()
+    renamed: bool = False
+    moved: frozenset[int] = frozenset()
 
     @property
     def to_copy(self) -> frozenset[int]:
@@ -253,10 +348,12 @@ class Changes:
         return self.added | self.repeated
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.repeated)
+        return bool(self.added or self.removed or self.repeated or self.renamed or self.moved)
 
 
-def compare_tables(config: CdcConfig, plan: Plan, state: TablesState) -> Changes:
+def compare_tables(
+    queries: Connection, config: CdcConfig, plan: Plan, state: TablesState
+) -> Changes:
     """Compare the tables of *plan* with those of *state*."""
     known, wanted = state.tables, plan.tables
     repeated = {
@@ -264,10 +361,27 @@ def compare_tables(config: CdcConfig, plan: Plan, state: TablesState) -> Changes
         for oid, (_, item, _) in wanted.items()
         if oid in known and config.run_of(item) > known[oid].run
     }
+    added, removed = wanted.keys() - known.keys(), known.keys() - wanted.keys()
+    gone = {known[oid].full_name for oid in removed}
     return Changes(
-        frozenset(wanted.keys() - known.keys()),
-        frozenset(known.keys() - wanted.keys()),
+        frozenset(added),
+        frozenset(removed),
         frozenset(repeated),
+        frozenset(oid for oid in added if wanted[oid][0].full_name in gone),
+        any(wanted[oid][0].full_name != known[oid].full_name for oid in wanted.keys() & known),
+        moved_tables(queries, state),
+    )
+
+
+def moved_tables(queries: Connection, state: TablesState) -> frozenset[int]:
+    """Return the tables of *state* that have other partitions now."""
+    partitioned = [oid for oid, table in state.tables.items() if table.partitions]
+    if not partitioned:
+        return frozenset()
+    with translate_errors("cannot look at the partitions"):
+        found = find_files(queries, partitioned)
+    return frozenset(
+        oid for oid, files in found.items() if files.partitions != state.tables[oid].partitions
     )
 
 
@@ -283,22 +397,28 @@ def next_state(
     *waiting* are the tables of the old queue whose copies have not begun.
     """
     tables = {
-        oid: replace(table, is_repeated=oid in changes.repeated and not config.copy_from_empty)
+        oid: replace(
+            table,
+            is_repeated=table.is_repeated
+            or (oid in changes.repeated and not config.copy_from_empty),
+        )
         if oid in changes.to_copy
-        else replace(state.tables[oid], schema=table.schema, name=table.name)
+        else replace(
+            state.tables[oid],
+            schema=table.schema,
+            name=table.name,
+            partitions=table.partitions,
+            files=table.files if oid in changes.moved else state.tables[oid].files,
+        )
         for oid, table in fresh.tables.items()
     }
     queue = [oid for oid in waiting if oid in tables and oid not in changes.to_copy]
-    if config.copy_tables == "all":
-        queue += [oid for oid in tables if oid in changes.to_copy]
-    return TablesState(fresh.publication, tables, tuple(queue))
+    queue += [oid for oid in fresh.queue if oid in changes.to_copy]
+    return TablesState(fresh.publications, tables, tuple(queue))
 
 
 def check_state(
-    state: TablesState,
-    publication: pub.Publication,
-    members: Mapping[int, pub.Member],
-    repeated: frozenset[int] = frozenset(),
+    state: TablesState, names: Names, published: Published, repeated: frozenset[int] = frozenset()
 ) -> None:
     """Check that the tables were published all the time since *state* was logged.
 
@@ -308,19 +428,24 @@ def check_state(
         EnvironmentFault: changes may be missing.
 
     """
-    if publication.oid != state.publication and not state.tables.keys() <= repeated:
-        raise EnvironmentFault(
-            f"publication {publication.name} was dropped and created again (OID "
-            f"{state.publication}, now {publication.oid}): changes in between were never sent; "
-            f"{REMEDY}"
-        )
     for oid, table in state.tables.items():
-        member = members.get(oid)
+        member = published.members.get(oid)
         if oid in repeated or member is None:
             continue
+        name = names.publication_of(insert_only=table.insert_only)
+        publication, before = published.publications[name], state.publications.get(name)
+        if publication.oid != before:
+            was = (
+                "is not the one that the log follows"
+                if before is None
+                else (f"was dropped and created again (OID {before}, now {publication.oid})")
+            )
+            raise EnvironmentFault(
+                f"publication {name} {was}: changes in between were never sent; {REMEDY}"
+            )
         if member.membership != table.membership:
             raise EnvironmentFault(
-                f"table {table.full_name} left the publication {publication.name} and came back: "
+                f"table {table.full_name} left the publication {name} and came back: "
                 f"changes in between were never sent; {REMEDY}"
             )
 
@@ -382,21 +507,20 @@ def drop_slot(queries: Connection, names: Names, version: int) -> None:
         queries.execute("SELECT pg_drop_replication_slot(%s)", [names.slot])
 
 
-def drop_removed(
-    queries: Connection,
-    config: CdcConfig,
-    names: Names,
-    state: TablesState,
-    removed: frozenset[int],
+def drop_unwanted(
+    queries: Connection, config: CdcConfig, names: Names, plan: Plan, state: TablesState
 ) -> None:
-    """Take tables that are no longer to be read out of the publication, if it is ours."""
-    if config.manage != "all" or not removed:
+    """Take tables that were read, and are not now, out of the publications, if they are ours."""
+    if config.manage != "all":
         return
-    with translate_errors(f"cannot alter the publication {names.publication}"):
-        there = {
-            member.oid
-            for member in pub.find_members(queries, names.publication, queries.info.server_version)
-        }
-        gone = [state.tables[oid].full_name for oid in removed if oid in there]
-        if gone:
-            pub.drop_tables(queries, names.publication, gone)
+    for name in names.kinds:
+        with translate_errors(f"cannot alter the publication {name}"):
+            there = _members(queries, name, plan.server.version)
+            wanted = {
+                oid
+                for oid, (_, item, _) in plan.tables.items()
+                if names.publication_of(insert_only=item.insert_only) == name
+            }
+            gone = there.keys() & state.tables.keys() - wanted
+            if gone:
+                pub.drop_tables(queries, name, [state.tables[oid].full_name for oid in gone])

@@ -178,3 +178,11 @@ class LoggedPart:
             return False
         self._seen += 1
         return True
+
+    def has_message(self, commit_lsn: int, lsn: int) -> bool:
+        """Return whether the logical message at *lsn* in this transaction is logged.
+
+        Messages come before the changes at their LSN.
+        """
+        inside = self._inside
+        return inside is not None and commit_lsn == inside.commit_lsn and lsn <= inside.change_lsn

@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
+    from transporter_adaptors.postgres_cdc.tables import Column
 
 COLUMN_LISTS: Final = 150000
 """The first version with column lists and row filters."""
-_EVERYTHING: Final = "insert, update, delete, truncate"
+EVERYTHING: Final = "insert, update, delete, truncate"
+INSERTS: Final = "insert, truncate"
+"""The changes of tables of which only INSERT is published."""
 _PUBLICATION: Final = """
 SELECT p.oid::bigint AS oid, p.pubname AS name,
        p.pubinsert AS inserts, p.pubupdate AS updates, p.pubdelete AS deletes,
-       p.pubtruncate AS truncates
+       p.pubtruncate AS truncates, p.pubviaroot AS via_root
 FROM pg_publication p WHERE p.pubname = %s
 """
 _MEMBERS: Final = """
@@ -33,7 +36,7 @@ JOIN pg_namespace n ON n.nspname = t.schemaname
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
 JOIN pg_publication p ON p.pubname = t.pubname
 LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
-WHERE t.pubname = %s ORDER BY c.oid
+WHERE t.pubname = %s AND (%s::bigint IS NULL OR c.oid = %s) ORDER BY c.oid
 """
 
 
@@ -47,6 +50,8 @@ class Publication:
     updates: bool
     deletes: bool
     truncates: bool
+    via_root: bool
+    """Whether changes of partitions come as those of the partitioned table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,15 @@ class Member:
     membership: int
     columns: list[str] | None
     where: str | None
+
+    def published(self, columns: Iterable[Column]) -> list[Column]:
+        """Return those of a table's *columns* that are published."""
+        listed = self.columns
+        return [
+            each
+            for each in columns
+            if (each.name in listed if listed is not None else not each.is_generated)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +105,13 @@ def find_publication(connection: Connection, name: str) -> Publication | None:
         return cursor.execute(_PUBLICATION, [name]).fetchone()
 
 
-def find_members(connection: Connection, name: str, version: int) -> list[Member]:
+def find_members(
+    connection: Connection, name: str, version: int, oid: int | None = None
+) -> list[Member]:
     """Return the tables of the publication *name* on a server of this *version*, by oid.
 
-    With ``publish_via_partition_root`` they are the roots of partitioned tables.
+    With *oid* only that table is returned. With ``publish_via_partition_root`` they are the roots
+    of partitioned tables.
     """
     if version >= COLUMN_LISTS:
         columns, where = "t.attnames::text[]", "t.rowfilter"
@@ -102,14 +119,21 @@ def find_members(connection: Connection, name: str, version: int) -> list[Member
         columns, where = "NULL::text[]", "NULL::text"
     query = sql.SQL(_MEMBERS).format(columns=sql.SQL(columns), where=sql.SQL(where))
     with connection.cursor(row_factory=class_row(Member)) as cursor:
-        return cursor.execute(query, [name]).fetchall()
+        return cursor.execute(query, [name, oid, oid]).fetchall()
 
 
-def create_statement(name: str, tables: Sequence[WantedTable]) -> sql.Composed:
-    """Return the statement that creates the publication *name* of *tables*."""
+def create_statement(name: str, tables: Sequence[WantedTable], publish: str) -> sql.Composed:
+    """Return the statement that creates the publication *name* of *tables*.
+
+    *publish* are the kinds of changes, such as :data:`EVERYTHING`.
+    """
     return sql.SQL(
-        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish = {}, publish_via_partition_root = true)"
-    ).format(sql.Identifier(name), _listed(tables), sql.Literal(_EVERYTHING))
+        "CREATE PUBLICATION {}{} WITH (publish = {}, publish_via_partition_root = true)"
+    ).format(
+        sql.Identifier(name),
+        sql.SQL(" FOR TABLE {}").format(_listed(tables)) if tables else sql.SQL(""),
+        sql.Literal(publish),
+    )
 
 
 def add_statement(name: str, tables: Sequence[WantedTable]) -> sql.Composed:
@@ -130,21 +154,22 @@ def drop_tables(connection: Connection, name: str, tables: Iterable[TableName]) 
     )
 
 
-def check_publication(publication: Publication) -> None:
-    """Check that *publication* has every kind of change.
+def check_publication(publication: Publication, publish: str, *, has_partitioned: bool) -> None:
+    """Check that *publication* has the kinds of changes in *publish*.
 
     Raises:
-        EnvironmentFault: some changes would be missing.
+        EnvironmentFault: some changes would be missing, or come under the names of partitions.
 
     """
-    missing = [
-        kind
-        for kind in ("inserts", "updates", "deletes", "truncates")
-        if not getattr(publication, kind)
-    ]
+    missing = [kind for kind in publish.split(", ") if not getattr(publication, kind + "s")]
+    name = sql.Identifier(publication.name).as_string()
     if missing:
         raise EnvironmentFault(
             f"publication {publication.name} leaves out {', '.join(missing)}, so the log would "
-            f"differ from the tables; run ALTER PUBLICATION {publication.name} "
-            f"SET (publish = '{_EVERYTHING}')"
+            f"differ from the tables; run ALTER PUBLICATION {name} SET (publish = '{publish}')"
+        )
+    if has_partitioned and not publication.via_root:
+        raise EnvironmentFault(
+            f"publication {publication.name} sends changes of partitions under their own names; "
+            f"run ALTER PUBLICATION {name} SET (publish_via_partition_root = true)"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from dataclasses import replace
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
@@ -14,16 +14,26 @@ from psycopg.conninfo import conninfo_to_dict
 from transporter.adaptor import AdaptorConfig, Batch, state_name
 from transporter.errors import SourceUnavailable
 from transporter.message import NOOP, Message, messages_to_batch
+from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc import slot as slots
-from transporter_adaptors.postgres_cdc.changes import ChangeTranslator, PreparedChange
+from transporter_adaptors.postgres_cdc.changes import ChangeTranslator, Prepared, PreparedChange
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.copier import LARGEST, Copier
 from transporter_adaptors.postgres_cdc.entries import truncation
+from transporter_adaptors.postgres_cdc.handover import Handover
+from transporter_adaptors.postgres_cdc.messages import LogicalMessage
 from transporter_adaptors.postgres_cdc.position import Position
+from transporter_adaptors.postgres_cdc.schema_log import NewColumns
 from transporter_adaptors.postgres_cdc.session import connect_queries, connect_replication
 from transporter_adaptors.postgres_cdc.state import TablesState
-from transporter_adaptors.postgres_cdc.transactions import Change, TransactionReader, WholeUpTo
+from transporter_adaptors.postgres_cdc.tables import FoundTable
+from transporter_adaptors.postgres_cdc.transactions import (
+    Change,
+    LooseMessage,
+    TransactionReader,
+    WholeUpTo,
+)
 from transporter_adaptors.postgres_cdc.types import TypeCatalog
 from transporter_adaptors.postgres_cdc.watch import Watch
 from transporter_adaptors.postgres_cdc.wire import SlotStream
@@ -31,8 +41,7 @@ from transporter_adaptors.postgres_cdc.wire import SlotStream
 if TYPE_CHECKING:
     from transporter.adaptor import Resume
     from transporter_adaptors.postgres.session import Connection
-    from transporter_adaptors.postgres_cdc.handover import Handover, TableCopy
-    from transporter_adaptors.postgres_cdc.transactions import Item
+    from transporter_adaptors.postgres_cdc.handover import TableCopy
 
 _REPORT: Final = 10.0
 """Seconds between two reports to the server: it ends a session that is silent for a minute."""
@@ -45,6 +54,10 @@ _IDLE_BYTES: Final = 16 << 20
 _IDLE_SECONDS: Final = 60.0
 _COPY_RETRY: Final = 0.05
 """Seconds for which the stream goes on when a chunk had to wait."""
+_PASSED: Final = 1000
+"""Transactions that may be remembered before a snapshot is taken for them alone."""
+HEARTBEAT: Final = "transporter.heartbeat"
+"""The prefix of the messages by which a reader measures its lag."""
 _ENTRY: Final = 256
 """Bytes of an entry besides data, key and headers, about."""
 
@@ -95,6 +108,7 @@ class _Open:
         self._config, self._resume = config, resume
         self._sessions: list[Connection] = []
         self._emptied: list[int] = []
+        self._unlogged_state: TablesState | None = None
         try:
             self._begin()
         except BaseException:
@@ -103,105 +117,169 @@ class _Open:
 
     def _begin(self) -> None:
         config, resume = self._config, self._resume
-        host = str(conninfo_to_dict(config.dsn.get_secret_value()).get("host") or "the server")
         self._names = opening.names_of(config, resume.reader, resume.log_id)
-        queries = connect_queries(config.dsn)
+        self._left_out = dict[int, FoundTable]()
+        self._has_other_tables = False
+        self._queries = queries = connect_queries(config.dsn)
         self._sessions.append(queries)
-        plan = opening.plan_tables(queries, config, host)
+        position, state = self._logged()
+        plan = self._plan(state)
         replication = connect_replication(config.dsn)
         self._sessions.append(replication)
         opening.check_same_server(plan.server, replication)
-        types = TypeCatalog()
-        if resume.position is None:
-            self._position, state = self._begin_anew(queries, replication, plan)
-            self._unlogged_state: TablesState | None = state
+        if position is None or state is None:
+            self._position, made = self._begin_anew(replication, plan)
         else:
-            self._position, state = self._continue(queries, replication, plan)
-            self._unlogged_state = None if state_name(str(state)) == self._position.state else state
-        self._state = state
-        self._position = replace(self._position, state=state_name(str(state)))
-        queued = state.copies
-        self._queued = {copy.oid: copy for copy in queued}
-        self._handover: Handover = self._position.handover(queued)
-        self._translator = ChangeTranslator(queries, config, types, state)
-        self._copier = Copier(queries, config, types, self._names.publication)
-        self._watch = Watch(queries, self._names, plan.server.version, config.watch, resume, state)
+            self._position, made = self._continue(replication, plan, position, state)
+        is_logged = state_name(str(made)) == self._position.state
+        self._translator = ChangeTranslator(queries, config, TypeCatalog(), made, resume.tell)
+        self._handover = Handover(passed=set(self._position.passed))
+        self._follow(made)
+        if is_logged:
+            self._unlogged_state = None
+        self._copier = Copier(queries, config, TypeCatalog(), self._names)
+        self._watch = Watch(queries, config, self._names, plan.server.version, resume)
+        wants_messages = bool(config.messages) or config.heartbeat is not None
         self._stream = SlotStream(
             replication,
             self._names.slot,
             self._position.at,
-            opening.stream_options(self._names),
+            opening.stream_options(self._names, messages=wants_messages),
         )
         self._transactions = TransactionReader(self._stream, self._position.inside)
-        self._pending: deque[Item | PreparedChange] = deque()
+        self._pending: deque[Prepared] = deque()
         self._confirmed = self._reported = self._position.at
         self._reported_at = self._logged_at = monotonic()
         self._logged_lsn = self._position.at
-        self._copy_after = 0.0
+        self._copy_after = self._beat_at = 0.0
+
+    def _logged(self) -> tuple[Position | None, TablesState | None]:
+        """Return the position in the log and the state that it names, if there is one."""
+        if self._resume.position is None:
+            return None, None
+        position = Position.parse(self._resume.position)
+        return position, TablesState.parse(self._resume.state(position.state))
+
+    def _plan(self, state: TablesState | None) -> opening.Plan:
+        host = str(
+            conninfo_to_dict(self._config.dsn.get_secret_value()).get("host") or "the server"
+        )
+        return opening.plan_tables(
+            self._queries, self._config, host, state, self._leave_out if state else None
+        )
+
+    def _leave_out(self, table: FoundTable, problem: str) -> None:
+        """Report, once, that a new table that a pattern matches cannot be read."""
+        known, self._left_out[table.oid] = self._left_out.get(table.oid), table
+        if known is None:
+            text = f"{table.full_name}{problem}"
+            self._resume.tell("table-left-out", table=str(table.full_name), problem=text)
 
     def _begin_anew(
-        self, queries: Connection, replication: Connection, plan: opening.Plan
+        self, replication: Connection, plan: opening.Plan
     ) -> tuple[Position, TablesState]:
-        config = self._config
-        publication, members = opening.ensure_publication(queries, config, self._names, plan)
+        config, queries, version = self._config, self._queries, plan.server.version
+        published = opening.ensure_published(queries, config, self._names, plan)
         found = opening.identify(replication)
-        at = opening.create_slot(replication, queries, config, self._names, plan.server.version)
-        begun = opening.first_transaction(queries)
-        state = opening.make_state(config, plan, publication, members, begun)
+        at = opening.create_slot(replication, queries, config, self._names, version)
+        state = opening.make_state(queries, config, plan, published)
         self._resume.tell(
             "slot-created", slot=self._names.slot, publication=self._names.publication
         )
         return Position(found.system_id, found.timeline, at), state
 
     def _continue(
-        self, queries: Connection, replication: Connection, plan: opening.Plan
+        self, replication: Connection, plan: opening.Plan, position: Position, state: TablesState
     ) -> tuple[Position, TablesState]:
-        config, version = self._config, plan.server.version
-        position = Position.parse(self._resume.position or "")
-        state = TablesState.parse(self._resume.state(position.state))
-        changes = opening.compare_tables(config, plan, state)
+        config, queries, version = self._config, self._queries, plan.server.version
+        changes = opening.compare_tables(queries, config, plan, state)
         if plan.tables.keys() <= changes.to_copy and changes.repeated:
-            return self._begin_again(queries, replication, plan, state, changes)
+            # Copy every table again, by a new slot: whatever was missed is in the copy.
+            opening.drop_slot(queries, self._names, version)
+            self._emptied = self._to_empty(changes)
+            position, fresh = self._begin_anew(replication, plan)
+            return position, opening.next_state(config, state, fresh, changes, ())
         found = opening.check_position(replication, position, config)
         slot = slots.find_slot(queries, self._names.slot, version)
         slots.check_slot(slot, self._names.slot, position.at, opening.REMEDY)
-        publication, members = opening.ensure_publication(queries, config, self._names, plan)
-        opening.check_state(state, publication, members, changes.repeated)
         position = replace(position, system_id=found.system_id, timeline=found.timeline)
+        return self._apply(plan, changes, position, state)
+
+    def _apply(
+        self,
+        plan: opening.Plan,
+        changes: opening.Changes,
+        position: Position,
+        state: TablesState,
+    ) -> tuple[Position, TablesState]:
+        """Return position and state with the *changes*, published where they are tables."""
+        config, queries = self._config, self._queries
+        published = opening.ensure_published(queries, config, self._names, plan)
+        opening.check_state(state, self._names, published, changes.repeated)
         if not changes:
             return position, state
-        begun = opening.first_transaction(queries)
-        fresh = opening.make_state(config, plan, publication, members, begun)
+        fresh = opening.make_state(queries, config, plan, published)
         made = opening.next_state(config, state, fresh, changes, state.queue[position.begun :])
-        opening.drop_removed(queries, config, self._names, state, changes.removed)
+        opening.drop_unwanted(queries, config, self._names, plan, state)
         self._emptied = self._to_empty(changes)
+        for event, oids in (
+            ("table-removed", changes.removed),
+            ("partitions-changed", changes.moved),
+        ):
+            for oid in sorted(oids):
+                self._resume.tell(event, table=str(state.tables[oid].full_name))
         gone = changes.removed | changes.repeated
         copies = tuple(copy for copy in position.copies if copy.oid not in gone)
         return replace(position, begun=0, copies=copies), made
 
-    def _begin_again(
-        self,
-        queries: Connection,
-        replication: Connection,
-        plan: opening.Plan,
-        state: TablesState,
-        changes: opening.Changes,
-    ) -> tuple[Position, TablesState]:
-        """Copy every table again, by a new slot: whatever was missed is in the copy."""
-        opening.drop_slot(queries, self._names, plan.server.version)
-        position, fresh = self._begin_anew(queries, replication, plan)
-        self._emptied = self._to_empty(changes)
-        return position, opening.next_state(self._config, state, fresh, changes, ())
-
     def _to_empty(self, changes: opening.Changes) -> list[int]:
-        """Return the tables whose repeated copies begin with an entry that empties them."""
-        return sorted(changes.repeated) if self._config.copy_from_empty else []
+        """Return the tables that an entry empties first.
+
+        Those are repeated copies, if the settings say so, and new tables with the name of one that
+        is gone, because nothing else takes the rows of that one away.
+        """
+        repeated = changes.repeated if self._config.copy_from_empty else frozenset()
+        return sorted({*repeated, *changes.recreated})
+
+    def _follow(self, state: TablesState) -> None:
+        """Follow the tables of *state* from the present position on."""
+        self._position = replace(self._position, state=state_name(str(state)))
+        self._translator.use(state)
+        self._unlogged_state = state
+        self._queued = {copy.oid: copy for copy in state.copies}
+        waiting = state.copies[self._position.begun :]
+        self._handover.copies = {}
+        self._handover.begin([*self._position.copies, *waiting])
+
+    def _look(self) -> None:
+        """Look for gaps, if that is due."""
+        if self._watch.is_due:
+            self._has_other_tables = self._watch.look(
+                self._translator.state, self._left_out, self._handover, self._position.at
+            )
+
+    def _take_up_tables(self) -> None:
+        """Follow tables that are new, and leave out those that are gone, while all others go on."""
+        state = self._translator.state
+        self._has_other_tables = False
+        plan = self._plan(state)
+        changes = opening.compare_tables(self._queries, self._config, plan, state)
+        self._record_position()
+        self._position, made = self._apply(plan, changes, self._position, state)
+        if made != state:
+            self._follow(made)
 
     def poll(self, timeout: float) -> Batch:
         if self._unlogged_state is not None:
-            # The slot is there: the log has to know from where.
-            return self._batch([self._emptying(oid) for oid in self._emptied])
-        self._watch.look()
+            # The slot is there, or tables were published: the log has to know from where.
+            emptied, self._emptied = self._emptied, []
+            return self._batch([self._emptying(oid) for oid in emptied])
+        self._look()
+        if self._has_other_tables and not self._pending:
+            self._take_up_tables()
+            if self._unlogged_state is not None:
+                return self.poll(timeout)
+        self._beat()
         is_between = not self._pending and self._position.inside is None
         if is_between and (chunk := self._copy_chunk()) is not None:
             return chunk
@@ -216,8 +294,8 @@ class _Open:
 
     def _emptying(self, oid: int) -> Message:
         """Return the entry that empties a table before it is copied again."""
-        table = self._state.tables[oid]
-        namespace, source_id = self._translator.namespace(oid), f"copy/{table.run}/begin"
+        table = self._translator.state.tables[oid]
+        namespace, source_id = self._translator.namespace(oid), f"copy/{oid}/{table.run}/begin"
         return Message(namespace, truncation(), None, "command", source_id=source_id)
 
     def _copy_chunk(self) -> Batch | None:
@@ -226,22 +304,31 @@ class _Open:
             return None
         if not copy.has_room:
             self._copy_after = monotonic() + _COPY_RETRY
+            if len(self._handover.passed) > _PASSED:
+                self._copier.see_snapshot(self._handover)
             return None
-        table = self._state.tables[copy.oid]
+        table = self._translator.state.tables[copy.oid]
         namespace = self._translator.namespace(copy.oid)
+        began = monotonic()
         chunk = self._copier.read_next(self._handover, copy, table, namespace)
         # The stream gets its turn after each chunk.
         self._copy_after = monotonic() + (_COPY_RETRY if chunk is None else 0.0)
         if chunk is None:
             return None
+        if self._config.copy_rate is not None:
+            self._copy_after = began + chunk.size / self._config.copy_rate
         self._announce(chunk.copy, is_first=copy.boundary is None)
-        messages = chunk.messages
+        before, behind = list[Message](), list[Message]()
+        with translate_errors(f"cannot look up the columns of {table.full_name}"):
+            found = self._translator.schema_log.compare(table, chunk.columns)
+        if found is not None:
+            before = self._use_columns(found)
         if chunk.copy.is_complete:
-            messages = _joined(messages, [_completion(namespace, chunk.copy)])
-        return Batch(messages, self._record_position())
+            behind = [_completion(namespace, chunk.copy)]
+        return self._batch(before, chunk.messages, behind)
 
     def _announce(self, copy: TableCopy, *, is_first: bool) -> None:
-        name = str(self._state.tables[copy.oid].full_name)
+        name = str(self._translator.state.tables[copy.oid].full_name)
         if is_first:
             self._resume.tell("copy-began", table=name, run=copy.run)
         if copy.is_complete:
@@ -260,6 +347,14 @@ class _Open:
                 case PreparedChange():
                     made = self._translator.messages(item, self._handover)
                     inside = item.change.inside
+                case NewColumns():
+                    made = self._use_columns(item)
+                case LooseMessage():
+                    made = self._take_loose(item)
+                    at = max(at, item.what.lsn)
+                case Change(what=LogicalMessage()):
+                    made = self._translator.logical(item)
+                    inside = item.inside
                 case Change():
                     made = self._translator.truncations(item, self._handover)
                     inside = item.inside
@@ -268,10 +363,64 @@ class _Open:
         self._position = replace(self._position, at=at, inside=inside)
         if inside is None:
             for oid in self._handover.pass_chunks(at):
-                self._resume.tell("table-in-sync", table=str(self._state.tables[oid].full_name))
+                name = str(self._translator.state.tables[oid].full_name)
+                self._resume.tell("table-in-sync", table=name)
         return self._batch(found)
 
-    def _batch(self, messages: list[Message]) -> Batch:
+    def _use_columns(self, found: NewColumns) -> list[Message]:
+        """Remember a table's new columns; return the entry about them, if there is to be one."""
+        state, table = self._translator.state, found.table
+        made = replace(state, tables={**state.tables, table.oid: table})
+        self._translator.use(made)
+        self._unlogged_state = made
+        self._position = replace(self._position, state=state_name(str(made)))
+        if found.changes:
+            name = str(table.full_name)
+            self._resume.tell(
+                "schema-changed",
+                table=name,
+                added=list(found.changes.added),
+                dropped=list(found.changes.dropped),
+                retyped=list(found.changes.retyped),
+            )
+            if found.changes.fills and found.is_rewritten:
+                self._resume.tell(
+                    "table-rewritten",
+                    table=name,
+                    problem="existing rows got values that the server does not send; raise "
+                    "copy_run in the table's item, which copies it again",
+                )
+        entry = found.entry(self._translator.namespace(table.oid))
+        return [] if entry is None else [entry]
+
+    def _take_loose(self, item: LooseMessage) -> list[Message]:
+        """Return the entry of a message outside of a transaction; measure by our own."""
+        if item.what.prefix == HEARTBEAT:
+            sent = _sent_at(item.what.content, self._names.slot)
+            if sent is not None:
+                self._resume.measure("lag_seconds", max(0.0, time() - sent))
+            return []
+        return self._translator.logical(item)
+
+    def _beat(self) -> None:
+        """Write a heartbeat if it is due."""
+        interval = self._config.heartbeat
+        if interval is None or monotonic() < self._beat_at:
+            return
+        self._beat_at = monotonic() + interval
+        content = json.dumps({"slot": self._names.slot, "time": time()})
+        with translate_errors("cannot write a heartbeat"):
+            self._queries.execute(
+                "SELECT pg_logical_emit_message(false, %s, %s)", [HEARTBEAT, content]
+            )
+
+    def _batch(
+        self,
+        messages: list[Message],
+        chunk: pa.RecordBatch | None = None,
+        behind: list[Message] | None = None,
+    ) -> Batch:
+        """Return the next batch: *messages*, then the *chunk*, then those *behind* it."""
         is_due = (
             self._position.at - self._logged_lsn >= _IDLE_BYTES
             or (
@@ -280,17 +429,18 @@ class _Open:
             )
             or self._unlogged_state is not None
         )
-        if not messages and not is_due:
+        parts = [messages_to_batch(part) for part in (messages, behind) if part]
+        if chunk is not None:
+            parts.insert(bool(messages), chunk)
+        if not parts and not is_due:
             return Batch(())
         state, self._unlogged_state = self._unlogged_state, None
         text = None if state is None else str(state)
-        return Batch(
-            messages_to_batch(messages) if messages else (), self._record_position(), state=text
-        )
+        return Batch(_joined(parts) if parts else (), self._record_position(), state=text)
 
     def _record_position(self) -> str:
         """Return the position behind all that was returned, as text."""
-        queue, copies = self._state.queue, self._handover.copies
+        queue, copies = self._translator.state.queue, self._handover.copies
         # A copy that has not begun is as the queue has it.
         begun = self._position.begun
         for place, oid in enumerate(queue[begun:], begun):
@@ -314,6 +464,7 @@ class _Open:
 
     def keep_alive(self) -> None:
         """Report to the server when that is due, and find out whether it is still there."""
+        self._look()
         now = monotonic()
         silent = now - self._transactions.heard_at
         if silent > _SILENCE + _ANSWER and now - self._reported_at < _ANSWER:
@@ -349,14 +500,24 @@ def _completion(namespace: str, copy: TableCopy) -> Message:
         None,
         NOOP,
         "complete",
-        source_id=f"copy/{copy.run}/complete",
+        source_id=f"copy/{copy.oid}/{copy.run}/complete",
     )
 
 
-def _joined(batch: pa.RecordBatch, messages: list[Message]) -> pa.RecordBatch:
-    table = pa.Table.from_batches([batch, messages_to_batch(messages)])
-    (found,) = table.combine_chunks().to_batches()
+def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(parts) == 1:
+        return parts[0]
+    (found,) = pa.Table.from_batches(parts).combine_chunks().to_batches()
     return found
+
+
+def _sent_at(content: bytes, slot: str) -> float | None:
+    """Return when a heartbeat of *slot* was sent, or ``None`` for another's."""
+    try:
+        fields = json.loads(content)
+        return float(fields["time"]) if fields["slot"] == slot else None
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def _size_of(message: Message) -> int:

@@ -23,8 +23,11 @@ SELECT s.slot_name::text AS name, s.plugin::text AS plugin, s.database::text AS 
        a.application_name AS application, a.client_addr::text AS client,
        s.confirmed_flush_lsn::text AS confirmed, s.wal_status AS status, s.safe_wal_size AS safe,
        pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint AS retained,
+       pg_current_wal_lsn()::text AS end, age(s.catalog_xmin) AS catalog_age,
+       t.spill_bytes::bigint AS spilled,
        {reason} AS reason
 FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
+LEFT JOIN pg_stat_replication_slots t ON t.slot_name = s.slot_name
 WHERE s.slot_name = %s
 """
 _REASONS: Final = (
@@ -49,6 +52,12 @@ class Slot:
     status: str | None
     safe: int | None
     retained: int | None
+    end: str
+    """The end of the server's log."""
+    catalog_age: int | None
+    """Transactions since the oldest whose catalog it keeps from VACUUM."""
+    spilled: int | None
+    """Bytes of large transactions that the server has written to its disk, in total."""
     reason: str | None
 
     @property

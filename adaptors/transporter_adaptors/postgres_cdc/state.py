@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.table import TableName
+from transporter_adaptors.postgres_cdc.columns import LoggedColumn
 from transporter_adaptors.postgres_cdc.handover import TableCopy
 
 if TYPE_CHECKING:
@@ -33,7 +34,14 @@ class FollowedTable:
         copy_key: the columns in whose order it is copied, none for a table without a copy.
         begun: the transaction after which its copy may begin.
         run: the number of the present copy.
-        is_repeated: whether earlier rows are before it in the log, with no TRUNCATE in between.
+        is_repeated: whether earlier rows are before it in the log, with no TRUNCATE in between,
+            or some rows are not copied: no change is left to the copy then.
+        insert_only: whether it is in the publication with INSERT and TRUNCATE.
+        columns: the columns as they were logged last, see
+            :class:`~transporter_adaptors.postgres_cdc.columns.LoggedColumn`.
+        files: a hash of the numbers of its files, which are others once it was rewritten.
+        partitions: a hash of the numbers of its partitions.
+        is_described: whether an entry about its columns is logged.
 
     """
 
@@ -46,6 +54,11 @@ class FollowedTable:
     begun: int = 0
     run: int = 1
     is_repeated: bool = False
+    insert_only: bool = False
+    columns: tuple[LoggedColumn, ...] = ()
+    files: int = 0
+    partitions: int = 0
+    is_described: bool = False
 
     @property
     def full_name(self) -> TableName:
@@ -55,9 +68,12 @@ class FollowedTable:
 
 @dataclass(frozen=True, slots=True)
 class TablesState:
-    """All tables by their numbers, the publication, and the order in which tables are copied."""
+    """All tables by their numbers, the order in which they are copied, and the publications.
 
-    publication: int
+    Those are numbers by name.
+    """
+
+    publications: Mapping[str, int]
     tables: Mapping[int, FollowedTable]
     queue: tuple[int, ...] = ()
 
@@ -70,7 +86,7 @@ class TablesState:
     def __str__(self) -> str:
         fields = {
             "v": _VERSION,
-            "publication": self.publication,
+            "publications": dict(self.publications),
             "tables": [asdict(table) for table in self.tables.values()],
             "queue": self.queue,
         }
@@ -92,10 +108,11 @@ class TablesState:
             )
         tables = [_table_of(each) for each in fields["tables"]]
         return cls(
-            fields["publication"], {table.oid: table for table in tables}, tuple(fields["queue"])
+            fields["publications"], {table.oid: table for table in tables}, tuple(fields["queue"])
         )
 
 
 def _table_of(fields: dict[str, Any]) -> FollowedTable:
     tuples = {name: tuple(fields[name]) for name in ("key", "copy_key")}
-    return FollowedTable(**{**fields, **tuples})
+    columns = tuple(LoggedColumn(*each) for each in fields["columns"])
+    return FollowedTable(**{**fields, **tuples, "columns": columns})

@@ -27,7 +27,8 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
 ORDER BY 2, 3
 """
 _COLUMNS: Final = """
-SELECT a.attname AS name, a.atttypid::bigint AS type_oid,
+SELECT a.attname AS name, a.atttypid::bigint AS type_oid, a.atttypmod AS modifier,
+       format_type(a.atttypid, a.atttypmod) AS full_type,
        format_type(a.atttypid, NULL) || coalesce((
          SELECT format(' COLLATE %%I.%%I', n.nspname, l.collname)
          FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
@@ -45,6 +46,15 @@ JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
 WHERE i.indrelid = %s AND i.indisvalid AND i.indimmediate
   AND (i.indisprimary OR i.indexrelid = pg_get_replica_identity_index(i.indrelid))
 GROUP BY i.indexrelid, i.indisprimary, i.indrelid
+"""
+_FILES: Final = """
+SELECT c.oid::bigint, coalesce(
+         (SELECT bit_xor(hashint8extended(pg_relation_filenode(t.relid)::bigint, 0))
+          FROM pg_partition_tree(c.oid) t WHERE t.isleaf),
+         pg_relation_filenode(c.oid)::bigint, 0) AS file,
+       coalesce((SELECT bit_xor(hashint8extended(t.relid::bigint, 0))
+                 FROM pg_partition_tree(c.oid) t WHERE t.isleaf), 0) AS partitions
+FROM pg_class c WHERE c.oid = ANY(%s)
 """
 _NAMED: Final = 5
 """Names that an error lists."""
@@ -93,10 +103,16 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. ``type`` is as in SQL, with its collation and without its modifier."""
+    """A column.
+
+    ``type`` is as in SQL, with its collation and without its modifier; ``full_type`` is the other
+    way round.
+    """
 
     name: str
     type_oid: int
+    modifier: int
+    full_type: str
     type: str
     not_null: bool
     is_generated: bool
@@ -118,6 +134,12 @@ class TableDefinition:
 
     columns: tuple[Column, ...]
     keys: tuple[Key, ...]
+
+    def identity(self, table: FoundTable) -> tuple[str, ...]:
+        """Return the columns of the replica identity, which a DELETE has."""
+        if table.has_full_identity:
+            return tuple(column.name for column in self.columns)
+        return next((tuple(key.columns) for key in self.keys if key.is_identity), ())
 
     @property
     def copy_key(self) -> tuple[str, ...]:
@@ -141,6 +163,20 @@ def read_definition(connection: Connection, oid: int) -> TableDefinition:
     with connection.cursor(row_factory=class_row(Key)) as cursor:
         keys = cursor.execute(_KEYS, [oid]).fetchall()
     return TableDefinition(tuple(columns), tuple(keys))
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Hashes of the numbers of a table's files, and of its partitions (0 without any)."""
+
+    files: int
+    partitions: int
+
+
+def find_files(connection: Connection, oids: Iterable[int]) -> dict[int, Files]:
+    """Return the files of the tables *oids* as they are now; those that are gone are missing."""
+    rows = connection.execute(_FILES, [sorted(oids)]).fetchall()
+    return {oid: Files(files, partitions) for oid, files, partitions in rows}
 
 
 def listed(names: Iterable[TableName]) -> str:

@@ -12,6 +12,7 @@ from transporter_adaptors.postgres_cdc.messages import (
     Delete,
     Insert,
     Keepalive,
+    LogicalMessage,
     ProtocolError,
     Relation,
     Truncate,
@@ -22,6 +23,7 @@ from transporter_adaptors.postgres_cdc.messages import (
 from transporter_adaptors.postgres_cdc.position import Inside, LoggedPart
 
 if TYPE_CHECKING:
+    from transporter_adaptors.postgres_cdc.messages import Message, XLogData
     from transporter_adaptors.postgres_cdc.wire import SlotStream
 
 RowChange = Insert | Update | Delete
@@ -29,12 +31,17 @@ RowChange = Insert | Update | Delete
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change at its LSN in a transaction. ``count`` counts those with the same LSN, from 1."""
+    """A change at its LSN in a transaction.
+
+    ``count`` counts those with the same LSN, and ``order`` all of the transaction, from 1. A
+    message has the count 0.
+    """
 
     begin: Begin
     lsn: int
     count: int
-    what: RowChange | Truncate
+    what: RowChange | Truncate | LogicalMessage
+    order: int = 0
 
     @property
     def inside(self) -> Inside:
@@ -49,7 +56,15 @@ class WholeUpTo:
     at: int
 
 
-Item = Change | Relation | WholeUpTo
+@dataclass(frozen=True, slots=True)
+class LooseMessage:
+    """A logical message outside of a transaction, and the server's time (µs UTC)."""
+
+    what: LogicalMessage
+    sent_at: int
+
+
+Item = Change | Relation | WholeUpTo | LooseMessage
 
 
 class TransactionReader:
@@ -60,7 +75,7 @@ class TransactionReader:
         self._stream = stream
         self._logged = LoggedPart(inside)
         self._begin: Begin | None = None
-        self._last_lsn, self._count = 0, 0
+        self._last_lsn, self._count, self._order = 0, 0, 0
         self.wants_reply = False
         """Whether the server waits for a report."""
         self.heard_at = monotonic()
@@ -91,10 +106,12 @@ class TransactionReader:
             self.wants_reply = self.wants_reply or message.reply_requested
             # The server has nothing for us before that.
             return WholeUpTo(message.end) if self._begin is None else None
-        what = decode_message(message.payload)
+        return self._take_message(decode_message(message.payload), message)
+
+    def _take_message(self, what: Message, message: XLogData) -> Item | None:
         match what:
             case Begin():
-                self._begin, self._last_lsn, self._count = what, 0, 0
+                self._begin, self._last_lsn, self._count, self._order = what, 0, 0, 0
             case Commit(end_lsn=end):
                 if self._begin is None:
                     raise ProtocolError("a transaction ends that has not begun")
@@ -102,17 +119,31 @@ class TransactionReader:
                 return WholeUpTo(end)
             case Relation():
                 return what
+            case LogicalMessage(transactional=False):
+                return LooseMessage(what, message.sent_at_us)
+            case LogicalMessage():
+                return self._message(what)
             case Insert() | Update() | Delete() | Truncate():
                 return self._change(what, message.start)
             case _:
                 pass
         return None
 
+    def _message(self, what: LogicalMessage) -> Change | None:
+        if self._begin is None:
+            raise ProtocolError("a transactional message comes outside of a transaction")
+        self._order += 1
+        # It has the LSN of its end, which may be that of the next change: it is not counted.
+        if self._logged.has_message(self._begin.commit_lsn, what.lsn):
+            return None
+        return Change(self._begin, what.lsn, 0, what, self._order)
+
     def _change(self, what: RowChange | Truncate, lsn: int) -> Change | None:
         if self._begin is None:
             raise ProtocolError("a change comes outside of a transaction")
         self._count = self._count + 1 if lsn == self._last_lsn else 1
         self._last_lsn = lsn
+        self._order += 1
         if self._logged.has(self._begin.commit_lsn, lsn):
             return None
-        return Change(self._begin, lsn, self._count, what)
+        return Change(self._begin, lsn, self._count, what, self._order)

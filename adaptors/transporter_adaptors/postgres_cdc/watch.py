@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -9,80 +10,146 @@ from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import slot as slots
-from transporter_adaptors.postgres_cdc.opening import REMEDY, check_state
+from transporter_adaptors.postgres_cdc.lsn import parse_lsn
+from transporter_adaptors.postgres_cdc.opening import (
+    REMEDY,
+    Published,
+    check_state,
+    moved_tables,
+)
+from transporter_adaptors.postgres_cdc.tables import find_tables
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
     from transporter.adaptor import Resume
     from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_cdc.config import CdcConfig
+    from transporter_adaptors.postgres_cdc.handover import Handover
     from transporter_adaptors.postgres_cdc.opening import Names
     from transporter_adaptors.postgres_cdc.state import TablesState
+    from transporter_adaptors.postgres_cdc.tables import FoundTable
 
 
 _EXISTING: Final = "SELECT oid::bigint FROM pg_class WHERE oid = ANY(%s)"
+_ESTIMATES: Final = """
+SELECT coalesce(sum(greatest(coalesce((
+         SELECT sum(l.reltuples) FROM pg_class l JOIN pg_partition_tree(c.oid) t ON l.oid = t.relid
+         WHERE t.isleaf), c.reltuples), 0)), 0)::float8
+FROM pg_class c WHERE c.oid = ANY(%s)
+"""
+"""The rows of tables, as the server's statistics have them."""
+_LOOKS: Final = 1000
+"""Looks that are kept to measure the lag."""
 
 
 class Watch:
-    """Looks at slot, publication and tables now and then. Belongs to one thread."""
+    """Looks at slot, publications and tables now and then. Belongs to one thread."""
 
     def __init__(
-        self,
-        queries: Connection,
-        names: Names,
-        version: int,
-        interval: float,
-        resume: Resume,
-        state: TablesState,
+        self, queries: Connection, config: CdcConfig, names: Names, version: int, resume: Resume
     ) -> None:
-        """Look each *interval* seconds by the session *queries*."""
-        self._queries, self._names, self._version = queries, names, version
-        self._interval, self._resume, self._state = interval, resume, state
-        self._next, self._in_danger = monotonic() + interval, False
+        """Look by the session *queries* of a server of this *version*."""
+        self._queries, self._config, self._names = queries, config, names
+        self._version, self._resume = version, resume
+        self._next, self._in_danger = monotonic(), False
+        self._ends: deque[tuple[float, int]] = deque()
 
-    def look(self) -> None:
-        """Look if that is due.
+    @property
+    def is_due(self) -> bool:
+        """Whether the next look is due."""
+        return monotonic() >= self._next
+
+    def look(
+        self, state: TablesState, left_out: Mapping[int, FoundTable], handover: Handover, at: int
+    ) -> bool:
+        """Look at everything, and measure it. The stream has come to the LSN *at*.
+
+        Tables *left_out* count again once something about them is different.
+
+        Returns:
+            Whether other tables than those of *state* are there to be read.
 
         Raises:
             EnvironmentFault: changes may be missing from now on.
 
         """
-        if monotonic() < self._next:
-            return
-        self._next = monotonic() + self._interval
-        with translate_errors("cannot look at the slot and the publication"):
+        self._next = monotonic() + self._config.watch
+        publications = dict[str, pub.Publication]()
+        members = dict[int, pub.Member]()
+        with translate_errors("cannot look at the slot and the publications"):
             slot = slots.find_slot(self._queries, self._names.slot, self._version)
-            publication = pub.find_publication(self._queries, self._names.publication)
-            members = pub.find_members(self._queries, self._names.publication, self._version)
+            for name in self._names.kinds:
+                found = pub.find_publication(self._queries, name)
+                if found is None:
+                    raise EnvironmentFault(
+                        f"publication {name} is gone: changes since then were never sent; {REMEDY}"
+                    )
+                publications[name] = found
+                there = pub.find_members(self._queries, name, self._version)
+                members |= {member.oid: member for member in there}
+            tables = find_tables(self._queries)
         if slot is None:
             raise EnvironmentFault(f"slot {self._names.slot} is gone; {REMEDY}")
-        if publication is None:
-            raise EnvironmentFault(
-                f"publication {self._names.publication} is gone: changes since then were never "
-                f"sent; {REMEDY}"
-            )
-        found = {member.oid: member for member in members}
-        check_state(self._state, publication, found)
-        self._check_absent(self._state.tables.keys() - found.keys())
-        self._measure(slot)
+        check_state(state, self._names, Published(publications, members))
+        self._check_absent(state, state.tables.keys() - members.keys())
+        self._measure(slot, at)
+        self._measure_copy(state, handover)
+        wanted = {
+            table.oid: table.full_name
+            for table in tables
+            if (item := self._config.item_of(table.full_name)) is not None
+            and not (item.is_pattern and (table.problem or table.is_partition))
+            and left_out.get(table.oid) != table
+        }
+        known = {oid: table.full_name for oid, table in state.tables.items()}
+        return wanted != known or bool(moved_tables(self._queries, state))
 
-    def _check_absent(self, oids: AbstractSet[int]) -> None:
-        """Check that tables outside of the publication are gone, and have not just left it."""
+    def _check_absent(self, state: TablesState, oids: AbstractSet[int]) -> None:
+        """Check that tables outside of the publications are gone, and have not just left them."""
         if not oids:
             return
         with translate_errors("cannot look at the tables"):
             rows = self._queries.execute(_EXISTING, [sorted(oids)]).fetchall()
         for (oid,) in rows:
+            table = state.tables[oid]
             raise EnvironmentFault(
-                f"table {self._state.tables[oid].full_name} has left the publication "
-                f"{self._names.publication}, so its changes are missing from now on; add it again, "
-                f"and {REMEDY}; or leave it out of tables"
+                f"table {table.full_name} has left the publication "
+                f"{self._names.publication_of(insert_only=table.insert_only)}, so its changes are "
+                f"missing from now on; add it again, and {REMEDY}; or leave it out of tables"
             )
 
-    def _measure(self, slot: slots.Slot) -> None:
+    def _measure(self, slot: slots.Slot, at: int) -> None:
         endangered = slot.status == "unreserved" or (slot.safe is not None and slot.safe <= 0)
         if endangered and not self._in_danger:
             self._resume.tell(
                 "slot-in-danger", slot=slot.name, retained=slot.retained, status=slot.status
             )
         self._in_danger = endangered
+        now, end = monotonic(), parse_lsn(slot.end)
+        self._ends.append((now, end))
+        # The oldest look at whose end the stream has not come: it is behind since then.
+        while self._ends and self._ends[0][1] <= at:
+            self._ends.popleft()
+        if len(self._ends) > _LOOKS:
+            del self._ends[1]
+        self._resume.measure("lag_seconds", now - self._ends[0][0] if self._ends else 0.0)
+        self._resume.measure("lag_bytes", max(0, end - at))
+        self._resume.measure("retained_bytes", slot.retained)
+        self._resume.measure("safe_bytes", slot.safe)
+        self._resume.measure("spilled_bytes", slot.spilled)
+        self._resume.measure("catalog_xmin_age", slot.catalog_age)
+
+    def _measure_copy(self, state: TablesState, handover: Handover) -> None:
+        copies = [copy for copy in handover.copies.values() if not copy.is_complete]
+        begun = [copy for copy in copies if copy.boundary is not None]
+        self._resume.measure("tables_waiting", len(copies) - len(begun))
+        self._resume.measure("tables_copying", len(begun))
+        self._resume.measure("tables_in_sync", len(state.tables) - len(handover.copies))
+        left = 0.0
+        with translate_errors("cannot look at the tables"):
+            if copies:
+                row = self._queries.execute(_ESTIMATES, [[copy.oid for copy in copies]]).fetchone()
+                left = max(0.0, (row[0] if row else 0.0) - sum(copy.rows for copy in copies))
+        self._resume.measure("copy_rows_left", left)
