@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from transporter.message import JSON, NOOP
+from transporter.message import JSON, NOOP, Message
 from transporter.pipeline.steps.debezium_rows import (
     ArrayItems,
     MemberFinder,
@@ -27,7 +27,6 @@ from transporter.pipeline.steps.json_grammar import UnsupportedJson
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from transporter.message import Message
     from transporter.pipeline.steps.debezium_source import SourceNames, TableSource
 
 OLD_HEADER: Final = "pg-old"
@@ -227,4 +226,15 @@ def _event(message: Message, key: bytes | None, value: bytes) -> Message:
     headers = message.headers
     if headers:
         headers = tuple(pair for pair in headers if pair[0] not in _HEADERS)
-    return replace(message, data=value, key=key, content_type=JSON, headers=headers)
+    # By position: `replace` takes three times as long.
+    return Message(
+        message.namespace,
+        value,
+        key,
+        message.op,
+        message.phase,
+        message.timestamp,
+        message.source_id,
+        JSON,
+        headers,
+    )
