@@ -100,7 +100,11 @@ class EventMaker:
     def _of_row(self, message: Message, place: Place, logged_at: int) -> Message:
         headers, row, table = dict(message.headers), _document(message), self._table(message)
         old, unchanged = _old_row(headers), headers.get(UNCHANGED_HEADER)
-        key = self._struct_key(message, table, row) if self._is_struct_key else message.key
+        if self._is_struct_key and table.key:
+            key: bytes | None = self._struct_key(message, table.key, row)
+        else:
+            check_object(row)
+            key = None if self._is_struct_key else message.key
         after = row if unchanged is None else self._filled(row, unchanged)
         op = b"u"
         if message.op == "insert":
@@ -155,11 +159,8 @@ class EventMaker:
             found = self._tables[namespace] = _Table(self._names.table_source(namespace), key)
         return found
 
-    def _struct_key(self, message: Message, table: _Table, row: bytes) -> bytes | None:
-        """Return the key of a row that is there, with the values as the row has them."""
-        names = table.key or ()
-        if not names:
-            return None
+    def _struct_key(self, message: Message, names: Sequence[str], row: bytes) -> bytes:
+        """Return the key of a row that is there, which is checked on the way."""
         values = self._members.values(row, names)
         if values is None:
             lacking = next(name for name in names if self._members.value(row, name) is None)
@@ -192,12 +193,11 @@ class EventMaker:
 
 
 def _document(message: Message) -> bytes:
-    """Return the data of *message*, after checking that they are a JSON object."""
+    """Return the data of *message*, which by their content type are JSON."""
     if message.data is None:
         raise UnsupportedEntry(f"an entry of the op {message.op!r} has no data")
     if not is_json(message.content_type):
         raise UnsupportedEntry(f"data of the content type {message.content_type!r} is not JSON")
-    check_object(message.data)
     return message.data
 
 

@@ -31,13 +31,16 @@ class MemberFinder:
         """Return the value of *name* as it is written, or ``None``.
 
         Args:
-            document: A JSON object, already checked.
+            document: A JSON object, which is checked on the way.
             name: The name of a member, not a path.
+
+        Raises:
+            UnsupportedJson: *document* is not a JSON object.
 
         """
         finder = self._finders.get(name)
         if finder is None:
-            finder = self._finders[name] = Finder((name,), check=False)
+            finder = self._finders[name] = Finder((name,), check=True)
         found = finder(document)
         return found[-1] if found else None
 
