@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cdc_tools import MemoryLog, clean_slots
+from engine_tools import until
+from live_tools import operated_table
 from step_tools import LOGGED_AT, batch_of, rows_of
 
+from transporter.control import requests
+from transporter.pipeline.config import load
 from transporter.pipeline.steps import compile_steps
 from transporter.pipeline.steps.step import StepConfig
+from transporter.pipeline.yaml_document import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,6 +159,48 @@ def test_keys_of_several_columns_need_no_old_row(shop: Database) -> None:
     made = events(log, key=None, keys={"public.lines": ["o", "l"]})
     assert {each.key for each in made} == {'{"o":"é\\"","l":1}'.encode()}
     assert [each.data is None for each in made] == [False, False, False, True]
+
+
+def test_moving_over_delivers_what_was_committed_after_the_pause(
+    shop: Database, folder: Path
+) -> None:
+    """A route that is paused, gets its real sink by a reload, and goes on, leaves nothing out."""
+    shop.execute("CREATE TABLE items (id int PRIMARY KEY, price numeric)")
+    shop.execute("CREATE TABLE lines (order_id int, line int, PRIMARY KEY (order_id, line))")
+    (_, text), *_ = re.findall(
+        r"^```(yaml)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    pipeline = parse(text, "debezium.md", {"SHOP_DSN": shop.dsn}).root
+    pipeline["log"]["dir"] = "log"
+    pipeline["readers"][0]["copy"] = "none"
+    pipeline["routes"][0]["writer"] = {"adaptor": "file", "path": "check.jsonl"}
+    file = folder / "pipeline.yaml"
+    file.write_text(json.dumps(pipeline))
+
+    def ops(name: str) -> list[str | None]:
+        path = folder / name
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line).get("data", {}).get("op") for line in lines]
+
+    with operated_table(load(file, {})) as op:
+        op.events.await_count("slot-created")
+        shop.execute("INSERT INTO items VALUES (1, 1.10)")
+        until(lambda: ops("check.jsonl") == ["c"])
+        op(requests.Pause("events"))
+        shop.execute("UPDATE items SET price = 2")
+        shop.execute("INSERT INTO lines VALUES (1, 1)")
+        shop.execute("DELETE FROM lines")
+
+        def move(document: dict[str, Any]) -> None:
+            document["routes"][0]["writer"]["path"] = "real.jsonl"
+
+        op.change(move)
+        op(requests.Reload())
+        assert op.route("events")["paused"]
+        op(requests.Resume("events"))
+        until(lambda: len(ops("real.jsonl")) == 4)
+        assert ops("real.jsonl") == ["u", "c", "d", None]
+    assert ops("check.jsonl") == ["c"]
 
 
 def test_the_page_lists_values_as_the_server_writes_them(shop: Database) -> None:
