@@ -7,6 +7,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.pipeline.problems import suggestion
+from transporter.pipeline.steps.debezium_envelope import (
+    DebeziumEnvelopeSettings,
+    debezium_envelope,
+)
 from transporter.pipeline.steps.omit import OmitSettings, omit
 from transporter.pipeline.steps.only_skip import ChoiceSettings, only, skip
 from transporter.pipeline.steps.opfilter import OpfilterSettings, opfilter
@@ -41,6 +45,7 @@ class StepKind:
 
 KINDS: Final[Mapping[str, StepKind]] = MappingProxyType(
     {
+        "debezium-envelope": StepKind(DebeziumEnvelopeSettings, debezium_envelope),
         "omit": StepKind(OmitSettings, omit),
         "only": StepKind(ChoiceSettings, only),
         "opfilter": StepKind(OpfilterSettings, opfilter),

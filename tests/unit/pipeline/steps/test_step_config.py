@@ -83,7 +83,7 @@ MISTAKES = [
     ("", "a step is a mapping of one key"),
     ("{}", "a step is a mapping of one key"),
     ("{omit: {fields: [a]}, rename: {fields: {a: b}}}", "a step is a mapping of one key"),
-    ("omitt: {fields: [a]}", "there is no step 'omitt'; did you mean 'omit'? (steps: omit, "),
+    ("omitt: {fields: [a]}", "there is no step 'omitt'; did you mean 'omit'? (steps: debez"),
     ("omit:", f"{ITEM}.omit must be a mapping (it is empty)"),
     ("omit: [a]", f"{ITEM}.omit must be a mapping"),
     ("omit: {}", f"{ITEM}.omit.fields is missing"),
@@ -165,6 +165,39 @@ MISTAKES = [
     ),
     ("remap: {namespace: (, to: '\\1'}", f"{ITEM}.remap.namespace is not a regular expression"),
     ("remap: {to: 'x\\'}", f"{ITEM}.remap.to is not a template for this namespace"),
+    ("debezium-envelope: {db: d, key: [id]}", f"{ITEM}.debezium-envelope.name is missing"),
+    ("debezium-envelope: {name: '', db: d, key: [id]}", f"{ITEM}.debezium-envelope.name "),
+    ("debezium-envelope: {name: n, db: d}", f"{ITEM}.debezium-envelope needs key, the names of"),
+    ("debezium-envelope: {name: n, db: d, key: id}", f"{ITEM}.debezium-envelope.key must be a li"),
+    ("debezium-envelope: {name: n, db: d, key: []}", f"{ITEM}.debezium-envelope.key needs at lea"),
+    (
+        "debezium-envelope: {name: n, db: d, keys: {a.b: [x, x]}}",
+        f"{ITEM}.debezium-envelope.keys.a.b names a column twice",
+    ),
+    (
+        "debezium-envelope: {name: n, db: d, key: [id], key_as: text}",
+        f"{ITEM}.debezium-envelope.key_as must be ",
+    ),
+    (
+        "debezium-envelope: {name: n, db: d, key: [id], template: '{schema}'}",
+        f"{ITEM}.debezium-envelope.template needs the field {{table}} once",
+    ),
+    (
+        "debezium-envelope: {name: n, db: d, key: [id], template: '{db}.{table}'}",
+        f"{ITEM}.debezium-envelope.template needs the field {{table}} once",
+    ),
+    (
+        "debezium-envelope: {name: n, db: d, key: [id], template: '{schema}{table}'}",
+        f"{ITEM}.debezium-envelope.template needs a separator",
+    ),
+    (
+        "debezium-envelope: {name: n, db: d, key: [id], template: '{table}'}",
+        f"{ITEM}.debezium-envelope needs either {{schema}} in template, or schema",
+    ),
+    (
+        "debezium-envelope: {name: n, db: d, key: [id], schema: public}",
+        f"{ITEM}.debezium-envelope needs either {{schema}} in template, or schema",
+    ),
     ("pretty:", f"{ITEM}.pretty must be a mapping (it is empty)"),
     ("pretty: {indent: -1}", f"{ITEM}.pretty.indent must be greater than or equal to 0"),
     ("pretty: {indent: 11}", f"{ITEM}.pretty.indent must be less than or equal to 10"),

@@ -58,7 +58,14 @@ def _message(line: str) -> Message:
     fields = json.loads(line)
     # The document is everything behind its name, so no number is read and written again.
     data = line.partition('"data": ')[2][:-1].encode() or None
-    return Message(fields.get("namespace", "orders.fr"), data, op=fields.get("op", "insert"))
+    key = fields.get("key")
+    return Message(
+        fields.get("namespace", "orders.fr"),
+        data,
+        None if key is None else key.encode(),
+        op=fields.get("op", "insert"),
+        source_id=fields.get("source_id"),
+    )
 
 
 @pytest.mark.usefixtures("enrich")
