@@ -219,6 +219,9 @@ class FailurePolicy:
             # An operator acked it, or ended its replay, while it was being delivered.
             self._plan = self._plan.after_settling(offset)
             return GO
+        if self._offsets.state.replay is not None and self._offsets.state.next_offset() < offset:
+            # A replay has no gaps: what other shards have yet to deliver comes first.
+            return GO
         on_error = "park" if failure.kind is FailureKind.POISON else self.config.on_error
         if on_error == "stop":
             return Decision(Action.HALT, failure.text, offset)

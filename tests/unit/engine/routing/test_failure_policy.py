@@ -69,6 +69,30 @@ def test_a_replay_goes_on_behind_what_was_given_up(offsets: OffsetLog, on_error:
     assert offsets.state.replay == Replay(2, 5, 3)
 
 
+@pytest.mark.parametrize("on_error", ["park", "skip", "stop"])
+def test_a_replay_passes_nothing_that_another_shard_has_yet_to_deliver(
+    offsets: OffsetLog, on_error: str
+) -> None:
+    """An entry whose worker died is given up once everything before it is delivered."""
+    offsets.begin_replay(2, 8)
+    found = judge(offsets, on_error, lambda: None)
+    # Shards hang at 2, 3 and 5. The one at 5 is ended first.
+    alone = Slice(2, 8, generation=1, single=True)
+    assert found.decide_after_death(alone, 5) == GO
+    assert offsets.state.replay == Replay(2, 8, 2)
+    assert found.plan.cut(2, 8) == (4, False)
+    first = Slice(2, 4, generation=1)
+    assert found.decide(first, Outcome(4, 3, 0, 0, {})) == GO
+    assert found.plan.cut(5, 8) == (8, True)
+    rest = Slice(5, 8, generation=1, single=True)
+    decision = found.decide_after_death(rest, 5)
+    if on_error == "stop":
+        assert (decision.action, decision.offset) == (Action.HALT, 5)
+    else:
+        assert decision == GO
+        assert offsets.state.replay == Replay(2, 8, 6)
+
+
 @pytest.mark.parametrize(
     "failure",
     [None, Failure(FailureKind.REJECTED, "no", 99), Failure(FailureKind.REJECTED, "no", -1)],
