@@ -7,14 +7,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cdc_tools import LOG_ID, MemoryLog, clean_slots
+from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short, started
 from engine_tools import until
 from psycopg.conninfo import make_conninfo
 from transporter_adaptors.postgres_cdc import reader as module
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.reader import CdcReader
 
-from transporter.errors import ConfigError, EnvironmentFault, SourceUnavailable, TransporterError
+from transporter.errors import ConfigError, EnvironmentFault, SourceUnavailable
 from transporter.testing import FaultyProxy, FixedResume
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from services.postgres import Database
 
-    from transporter.message import Message
 
 pytestmark = pytest.mark.postgres
 
@@ -33,22 +32,6 @@ def shop(postgres: Database) -> Iterator[Database]:
     postgres.execute("CREATE TABLE items (id int PRIMARY KEY, name text, note text)")
     with clean_slots(postgres):
         yield postgres
-
-
-def started(database: Database, **settings: Any) -> MemoryLog:
-    """Return the log of a reader that has copied everything."""
-    log = MemoryLog(database, **settings)
-    log.drain(database)
-    return log
-
-
-def short(messages: list[Message]) -> list[tuple[Any, ...]]:
-    """Return op, phase, key and data of *messages*, without those that only carry a position."""
-    return [
-        (each.op, each.phase, each.key and each.key.decode(), each.data and json.loads(each.data))
-        for each in messages
-        if not (each.op == "noop" and each.data is None)
-    ]
 
 
 def test_a_table_is_copied_and_followed(shop: Database) -> None:
@@ -253,14 +236,6 @@ def test_others_changes_are_confirmed_away(shop: Database) -> None:
     shop.execute("INSERT INTO unrelated SELECT * FROM generate_series(1, 500000)")
     until(is_confirmed)
     log.kill()
-
-
-def broken(database: Database, log: MemoryLog) -> str:
-    """Return the error of a reader that goes on with *log*."""
-    with pytest.raises(TransporterError) as found:
-        log.reader()
-    assert not isinstance(found.value, SourceUnavailable)
-    return str(found.value)
 
 
 def test_a_slot_that_is_gone_stops_the_reader(shop: Database) -> None:

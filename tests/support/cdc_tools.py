@@ -11,10 +11,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import psycopg
+import pytest
 from transporter_adaptors.postgres_cdc.reader import CdcReader
 
 from transporter.adaptor import state_name
-from transporter.errors import SourceUnavailable
+from transporter.errors import SourceUnavailable, TransporterError
 from transporter.testing import FixedResume
 from transporter.testing.contracts import messages_of
 
@@ -136,6 +137,30 @@ class MemoryLog:
             if done == [(True,)] and not behind and not opened._pending:
                 return
         raise AssertionError(f"the reader is not at {end}: {at:X}, {self.position}, {behind}")
+
+
+def started(database: Database, **settings: Any) -> MemoryLog:
+    """Return the log of a reader that has copied everything."""
+    log = MemoryLog(database, **settings)
+    log.drain(database)
+    return log
+
+
+def short(messages: list[Message]) -> list[tuple[Any, ...]]:
+    """Return op, phase, key and data of *messages*, without those that only carry a position."""
+    return [
+        (each.op, each.phase, each.key and each.key.decode(), each.data and json.loads(each.data))
+        for each in messages
+        if not (each.op == "noop" and each.data is None)
+    ]
+
+
+def broken(database: Database, log: MemoryLog) -> str:
+    """Return the error of a reader that goes on with *log*."""
+    with pytest.raises(TransporterError) as found:
+        log.reader()
+    assert not isinstance(found.value, SourceUnavailable)
+    return str(found.value)
 
 
 def open_patiently(reader: CdcReader, resume: FixedResume) -> CdcReader:

@@ -3,6 +3,7 @@
 It needs and imports no engine, only this package and a driver of your choice.
 """
 
+from transporter.outbox.emitting import emit, emit_async, emit_many, emit_many_async
 from transporter.outbox.record import LONGEST_TOPIC, MOST_BYTES, Record
 from transporter.outbox.stashing import stash, stash_async, stash_many, stash_many_async
 from transporter.outbox.table import Columns, outbox_sql
@@ -12,6 +13,10 @@ __all__ = [
     "MOST_BYTES",
     "Columns",
     "Record",
+    "emit",
+    "emit_async",
+    "emit_many",
+    "emit_many_async",
     "outbox_sql",
     "stash",
     "stash_async",

@@ -63,7 +63,7 @@ def stash(
         table: ``name``, ``schema.name``, or quoted as in SQL.
         columns: The names of the table's columns.
     """
-    _refuse_async(cursor.execute(_insert_statement(table, columns), _to_row(record)), "stash")
+    refuse_async(cursor.execute(_insert_statement(table, columns), _to_row(record)), "stash")
 
 
 def stash_many(
@@ -76,7 +76,7 @@ def stash_many(
     """Insert *records* in order, as :func:`stash` does, and return their number."""
     rows = [_to_row(record) for record in records]
     if rows:
-        _refuse_async(cursor.executemany(_insert_statement(table, columns), rows), "stash_many")
+        refuse_async(cursor.executemany(_insert_statement(table, columns), rows), "stash_many")
     return len(rows)
 
 
@@ -116,7 +116,7 @@ def _to_row(record: Record) -> _Row:
     return record.topic, record.key, record.value, names, values
 
 
-def _refuse_async(result: object, name: str) -> None:
+def refuse_async(result: object, name: str) -> None:
     """Refuse a coroutine, because it would never be awaited and the event would be lost."""
     if iscoroutine(result):
         result.close()

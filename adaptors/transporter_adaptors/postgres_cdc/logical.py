@@ -103,7 +103,8 @@ def _members_of(content: bytes) -> dict[str, tuple[Any, str]]:
     if text[at : at + 1] != "{":
         raise ValueError("it is not a JSON object")
     at = _skip(text, at + 1)
-    while text[at : at + 1] != "}":
+    is_end = text[at : at + 1] == "}"
+    while not is_end:
         name, at = _decode(text, at)
         at = _skip(text, at)
         if not isinstance(name, str) or text[at : at + 1] != ":":
@@ -114,10 +115,11 @@ def _members_of(content: bytes) -> dict[str, tuple[Any, str]]:
             raise ValueError(f"it has the field {name} twice")
         found[name] = (value, text[begin:at])
         at = _skip(text, at)
-        if text[at : at + 1] == ",":
+        is_end = text[at : at + 1] == "}"
+        if not is_end:
+            if text[at : at + 1] != ",":
+                raise ValueError(f"a comma or a brace is expected at character {at}")
             at = _skip(text, at + 1)
-        elif text[at : at + 1] != "}":
-            raise ValueError(f"a comma or a brace is expected at character {at}")
     if _skip(text, at + 1) != len(text):
         raise ValueError(f"there is more behind the object at character {at + 1}")
     return found

@@ -1,0 +1,385 @@
+"""Tables of ``postgres-cdc`` that change while it runs: columns, names, partitions, the list."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short, started
+from engine_tools import until
+from services.postgres import Database
+from transporter_adaptors.postgres_cdc.config import CdcConfig
+from transporter_adaptors.postgres_cdc.reader import CdcReader
+
+from transporter.errors import EnvironmentFault
+from transporter.testing import FixedResume
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def shop(postgres: Database) -> Iterator[Database]:
+    """Yield a database with a table of items, whose slots are dropped at the end."""
+    postgres.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    with clean_slots(postgres):
+        yield postgres
+
+
+def events(log: MemoryLog, *names: str) -> list[tuple[str, dict[str, object]]]:
+    """Return the events of these names."""
+    return [each for each in log.told if each[0] in names]
+
+
+def refusal(database: Database, **settings: Any) -> str:
+    """Return the error of a reader that is opened for the first time, and has created nothing."""
+    given = {"dsn": database.dsn, "tables": ["public.*"], **settings}
+    reader = CdcReader(CdcConfig.model_validate(given))
+    with pytest.raises(EnvironmentFault) as found:
+        reader.open(FixedResume(None, LOG_ID))
+    reader.close()
+    assert database.execute("SELECT pubname FROM pg_publication") == []
+    assert database.execute("SELECT 1 FROM pg_replication_slots") == []
+    return str(found.value)
+
+
+def test_a_table_without_a_key_is_read_for_its_inserts(shop: Database) -> None:
+    """It is in a publication of its own, so its UPDATEs go on in the application."""
+    shop.execute("CREATE TABLE clicks (at int, page text); INSERT INTO clicks VALUES (1, 'old')")
+    assert "list it with insert_only" in refusal(shop)
+    tables = ["public.items", {"table": "public.clicks", "insert_only": True, "copy": "none"}]
+    log = started(shop, tables=tables)
+    shop.execute(
+        "INSERT INTO clicks VALUES (2, 'new'); UPDATE clicks SET page = 'x'; TRUNCATE clicks"
+    )
+    shop.execute("INSERT INTO items VALUES (1)")
+    log.drain(shop)
+    log.kill()
+    log.drain(shop)
+    log.kill()
+    assert [(each[0], each[2], each[3]) for each in short(log.messages) if each[1] == "sync"] == [
+        ("insert", None, {"at": 2, "page": "new"}),
+        ("command", None, {"command": "truncate", "cascade": False, "restart_identity": False}),
+        ("insert", "1", {"id": 1, "name": None}),
+    ]
+    names = shop.execute("SELECT pubname, pubupdate FROM pg_publication ORDER BY 1")
+    assert names == [("transporter_reader", True), ("transporter_reader_inserts", False)]
+
+
+def test_a_table_without_an_order_is_not_copied(shop: Database) -> None:
+    """The copy goes by a unique key, and the error says how to do without."""
+    shop.execute("CREATE TABLE clicks (at int)")
+    found = refusal(shop, tables=[{"table": "clicks", "insert_only": True}])
+    assert "write copy: none in its item" in found
+
+
+def test_a_key_outside_of_the_identity_is_refused(shop: Database) -> None:
+    """A DELETE would come without it."""
+    shop.execute("CREATE TABLE users (id int PRIMARY KEY, mail text NOT NULL UNIQUE)")
+    found = refusal(shop, tables=[{"table": "users", "key": ["mail"]}])
+    assert "not part of its replica identity" in found
+    shop.execute("ALTER TABLE users REPLICA IDENTITY FULL; INSERT INTO users VALUES (1, 'a@b')")
+    log = started(shop, tables=[{"table": "users", "key": ["mail"]}])
+    shop.execute("DELETE FROM users")
+    log.drain(shop)
+    log.kill()
+    assert [(each[0], each[2]) for each in short(log.messages)] == [
+        ("insert", "a@b"),
+        ("noop", None),
+        ("delete", "a@b"),
+    ]
+
+
+def test_an_identity_that_loses_the_key_stops_the_reader(shop: Database) -> None:
+    """A DELETE without its key cannot be logged, and is not passed."""
+    shop.execute("ALTER TABLE items ADD COLUMN other int NOT NULL DEFAULT 1")
+    shop.execute("CREATE UNIQUE INDEX other ON items (other)")
+    shop.execute("INSERT INTO items VALUES (1)")
+    log = started(shop)
+    shop.execute("ALTER TABLE items REPLICA IDENTITY USING INDEX other; DELETE FROM items")
+    with pytest.raises(EnvironmentFault, match="came without id, which is part of its key"):
+        log.drain(shop)
+    log.kill()
+
+
+def test_some_rows_are_copied_and_all_are_followed(shop: Database) -> None:
+    """``copy_where`` is a filter for the copy alone, also for rows that change meanwhile."""
+    shop.execute("INSERT INTO items SELECT n FROM generate_series(1, 40) n")
+    item = {"table": "items", "copy_where": "id > 30"}
+    log = MemoryLog(shop, tables=[item], copy_rows=4)
+    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    shop.execute("UPDATE items SET name = 'x' WHERE id IN (5, 38)")
+    log.drain(shop)
+    log.kill()
+    copied = [each[2] for each in short(log.messages) if each[1] == "copy"]
+    assert copied == [str(number) for number in range(31, 41)]
+    assert [each[2] for each in short(log.messages) if each[0] == "update"] == ["5", "38"]
+
+
+def test_a_partitioned_table_needs_a_publication_by_its_root(shop: Database) -> None:
+    """A DBA's publication that sends partitions by name is refused with the statement."""
+    shop.execute(
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);"
+        "CREATE PUBLICATION mine FOR TABLE parts"
+    )
+    reader = CdcReader(
+        CdcConfig.model_validate(
+            {"dsn": shop.dsn, "tables": ["parts"], "publication": "mine", "manage": "slot"}
+        )
+    )
+    with pytest.raises(EnvironmentFault, match="publish_via_partition_root = true"):
+        reader.open(FixedResume(None, LOG_ID))
+    reader.close()
+
+
+def test_partitions_that_come_are_reported(shop: Database) -> None:
+    """Rows of a partition that is attached were never sent."""
+    shop.execute(
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE parts_2 (id int PRIMARY KEY); INSERT INTO parts_2 VALUES (15)"
+    )
+    log = started(shop, watch="1s", tables=["public.parts"])
+    shop.execute("ALTER TABLE parts ATTACH PARTITION parts_2 FOR VALUES FROM (10) TO (20)")
+    until(lambda: log.poll(0.1) and events(log, "partitions-changed"))
+    log.kill()
+    log.drain(shop)
+    log.kill()
+    assert events(log, "partitions-changed") == [("partitions-changed", {"table": "public.parts"})]
+
+
+def test_tables_come_and_go_while_all_others_go_on(shop: Database) -> None:
+    """A pattern's new table is copied, one that is dropped ends, and one without a key is named."""
+    log = started(shop, watch="1s")
+    shop.execute("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1), (2)")
+    shop.execute("CREATE TABLE keyless (id int)")
+    until(lambda: log.poll(0.1) and events(log, "copy-complete")[1:])
+    shop.execute("INSERT INTO orders VALUES (3); INSERT INTO items VALUES (7)")
+    log.drain(shop)
+    found = [(each.namespace, *each_short) for each, each_short in zip(
+        [m for m in log.messages if not (m.op == "noop" and m.data is None)],
+        short(log.messages), strict=True,
+    )]  # fmt: skip
+    assert [each[:4] for each in found if each[1] != "noop"] == [
+        ("public.orders", "insert", "copy", "1"),
+        ("public.orders", "insert", "copy", "2"),
+        ("public.orders", "insert", "sync", "3"),
+        ("public.items", "insert", "sync", "7"),
+    ]
+    ((_, told),) = events(log, "table-left-out")
+    assert "has no primary key" in str(told["problem"])
+    # Once it has a key it is read.
+    shop.execute("ALTER TABLE keyless ADD PRIMARY KEY (id); INSERT INTO keyless VALUES (1)")
+    shop.execute("DROP TABLE orders")
+    until(
+        lambda: log.poll(0.1) and events(log, "table-removed") and events(log, "copy-complete")[2:]
+    )
+    shop.execute("INSERT INTO keyless VALUES (2)")
+    log.kill()
+    log.drain(shop)
+    log.kill()
+    assert [each.key for each in log.messages if each.namespace == "public.keyless"] == [
+        b"1", None, b"2"
+    ]  # fmt: skip
+
+
+def test_a_table_that_was_dropped_and_created_again_is_emptied_first(shop: Database) -> None:
+    """Its old rows would stay in the sinks for ever."""
+    shop.execute("INSERT INTO items VALUES (1), (2)")
+    log = started(shop, watch="1s", tables=["public.items"])
+    shop.execute(
+        "DROP TABLE items; CREATE TABLE items (id int PRIMARY KEY); INSERT INTO items VALUES (2)"
+    )
+    until(lambda: log.poll(0.1) and events(log, "copy-complete")[1:])
+    log.drain(shop)
+    log.kill()
+    assert [(each[0], each[2]) for each in short(log.messages)] == [
+        ("insert", "1"), ("insert", "2"), ("noop", None),
+        ("command", None), ("insert", "2"), ("noop", None),
+    ]  # fmt: skip
+    ids = [each.source_id for each in log.messages if each.source_id]
+    assert len(ids) == len({*ids})
+
+
+def test_a_renamed_table_goes_on_under_its_new_name(shop: Database) -> None:
+    """Nothing is copied again, and another table with the old name is a new one."""
+    shop.execute("INSERT INTO items SELECT n FROM generate_series(1, 20) n")
+    log = MemoryLog(shop, watch="1s", copy_rows=2)
+    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    shop.execute(
+        "ALTER TABLE items RENAME TO things; CREATE TABLE items (id int PRIMARY KEY);"
+        "INSERT INTO items VALUES (100)"
+    )
+    until(lambda: log.poll(0.1) and events(log, "copy-complete")[1:])
+    shop.execute("INSERT INTO things VALUES (50)")
+    log.drain(shop)
+    log.kill()
+    old = [each for each in log.messages if each.key and each.key != b"100"]
+    assert [each.key for each in old] == [b"%d" % number for number in [*range(1, 21), 50]]
+    assert old[-1].namespace == "public.things"
+    assert [each.namespace for each in log.messages if each.key == b"100"] == ["public.items"]
+
+
+def test_a_schema_change_is_an_event_and_an_entry(shop: Database) -> None:
+    """The columns are logged before the first row with them, once, also across kills."""
+    shop.execute("INSERT INTO items VALUES (1, 'a')")
+    log = started(shop, schema="entries")
+    shop.execute("INSERT INTO items VALUES (2, 'b')")
+    shop.execute("ALTER TABLE items ADD COLUMN price numeric(8, 2) NOT NULL DEFAULT 1")
+    shop.execute("INSERT INTO items VALUES (3, 'c')")
+    log.drain(shop)
+    for _ in range(2):
+        log.kill()
+        shop.execute("UPDATE items SET name = 'd' WHERE id = 3")
+        log.drain(shop)
+    log.kill()
+    made = [
+        each
+        for each in log.messages
+        if each.content_type == "application/vnd.transporter.schema+json"
+    ]
+    first, second = (json.loads(each.data or b"") for each in made)
+    assert first == {
+        "command": "schema", "schema": "public", "table": "items", "key": ["id"],
+        "columns": [
+            {"name": "id", "type": "integer", "not_null": True},
+            {"name": "name", "type": "text", "not_null": False},
+        ],
+    }  # fmt: skip
+    assert second["columns"][2] == {"name": "price", "type": "numeric(8,2)", "not_null": True}
+    places = [log.messages.index(each) for each in made]
+    assert places[0] == next(at for at, each in enumerate(log.messages) if each.op != "noop")
+    assert log.messages[places[1] + 1].key == b"3"
+    assert events(log, "schema-changed") == [
+        (
+            "schema-changed",
+            {"table": "public.items", "added": ["price"], "dropped": [], "retyped": []},
+        )
+    ]
+    assert events(log, "table-rewritten") == []
+
+
+def test_a_rewrite_is_reported(shop: Database) -> None:
+    """Rows that got other values without a change of theirs are not sent: the event says so."""
+    shop.execute("INSERT INTO items VALUES (1, '7')")
+    log = started(shop)
+    shop.execute("ALTER TABLE items ALTER COLUMN name TYPE int USING name::int + 1")
+    shop.execute("INSERT INTO items VALUES (2, 3)")
+    log.drain(shop)
+    log.kill()
+    assert [each[1]["retyped"] for each in events(log, "schema-changed")] == [["name"]]
+    assert [each[1]["table"] for each in events(log, "table-rewritten")] == ["public.items"]
+
+
+def test_a_value_of_an_altered_composite_is_a_text(shop: Database) -> None:
+    """What was written by the old definition cannot be split by that of now, and stops nothing."""
+    shop.execute("CREATE TYPE pair AS (a int, b int); ALTER TABLE items ADD COLUMN p pair")
+    log = started(shop)
+    shop.execute("INSERT INTO items VALUES (1, 'a', '(1,2)'), (2, 'b', '(3,4)')")
+    shop.execute("ALTER TYPE pair ADD ATTRIBUTE c int")
+    shop.execute("INSERT INTO items VALUES (3, 'c', '(5,6,7)')")
+    log.drain(shop)
+    log.kill()
+    rows = [each[3]["p"] for each in short(log.messages) if each[0] == "insert"]
+    assert rows == ["(1,2)", "(3,4)", {"a": 5, "b": 6, "c": 7}]
+    assert [each[1]["column"] for each in events(log, "value-as-text")] == ["p"]
+
+
+def test_large_rows_are_copied_in_small_chunks(shop: Database) -> None:
+    """A chunk is bounded by bytes before it is read, so a thousand large rows are no flood."""
+    shop.execute("ALTER TABLE items ALTER COLUMN name SET STORAGE EXTERNAL")
+    shop.execute("INSERT INTO items SELECT n, repeat('x', 400000) FROM generate_series(1, 30) n")
+    log = MemoryLog(shop, copy_bytes="1MiB")
+    sizes = []
+    until(
+        lambda: (
+            (batch := log.poll()) is not None
+            and (sizes.append(len(batch.messages)) or True)
+            and any(each[0] == "copy-complete" for each in log.told)
+        )
+    )
+    log.kill()
+    assert max(sizes) <= 4
+    assert sum(1 for each in log.messages if each.phase == "copy") == 30
+
+
+def test_a_database_of_another_encoding_is_copied_as_utf8(postgres: Database) -> None:
+    """Copy and stream have the same bytes."""
+    name = f"{postgres.name}_latin"
+    postgres.execute(
+        f"CREATE DATABASE {name} ENCODING LATIN1 LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    )
+    latin = Database(name, postgres.server)
+    try:
+        latin.execute("CREATE TABLE words (k text PRIMARY KEY)")
+        latin.execute("INSERT INTO words VALUES ('grün'), ('blau')")
+        with clean_slots(latin):
+            log = started(latin)
+            latin.execute("UPDATE words SET k = k || '!'")
+            log.drain(latin)
+            log.kill()
+    finally:
+        postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    keys = [each.key.decode() for each in log.messages if each.key and each.op == "insert"]
+    assert sorted(keys) == ["blau", "blau!", "grün", "grün!"]
+    assert {"k": "grün!"} in [json.loads(each.data) for each in log.messages if each.data]
+
+
+def test_the_copy_keeps_to_its_rate(shop: Database) -> None:
+    """With ``copy_rate`` the chunks are spread, and changes come in between."""
+    shop.execute("INSERT INTO items SELECT n, repeat('x', 100) FROM generate_series(1, 200) n")
+    log = MemoryLog(shop, copy_rows=20, copy_rate="100KiB")
+    begun = time.monotonic()
+    log.drain(shop)
+    log.kill()
+    # 200 rows of some 650 bytes, of which 20 come at once.
+    assert time.monotonic() - begun > 0.8
+
+
+def test_gauges_are_measured(shop: Database) -> None:
+    """Slot, lag and copies are measured from the first poll on."""
+    reader = CdcReader(CdcConfig.model_validate({"dsn": shop.dsn, "tables": ["public.*"]}))
+    resume = FixedResume(None, LOG_ID)
+    reader.open(resume)
+    reader.poll(0.1)
+    reader.poll(0.1)
+    reader.close()
+    assert resume.measured["tables_waiting"] == 1
+    assert resume.measured["tables_in_sync"] == 0
+    assert resume.measured["lag_seconds"] >= 0.0
+    assert resume.measured["retained_bytes"] >= 0
+    assert resume.measured["safe_bytes"] is None
+
+
+def test_transactions_are_named_on_request(shop: Database) -> None:
+    """With ``transaction`` each change has the number of its transaction and its place in it."""
+    log = started(shop, transaction=True, batch_rows=1)
+    ((xid,),) = shop.execute(
+        "WITH x AS (INSERT INTO items VALUES (1), (2) RETURNING 1)"
+        " SELECT (pg_current_xact_id()::text::numeric % 4294967296)::text FROM x LIMIT 1"
+    )
+    log.drain(shop)
+    log.kill()
+    found = [dict(each.headers) for each in log.messages if each.op == "insert"]
+    assert found == [
+        {"pg-xid": xid.encode(), "pg-order": b"1"},
+        {"pg-xid": xid.encode(), "pg-order": b"2"},
+    ]
+
+
+def test_a_publication_of_the_insert_only_tables_is_watched(shop: Database) -> None:
+    """It has its own identity, and a gap of it stops the reader."""
+    tables = [{"table": "items", "insert_only": True}]
+    log = started(shop, tables=tables)
+    log.kill()
+    shop.execute("DROP PUBLICATION transporter_reader_inserts")
+    shop.execute(
+        "CREATE PUBLICATION transporter_reader_inserts FOR TABLE items"
+        " WITH (publish = 'insert, truncate')"
+    )
+    assert "transporter_reader_inserts was dropped and created again" in broken(shop, log)
