@@ -125,6 +125,8 @@ class Truth:
         """Ranges released from a route, or from its replay, and the time."""
         self.inexact: dict[str, float] = defaultdict(float)
         """Exact sinks' times from which they may not hold an entry twice again."""
+        self.absences: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        """Times in which sources were not in the pipeline file: their readers held nothing."""
         self.judged_told: dict[str, set[int]] = defaultdict(set)
         self.numbers = {route: re.compile(keys["namespace"]) for route, keys in plan.routes.items()}
 
@@ -224,9 +226,23 @@ class Truth:
             return  # a copy superseded after the log dropped it is in no journal
         if self._given_up(engine, found[0], known[0]):
             return
+        if self._removed_while_away(engine, found[0], known[0]):
+            return
         self._read_sources()
         if not self._term_ended(engine, found[0], known[1]):
             raise Violation(f"engine {engine}: {found} is logged twice, at {known[0]} and {offset}")
+
+    def _removed_while_away(self, engine: str, source: str, offset: int) -> bool:
+        """Return true if *offset* left the log while its reader was not in the pipeline file."""
+        for event in self.events[engine]:
+            if not any(since <= event["t"] < until for since, until in self.absences[source]):
+                continue
+            # The event of a compaction does not name what it dropped.
+            if event["event"] == "log-compacted" or (
+                event["event"] == "segment-removed" and offset <= event["through"]
+            ):
+                return True
+        return False
 
     def _given_up(self, engine: str, source: str, offset: int) -> bool:
         """Return true if *source* redelivers the row at *offset*, released from a route."""

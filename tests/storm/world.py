@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
@@ -136,10 +137,14 @@ class World(Lives):
 
     def _reload_without(self, engine: str, name: str) -> None:
         self.away.add(name)
+        self.truth.absences[name].append((time.monotonic(), math.inf))
         self.write_pipelines()
         self.ask(engine, "reload")
 
     def do_come_back(self, engine: str = "", **_: Any) -> None:
+        for name in self.away:
+            since, _ = self.truth.absences[name].pop()
+            self.truth.absences[name].append((since, time.monotonic()))
         self.away.clear()
         self.write_pipelines()
         for each in [engine] if engine else self.engines:

@@ -25,6 +25,10 @@ def quickstart(
         bool,
         typer.Option("--postgres", help="Use an embedded PostgreSQL with a shop's outbox table."),
     ] = False,
+    cdc: Annotated[
+        bool,
+        typer.Option("--cdc", help="Use an embedded PostgreSQL with a shop's tables, no outbox."),
+    ] = False,
     folder: Annotated[
         Path, typer.Option("--dir", help="Folder of the pipeline file, its log and its sinks.")
     ] = _FOLDER,
@@ -38,23 +42,28 @@ def quickstart(
     Examples:
         transporter quickstart
         transporter quickstart --postgres
+        transporter quickstart --cdc
     """
     from transporter.cli.run import run_pipeline  # noqa: PLC0415 - heavy; `--help` does without
     from transporter.pipeline.config import load  # noqa: PLC0415
 
-    if postgres:
+    if postgres and cdc:
+        raise typer.BadParameter("choose one of --postgres and --cdc")
+    source = "postgres" if postgres else "cdc" if cdc else "demo"
+    if source != "demo":
         from transporter.quickstart.postgres import require_wheel  # noqa: PLC0415 - optional
 
         # Before anything is written.
         require_wheel()
-    again = ["transporter", "quickstart", *(["--postgres"] if postgres else [])]
+    again = ["transporter", "quickstart", *([f"--{source}"] if source != "demo" else [])]
     again += ["--dir", str(folder)] if folder != _FOLDER else []
     folder = folder.absolute()
-    file = _pipeline_file(folder, "postgres.yaml" if postgres else "demo.yaml")
+    file = _pipeline_file(folder, f"{source}.yaml")
     environ = dict(os.environ)
     with ExitStack() as services:
-        if postgres:
-            environ["ORDERS_DSN"] = services.enter_context(_run_shop(folder / "postgres"))
+        if source != "demo":
+            shop = _run_shop(folder / source, outbox=postgres)
+            environ["ORDERS_DSN"] = services.enter_context(shop)
         code = run_pipeline(load(file, environ), environ)
     if postgres and code == 0:
         from transporter.quickstart.sales import show_sales  # noqa: PLC0415 - as above
@@ -88,10 +97,12 @@ def _pipeline_file(folder: Path, name: str) -> Path:
 
 
 @contextmanager
-def _run_shop(folder: Path) -> Iterator[str]:
+def _run_shop(folder: Path, *, outbox: bool) -> Iterator[str]:
     """Run a database and a client that places orders in it. Yield the database's DSN."""
     from transporter.quickstart.postgres import embedded_postgres  # noqa: PLC0415 - optional
     from transporter.quickstart.shop import open_for_orders  # noqa: PLC0415
 
-    with embedded_postgres(folder) as dsn, open_for_orders(dsn):
+    # Without an outbox the changes of the tables are read from the server's log.
+    settings = {} if outbox else {"wal_level": "logical"}
+    with embedded_postgres(folder, settings) as dsn, open_for_orders(dsn, outbox=outbox):
         yield dsn

@@ -65,9 +65,13 @@ _KEPT_ORDERS: Final = 10_000
 
 @dataclass
 class Shop:
-    """Shop that places and ships orders over one connection. Not thread-safe."""
+    """Shop that places and ships orders over one connection. Not thread-safe.
+
+    Without an outbox it changes its own tables only.
+    """
 
     connection: Connection
+    has_outbox: bool = True
     rng: random.Random = field(default_factory=random.Random)
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
 
@@ -128,32 +132,37 @@ class Shop:
         return int(found[0])
 
     def _emit(self, topic: str, order: int, event: dict[str, Any]) -> None:
+        if not self.has_outbox:
+            return
         headers = {"event-id": str(UUID(int=self.rng.getrandbits(128), version=4)), "shop": "1"}
         stash(self.connection, Record.json(topic, str(order), event, headers))
 
 
-def create_schema(dsn: str) -> None:
-    """Create the shop's tables, its customers and its outbox if they are missing."""
+def create_schema(dsn: str, *, outbox: bool = True) -> None:
+    """Create the shop's tables, its customers and, with *outbox*, that, if they are missing."""
     schema = files("transporter.quickstart").joinpath("schema.sql").read_text(encoding="utf-8")
     with psycopg.connect(dsn) as connection:
         connection.execute(schema)
-        connection.execute(outbox_sql().encode())
+        if outbox:
+            connection.execute(outbox_sql().encode())
         connection.cursor().executemany(
             "INSERT INTO customers VALUES (%s, %s, %s, %s) ON CONFLICT (id) DO NOTHING",
             [(number, *customer) for number, customer in enumerate(_CUSTOMERS, 1)],
         )
 
 
-def take_orders(dsn: str, stop: Event, rate: float = 5.0, limit: int | None = None) -> int:
+def take_orders(
+    dsn: str, stop: Event, rate: float = 5.0, limit: int | None = None, *, outbox: bool = True
+) -> int:
     """Place *rate* orders a second and ship them a little later, and return the number placed.
 
     It ends when *stop* is set or after *limit* orders. It ships the remaining orders
     before it returns, so that each order has both events. Call :func:`create_schema`
-    first.
+    first, with the same *outbox*.
     """
     placed = 0
     with psycopg.connect(dsn, autocommit=True, application_name="shop") as connection:
-        shop = Shop(connection)
+        shop = Shop(connection, outbox)
         started = monotonic()
         while placed != limit and not stop.wait(max(0.0, started + placed / rate - monotonic())):
             shop.place()
@@ -166,12 +175,12 @@ def take_orders(dsn: str, stop: Event, rate: float = 5.0, limit: int | None = No
 
 
 @contextmanager
-def open_for_orders(dsn: str, rate: float = 5.0) -> Iterator[None]:
+def open_for_orders(dsn: str, rate: float = 5.0, *, outbox: bool = True) -> Iterator[None]:
     """Take orders on a thread during the block, and report its failure on stderr."""
-    create_schema(dsn)
+    create_schema(dsn, outbox=outbox)
     stop = Event()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="shop-client") as pool:
-        client = pool.submit(take_orders, dsn, stop, rate)
+        client = pool.submit(take_orders, dsn, stop, rate, outbox=outbox)
         client.add_done_callback(_report_failure)
         try:
             yield

