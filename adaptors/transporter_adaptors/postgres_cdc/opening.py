@@ -20,7 +20,7 @@ from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
 from transporter_adaptors.postgres_cdc.tables import find_tables, listed, read_definition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from psycopg import sql
 
@@ -48,6 +48,19 @@ class Plan:
     server: Server
     tables: Mapping[int, tuple[FoundTable, TableItem, TableDefinition]]
 
+    @property
+    def wanted(self) -> dict[int, pub.WantedTable]:
+        """The tables as the publication is to have them, by number."""
+        return {
+            oid: pub.WantedTable(table.full_name, item.columns, item.where)
+            for oid, (table, item, _) in self.tables.items()
+        }
+
+    @property
+    def has_partitioned(self) -> bool:
+        """Whether a table is partitioned."""
+        return any(table.kind == "p" for table, _, _ in self.tables.values())
+
 
 def names_of(config: CdcConfig, reader: str, log_id: str) -> Names:
     """Return the names of publication and slot of *reader* into the log *log_id*."""
@@ -67,51 +80,74 @@ def plan_tables(queries: Connection, config: CdcConfig, host: str) -> Plan:
     with translate_errors("cannot look at the database"):
         server = servers.read_server(queries)
         servers.check_server(server, host)
-        found = {}
-        for table in find_tables(queries):
-            item = config.item_of(table.full_name)
-            if item is None or (item.is_pattern and (table.problem or table.is_partition)):
-                continue
-            found[table.oid] = (table, item, read_definition(queries, table.oid))
-    _check_tables(config, found)
+        plan = find_plan(queries, config, server)
+    for problem in table_problems(config, plan):
+        raise EnvironmentFault(problem)
+    return plan
+
+
+def find_plan(queries: Connection, config: CdcConfig, server: Server) -> Plan:
+    """Find the tables to read on *server*, without any check."""
+    found = {}
+    for table in find_tables(queries):
+        item = config.item_of(table.full_name)
+        if item is None or (item.is_pattern and (table.problem or table.is_partition)):
+            continue
+        found[table.oid] = (table, item, read_definition(queries, table.oid))
     return Plan(server, found)
 
 
-def _check_tables(
-    config: CdcConfig, found: Mapping[int, tuple[FoundTable, TableItem, TableDefinition]]
-) -> None:
-    known = {table.full_name for table, _, _ in found.values()}
+def table_problems(config: CdcConfig, plan: Plan) -> Iterator[str]:
+    """Yield every reason why the tables of *plan* cannot be read."""
+    known = {table.full_name for table, _, _ in plan.tables.values()}
     missing = [
         item.name
         for item in config.tables
         if not item.is_pattern and not item.excludes and item.name not in known
     ]
     if missing:
-        raise EnvironmentFault(f"there is no table {listed(missing)}; create it, or correct tables")
-    if not found:
-        raise EnvironmentFault("no table matches tables; correct the patterns, or create a table")
-    for table, item, definition in found.values():
-        if table.problem:
-            raise EnvironmentFault(f"{table.full_name} {table.problem}; leave it out of tables")
-        if table.identity_problem:
-            raise EnvironmentFault(f"{table.full_name} {table.identity_problem}")
-        if not key_of(item, definition):
-            raise EnvironmentFault(
-                f"{table.full_name} has no primary key, so its entries would have no key; name "
-                "unique columns by key in its item of tables"
-            )
-        nullable = {column.name for column in definition.columns if not column.not_null}
-        unknown = {*item.key} - {column.name for column in definition.columns}
-        if unknown or nullable & {*item.key}:
-            raise EnvironmentFault(
-                f"{table.full_name}: key names {min(unknown or nullable & {*item.key})}, which is "
-                "not a column that is NOT NULL"
-            )
-        if config.copy_tables == "all" and not definition.copy_key:
-            raise EnvironmentFault(
-                f"{table.full_name} has no unique columns that are NOT NULL, so it cannot be "
-                "copied in an order; add a primary key, or write copy: none"
-            )
+        yield f"there is no table {listed(missing)}; create it, or correct tables"
+    elif not known:
+        yield "no table matches tables; correct the patterns, or create a table"
+    for table, item, definition in plan.tables.values():
+        if problem := table.problem:
+            yield f"{table.full_name} {problem}; leave it out of tables"
+            continue
+        yield from (
+            f"{table.full_name}{problem}"
+            for problem in _definition_problems(config, plan.server, table, item, definition)
+        )
+
+
+def _definition_problems(
+    config: CdcConfig,
+    server: Server,
+    table: FoundTable,
+    item: TableItem,
+    definition: TableDefinition,
+) -> Iterator[str]:
+    if table.identity_problem:
+        yield f" {table.identity_problem}"
+    if (item.columns or item.where) and server.version < pub.COLUMN_LISTS:
+        yield (
+            f": columns and where need PostgreSQL 15, and this is {server.version // 10000}; leave "
+            "them out of its item of tables"
+        )
+    if not key_of(item, definition):
+        yield (
+            " has no primary key, so its entries would have no key; name unique columns by key in "
+            "its item of tables"
+        )
+    nullable = {column.name for column in definition.columns if not column.not_null}
+    unknown = {*item.key} - {column.name for column in definition.columns}
+    if unknown or nullable & {*item.key}:
+        wrong = min(unknown or nullable & {*item.key})
+        yield f": key names {wrong}, which is not a column that is NOT NULL"
+    if config.copy_tables == "all" and not definition.copy_key:
+        yield (
+            " has no unique columns that are NOT NULL, so it cannot be copied in an order; add a "
+            "primary key, or write copy: none"
+        )
 
 
 def key_of(item: TableItem, definition: TableDefinition) -> tuple[str, ...]:
@@ -132,17 +168,14 @@ def ensure_publication(
         EnvironmentFault: it lacks something, and is not ours to change.
 
     """
-    wanted = {
-        oid: pub.WantedTable(table.full_name, item.columns, item.where)
-        for oid, (table, item, _) in plan.tables.items()
-    }
+    wanted = plan.wanted
     with translate_errors(f"cannot prepare the publication {names.publication}"):
         found = pub.find_publication(queries, names.publication)
         if found is None:
             _publish(queries, config, names, list(wanted.values()), pub.create_statement)
             found = pub.find_publication(queries, names.publication)
         assert found is not None  # noqa: S101 - it was created
-        pub.check_publication(found)
+        pub.check_publication(found, needs_roots=plan.has_partitioned)
         members = _members(queries, names, plan)
         if missing := [table for oid, table in wanted.items() if oid not in members]:
             _publish(queries, config, names, missing, pub.add_statement)

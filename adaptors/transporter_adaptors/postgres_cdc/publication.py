@@ -11,7 +11,7 @@ from psycopg.rows import class_row
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
@@ -22,7 +22,7 @@ _EVERYTHING: Final = "insert, update, delete, truncate"
 _PUBLICATION: Final = """
 SELECT p.oid::bigint AS oid, p.pubname AS name,
        p.pubinsert AS inserts, p.pubupdate AS updates, p.pubdelete AS deletes,
-       p.pubtruncate AS truncates
+       p.pubtruncate AS truncates, p.pubviaroot AS has_roots
 FROM pg_publication p WHERE p.pubname = %s
 """
 _MEMBERS: Final = """
@@ -39,7 +39,10 @@ WHERE t.pubname = %s ORDER BY c.oid
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication. Its ``oid`` is another once it was dropped and created again."""
+    """A publication. Its ``oid`` is another once it was dropped and created again.
+
+    One that ``has_roots`` sends changes of partitions under the name of the partitioned table.
+    """
 
     oid: int
     name: str
@@ -47,6 +50,7 @@ class Publication:
     updates: bool
     deletes: bool
     truncates: bool
+    has_roots: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +134,34 @@ def drop_tables(connection: Connection, name: str, tables: Iterable[TableName]) 
     )
 
 
-def check_publication(publication: Publication) -> None:
+def check_publication(publication: Publication, *, needs_roots: bool) -> None:
     """Check that *publication* has every kind of change.
+
+    It *needs_roots* where a partitioned table is to be read.
 
     Raises:
         EnvironmentFault: some changes would be missing.
 
     """
+    for problem in publication_problems(publication, needs_roots=needs_roots):
+        raise EnvironmentFault(problem)
+
+
+def publication_problems(publication: Publication, *, needs_roots: bool) -> Iterator[str]:
+    """Yield every reason why changes would be missing in *publication*."""
     missing = [
         kind
         for kind in ("inserts", "updates", "deletes", "truncates")
         if not getattr(publication, kind)
     ]
+    name = sql.Identifier(publication.name).as_string()
     if missing:
-        raise EnvironmentFault(
+        yield (
             f"publication {publication.name} leaves out {', '.join(missing)}, so the log would "
-            f"differ from the tables; run ALTER PUBLICATION {publication.name} "
-            f"SET (publish = '{_EVERYTHING}')"
+            f"differ from the tables; run ALTER PUBLICATION {name} SET (publish = '{_EVERYTHING}')"
+        )
+    if needs_roots and not publication.has_roots:
+        yield (
+            f"publication {publication.name} sends changes of partitions under their own names; "
+            f"run ALTER PUBLICATION {name} SET (publish_via_partition_root = true)"
         )

@@ -87,7 +87,7 @@ class FoundTable:
         return (
             "has no primary key and no replica identity: in a publication every UPDATE and DELETE "
             f"of it would fail in the application; run ALTER TABLE {self.full_name} "
-            "REPLICA IDENTITY FULL, or USING INDEX with a unique index, or list it with insert_only"
+            "REPLICA IDENTITY FULL, or USING INDEX with a unique index, or leave it out of tables"
         )
 
 
