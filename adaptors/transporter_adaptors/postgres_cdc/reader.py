@@ -30,6 +30,7 @@ from transporter_adaptors.postgres_cdc.wire import SlotStream
 
 if TYPE_CHECKING:
     from transporter.adaptor import Resume
+    from transporter.change_source import ChangeSource, LoggedReader
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.handover import Handover, TableCopy
     from transporter_adaptors.postgres_cdc.transactions import Item
@@ -81,6 +82,13 @@ class CdcReader:
         parts, self._parts = self._parts, None
         if parts is not None:
             parts.close()
+
+    def change_source(self, logged: LoggedReader) -> ChangeSource:
+        """Return the source, for the commands ``transporter cdc`` and ``check --connect``."""
+        # An engine does without these modules.
+        from transporter_adaptors.postgres_cdc.operating.source import PostgresSource  # noqa: PLC0415
+
+        return PostgresSource(self._config, logged)
 
     @property
     def _open_parts(self) -> _Open:
