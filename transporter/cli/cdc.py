@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transporter.cli.cdc_status import write_status
 from transporter.cli.cdc_target import (
     VARIABLE,
     PipelineFile,
@@ -19,11 +20,11 @@ from transporter.cli.cdc_target import (
 from transporter.cli.command_group import command_group
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import confirm, printable, write, write_json, write_table
-from transporter.errors import EnvironmentFault
+from transporter.cli.output import confirm, printable, write, write_json
+from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
-    from transporter.change_source import SlotStatus, SourceObject, SourceStatus, TableStatus
+    from transporter.change_source import SourceObject
     from transporter.cli.cdc_target import CdcTarget
 
 
@@ -82,7 +83,7 @@ def init(
         raise typer.BadParameter("--dsn requires --run")
     target = resolve_target(pipeline, reader, needs_dsn=run)
     if run:
-        return _set_up(target, service, dsn or os.environ.get(VARIABLE), as_json=as_json)
+        return _set_up(target, service, _dba_dsn(dsn), as_json=as_json)
     with target.redacted():
         script = target.source.setup_script(service.value)
     notes = [target.secrets.hide(each) for each in (target.problem, *script.notes) if each]
@@ -93,6 +94,17 @@ def init(
     for each in notes:
         note(printable(f"warning: {each}"))
     return 0
+
+
+def _dba_dsn(given: str | None) -> str | None:
+    from transporter.postgres_dsn import parse_dsn  # noqa: PLC0415 - imports psycopg
+
+    dsn = os.environ.get(VARIABLE) if given is None else given
+    try:
+        parse_dsn(dsn or "")
+    except ValueError as error:
+        raise ConfigError(f"--dsn or {VARIABLE}: this {error}") from None
+    return dsn
 
 
 def _set_up(target: CdcTarget, service: ServiceName, dsn: str | None, *, as_json: bool) -> int:
@@ -167,47 +179,10 @@ def status(pipeline: PipelineFile, reader: ReaderName = None, *, as_json: AsJson
         result = {"reader": target.reader, **asdict(found), "tables": tables, "problem": problem}
         write_json(result, ok=not problem)
     else:
-        _write_status(target.reader, found)
+        write_status(target.reader, found)
         if problem:
             note(printable(f"warning: {problem}"))
     return EnvironmentFault.exit_code if problem else 0
-
-
-def _write_status(reader: str, found: SourceStatus) -> None:
-    facts = {
-        "reader": reader,
-        "publication": found.publication,
-        "logged": found.logged or "nothing yet",
-        "server": found.server_end or "unknown",
-        **_slot_facts(found.slot),
-    }
-    for name, value in facts.items():
-        write(printable(f"{name:<13}{value}"))
-    if found.tables:
-        write()
-        columns = ("table", "phase", "run", "copied", "rows", "%")
-        write_table(columns, [_table_row(each) for each in found.tables])
-
-
-def _slot_facts(slot: SlotStatus | None) -> dict[str, str]:
-    from transporter.units import format_size  # noqa: PLC0415 - imports pydantic
-
-    if slot is None:
-        return {"slot": "none"}
-    state = "active" if slot.is_active else "not active"
-    reason = f", invalidated: {slot.reason}" if slot.reason else ""
-    return {
-        "slot": f"{slot.name}: {state}, {slot.wal_status or 'lost'}{reason}",
-        "retained": "unknown" if slot.retained is None else format_size(slot.retained),
-        "safe": "unlimited" if slot.safe is None else format_size(max(0, slot.safe)),
-        "lag": "unknown" if slot.lag is None else format_size(slot.lag),
-    }
-
-
-def _table_row(table: TableStatus) -> tuple[object, ...]:
-    counts = ["" if each is None else f"{each:,}" for each in (table.copied, table.estimated)]
-    percent = "" if table.percent is None else table.percent
-    return (table.name, table.phase, table.run, *counts, percent)
 
 
 def drop(

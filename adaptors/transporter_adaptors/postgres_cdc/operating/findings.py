@@ -16,6 +16,7 @@ from transporter_adaptors.postgres_cdc.operating import facts
 from transporter_adaptors.postgres_cdc.operating.server_findings import (
     check_limits,
     check_replication,
+    count,
     describe_copy,
     describe_large_values,
 )
@@ -129,12 +130,12 @@ class _Checks:
             members = {
                 each.oid: each for each in pub.find_members(self._queries, name, self._version)
             }
-        missing = {oid: table for oid, table in wanted.items() if oid not in members}
-        if self._logged.state is not None:
-            yield from self._check_logged(found, members)
+        gaps, lost = self._logged.find_gaps(self._config, self._plan, found, members)
+        yield from (Finding(each, "problem") for each in gaps)
+        missing = {oid: table for oid, table in wanted.items() if oid not in {*members, *lost}}
+        if found is not None and wanted.keys() <= members.keys():
+            yield Finding(f"publication {name}: has all {count(len(wanted), 'table')}")
         if not missing:
-            if found is not None:
-                yield Finding(f"publication {name}: has all {len(wanted)} tables")
             return
         make = pub.create_statement if found is None else pub.add_statement
         statement = make(name, list(missing.values())).as_string(self._queries)
@@ -163,30 +164,6 @@ class _Checks:
         if found is None:
             return owned and facts.database_rights(self._queries, self._role).may_create
         return owned and facts.owns_publication(self._queries, found.oid)
-
-    def _check_logged(
-        self, found: pub.Publication | None, members: dict[int, pub.Member]
-    ) -> Iterator[Finding]:
-        """Check that the tables of the log were published all the time."""
-        state, name = self._logged.state, self._logged.publication
-        if state is None or self._logged.is_begun_again(self._config, self._plan):
-            return
-        if found is None:
-            yield Finding(
-                f"publication {name} is gone: changes since then were never sent; {opening.REMEDY}",
-                "problem",
-            )
-            return
-        repeated = opening.compare_tables(self._config, self._plan, state).repeated
-        for oid, table in state.tables.items():
-            if oid in self._names and oid not in members and oid not in repeated:
-                yield Finding(
-                    f"table {table.full_name} has left the publication {name}: changes since then "
-                    f"were never sent; {opening.REMEDY}",
-                    "problem",
-                )
-        ours = {oid: member for oid, member in members.items() if oid in self._names}
-        yield from _problem_of(lambda: opening.check_state(state, found, ours, repeated))
 
     def _check_slot(self, slot: slots.Slot | None) -> Iterator[Finding]:
         name, position, manage = self._logged.slot, self._logged.position, self._config.manage

@@ -14,6 +14,7 @@ from transporter.errors import ActionRefused
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import slot as slots
+from transporter_adaptors.postgres_cdc.operating import facts
 from transporter_adaptors.postgres_cdc.session import connect_queries
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def _find(session: Connection, config: CdcConfig, logged: LoggedState) -> _Found
     if slot is not None and config.manage == "nothing":
         kept.append(f"slot {slot.name}: manage is nothing")
         slot = None
-    if publication is not None and (reason := _reason_to_keep(config, logged, names)):
+    if publication is not None and (
+        reason := _reason_to_keep(session, config, publication, (names, logged.slot))
+    ):
         kept.append(f"publication {publication.name}: {reason}")
         publication = None
     return _Found(
@@ -105,11 +108,25 @@ def _find(session: Connection, config: CdcConfig, logged: LoggedState) -> _Found
     )
 
 
-def _reason_to_keep(config: CdcConfig, logged: LoggedState, names: list[str]) -> str:
-    """Return why the publication stays, or an empty text. *names* are slots in this database."""
+def _reason_to_keep(
+    session: Connection,
+    config: CdcConfig,
+    publication: pub.Publication,
+    slot_names: tuple[list[str], str],
+) -> str:
+    """Return why *publication* stays, or an empty text.
+
+    *slot_names* are those of the slots in this database, and that of the reader's own.
+    """
     if config.manage != "all":
         return f"manage is {config.manage}"
+    names, own = slot_names
     # Logs of readers with the same name share the publication, whose name has no log's id.
-    name = re.compile(re.escape(logged.publication) + "_[0-9a-f]{8}")
-    sharing = [each for each in names if name.fullmatch(each) and each != logged.slot]
-    return f"slot {sharing[0]}, of another log, may need it; drop that one first" if sharing else ""
+    pattern = re.compile(re.escape(publication.name) + "_[0-9a-f]{8}")
+    for name in names:
+        if name != own and pattern.fullmatch(name):
+            return f"slot {name}, of another log, may need it; drop that one first"
+    if not facts.owns_publication(session, publication.oid):
+        statement = sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(publication.name))
+        return f"only its owner may drop it; have the owner run {statement.as_string(session)}"
+    return ""

@@ -76,12 +76,19 @@ def describe_copy(queries: Connection, oids: Iterable[int]) -> Finding:
     """Return a note about the size of the tables *oids*, which are to be copied."""
     sizes = facts.table_sizes(queries, oids).values()
     known = [each.rows for each in sizes if each.rows is not None]
-    text = f"to copy: {len(sizes)} tables, {format_size(sum(each.bytes for each in sizes))}"
+    text = (
+        f"to copy: {count(len(sizes), 'table')}, {format_size(sum(each.bytes for each in sizes))}"
+    )
     if known:
         text += f", about {sum(known):,} rows"
     if unknown := len(sizes) - len(known):
-        text += f" ({unknown} were never analyzed, so their rows are unknown)"
+        text += f" ({count(unknown, 'table')} never analyzed, so the rows are unknown)"
     return Finding(text)
+
+
+def count(number: int, noun: str) -> str:
+    """Return *number* with its *noun*."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def check_replication(

@@ -154,31 +154,20 @@ class _Setup:
     def _ensure_publication(self) -> Iterator[SourceObject]:
         name, version = self._logged.publication, self._plan.server.version
         found, shown = pub.find_publication(self._session, name), f"publication {name}"
-        wanted, state = self._plan.wanted, self._logged.state
-        is_new = self._logged.is_begun_again(self._config, self._plan) or state is None
-        if found is None:
-            if not is_new:
-                gone = f"is gone: changes since then were never sent; {opening.REMEDY}"
-                yield SourceObject(shown, "problem", gone)
-                return
-            statement = pub.create_statement(name, list(wanted.values()))
-            yield self._run(shown, statement.as_string(self._session))
-            return
-        problems = list(pub.publication_problems(found, needs_roots=self._plan.has_partitioned))
-        members = {each.oid for each in pub.find_members(self._session, name, version)}
-        missing = {oid: table for oid, table in wanted.items() if oid not in members}
-        if state is not None and not is_new:
-            repeated = opening.compare_tables(self._config, self._plan, state).repeated
-            problems += [
-                f"table {missing[oid].name} has left it: changes since then were never sent; "
-                f"{opening.REMEDY}"
-                for oid in missing.keys() & state.tables.keys() - repeated
-            ]
-        if problems or not missing:
+        wanted, members, problems = self._plan.wanted, dict[int, pub.Member](), list[str]()
+        if found is not None:
+            problems = [*pub.publication_problems(found, needs_roots=self._plan.has_partitioned)]
+            members = {each.oid: each for each in pub.find_members(self._session, name, version)}
+        gaps, _ = self._logged.find_gaps(self._config, self._plan, found, members)
+        missing = [table for oid, table in wanted.items() if oid not in members]
+        if problems := [*gaps, *problems]:
             yield from (SourceObject(shown, "problem", each) for each in problems)
-            yield from () if problems else (SourceObject(shown, "exists"),)
-            return
-        for table in missing.values():
+        elif found is None:
+            statement = pub.create_statement(name, missing)
+            yield self._run(shown, statement.as_string(self._session))
+        elif not missing:
+            yield SourceObject(shown, "exists")
+        for table in missing if found is not None and not problems else ():
             statement = pub.add_statement(name, [table])
             yield self._run(f"{shown}: {table.name}", statement.as_string(self._session))
 
