@@ -114,17 +114,19 @@ def _set_up(target: CdcTarget, service: ServiceName, dsn: str | None, *, as_json
     secrets = target.secrets | secrets_in([dsn] if dsn else [], None)
     with (
         replace(target, secrets=secrets).redacted(),
-        target.audited("cdc init", needs_lock=False, service=service.value) as is_audited,
+        target.audited("cdc init", needs_lock=False, service=service.value) as audited,
     ):
         for each in target.source.set_up(service.value, dsn):
             found.append(each)
             if not as_json:
                 detail = f": {each.detail}" if each.detail else ""
                 write(printable(secrets.hide(f"{each.name}: {each.outcome}{detail}")))
+        if audited is not None:
+            audited["created"] = [each.name for each in found if each.outcome == "created"]
     has_problem = any(each.outcome == "problem" for each in found)
     if as_json:
         objects = [secrets.hide_all(asdict(each)) for each in found]
-        result = {"reader": target.reader, "objects": objects, "audited": is_audited}
+        result = {"reader": target.reader, "objects": objects, "audited": audited is not None}
         write_json(result, ok=not has_problem)
     return EnvironmentFault.exit_code if has_problem else 0
 

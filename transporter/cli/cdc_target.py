@@ -51,10 +51,13 @@ class CdcTarget:
             raise
 
     @contextmanager
-    def audited(self, action: str, *, needs_lock: bool, **details: Any) -> Iterator[bool]:  # noqa: ANN401 - plain JSON values
+    def audited(
+        self, action: str, *, needs_lock: bool, **details: object
+    ) -> Iterator[dict[str, Any] | None]:
         """Record *action* in the log's audit file around the block, if there is a log.
 
-        Yields whether it is recorded. Without *needs_lock* it is not while an engine runs.
+        Yields a dictionary for results, or ``None`` if nothing is recorded. Without *needs_lock*
+        that is so while an engine runs.
 
         Raises:
             LogLocked: an engine runs.
@@ -66,22 +69,18 @@ class CdcTarget:
         from transporter.log.meta import read_meta  # noqa: PLC0415
 
         if not self.directory.is_dir() or read_meta(RealFileSystem(), self.directory) is None:
-            yield False
+            yield None
             return
         try:
             lock = DirectoryLock(self.directory)
         except LogLocked:
             if needs_lock:
                 raise
-            yield False
+            yield None
             return
-        with (
-            lock,
-            AuditFile(self.directory).change(
-                action, this_operator(), reader=self.reader, **details
-            ),
-        ):
-            yield True
+        audit = AuditFile(self.directory)
+        with lock, audit.change(action, this_operator(), reader=self.reader, **details) as results:
+            yield results
 
 
 def resolve_target(pipeline: Path, reader: str | None, *, needs_dsn: bool = True) -> CdcTarget:
