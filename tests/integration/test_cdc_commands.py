@@ -363,6 +363,32 @@ def test_the_printed_sql_can_be_run(shop: Database, cdc: Callable[..., tuple[int
         assert (code, texts(result, "problem")) == (0, [])
 
 
+def test_any_name_is_quoted(shop: Database, cdc: Callable[..., tuple[int, Any]]) -> None:
+    """A name of role, schema, table or column may have any letter, also in what is proposed."""
+    shop.execute('CREATE SCHEMA "a%s b"')
+    shop.execute('CREATE TABLE "a%s b"."c ""d%%" ("e""%f" int PRIMARY KEY, g text)')
+    role = f'cdc "%s {uuid.uuid4().hex[:8]}'
+    item: dict[str, Any] = {"table": '"a%s b"."c ""d%%"'}
+    if shop.execute("SELECT current_setting('server_version_num')::int >= 150000") == [(True,)]:
+        item["columns"] = ['e"%f']
+    mine = {"dsn": make_conninfo(shop.dsn, user=role), "slot": "cdc_slot", "tables": [item]}
+    quoted = '"' + role.replace('"', '""') + '"'
+    try:
+        shop.execute(f"CREATE ROLE {quoted} LOGIN REPLICATION")
+        problems = texts(cdc("check", **mine)[1], "problem")
+        grants = [text.partition(": run ")[2] for text in problems if ": run " in text]
+        assert len(grants) == 2
+        for grant in grants:
+            shop.execute(grant)
+        code, result = cdc("init", "--run", "--dsn", shop.dsn, **mine)
+        assert (code, {*outcomes(result).values()}) == (0, {"exists", "created"})
+        assert cdc("check", **mine)[0] == 0
+        assert cdc("init", "--run", **mine)[0] == 0
+    finally:
+        shop.execute(f"DROP OWNED BY {quoted}")
+        shop.execute(f"DROP ROLE {quoted}")
+
+
 def test_drop_spares_what_others_need(
     shop: Database, tmp_path: Path, cdc: Callable[..., tuple[int, Any]]
 ) -> None:

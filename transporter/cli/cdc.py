@@ -83,7 +83,7 @@ def init(
         raise typer.BadParameter("--dsn requires --run")
     target = resolve_target(pipeline, reader, needs_dsn=run)
     if run:
-        return _set_up(target, service, _dba_dsn(dsn), as_json=as_json)
+        return _set_up(target, service, dsn, as_json=as_json)
     with target.redacted():
         script = target.source.setup_script(service.value)
     notes = [target.secrets.hide(each) for each in (target.problem, *script.notes) if each]
@@ -96,22 +96,24 @@ def init(
     return 0
 
 
-def _dba_dsn(given: str | None) -> str | None:
+def _parse_dba_dsn(given: str | None) -> tuple[str | None, list[str]]:
+    """Return the connection string of a DBA, if there is one, and its secrets."""
     from transporter.postgres_dsn import parse_dsn  # noqa: PLC0415 - imports psycopg
 
-    dsn = os.environ.get(VARIABLE) if given is None else given
+    dsn = given if given is not None else os.environ.get(VARIABLE) or None
     try:
-        parse_dsn(dsn or "")
+        password = parse_dsn(dsn or "").get("password")
     except ValueError as error:
         raise ConfigError(f"--dsn or {VARIABLE}: this {error}") from None
-    return dsn
+    return dsn, [each for each in (dsn, password) if each]
 
 
-def _set_up(target: CdcTarget, service: ServiceName, dsn: str | None, *, as_json: bool) -> int:
+def _set_up(target: CdcTarget, service: ServiceName, given: str | None, *, as_json: bool) -> int:
     from transporter.pipeline.secrets import secrets_in  # noqa: PLC0415 - imports pydantic
 
     found: list[SourceObject] = []
-    secrets = target.secrets | secrets_in([dsn] if dsn else [], None)
+    dsn, hidden = _parse_dba_dsn(given)
+    secrets = target.secrets | secrets_in(hidden, None)
     with (
         replace(target, secrets=secrets).redacted(),
         target.audited("cdc init", needs_lock=False, service=service.value) as audited,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from transporter.adaptor import Finding
 from transporter.errors import TransporterError
 from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres.table import TableName
 from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import server as servers
@@ -97,11 +98,13 @@ class _Checks:
     def _check_rights(self) -> Iterator[Finding]:
         if self._config.copy_tables != "all":
             return
+        # Quoted as in SQL, where that is necessary.
+        role = TableName(self._role)
         rights = facts.table_rights(self._queries, self._names, self._role)
         for schema in sorted({each.schema for each in rights if not each.may_use_schema}):
             yield Finding(
                 f"role {self._role} may not use the schema {schema}: run GRANT USAGE ON SCHEMA "
-                f"{schema} TO {self._role}",
+                f"{TableName(schema)} TO {role}",
                 "problem",
             )
         for each in rights:
@@ -110,14 +113,13 @@ class _Checks:
                 self._queries, each.oid, item.columns, self._role
             ):
                 yield Finding(
-                    f"role {self._role} may not read {name}: run GRANT SELECT ON {name} TO "
-                    f"{self._role}",
+                    f"role {self._role} may not read {name}: run GRANT SELECT ON {name} TO {role}",
                     "problem",
                 )
             if each.is_filtered:
                 yield Finding(
                     f"row security filters {name} for {self._role}, so its copy would lack rows: "
-                    f"run ALTER ROLE {self._role} BYPASSRLS",
+                    f"run ALTER ROLE {role} BYPASSRLS",
                     "problem",
                 )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
 
 from transporter.change_source import SetupScript
 from transporter.errors import TransporterError
@@ -31,7 +32,7 @@ PATIENCE: Final = 10.0
 _FAILOVER: Final = 170000
 """The first version whose slots can be synchronized to standbys."""
 _ROLE: Final = "transporter"
-"""The role where the dsn names none."""
+"""The role and the database where the dsn is not known."""
 _PASSWORD: Final = ":'password'"  # noqa: S105 - a variable of psql
 _HEADER: Final = """\
 -- Reader {reader}: SQL for a DBA, in the database {database}.
@@ -72,8 +73,14 @@ def quote(name: str) -> str:
 
 
 def target_of(config: CdcConfig, version: int | None = None) -> SetupTarget:
-    """Return role and database as the dsn of *config* names them."""
-    given = conninfo_to_dict(config.dsn.get_secret_value())
+    """Return role and database as the dsn of *config* and libpq's environment name them."""
+    dsn = config.dsn.get_secret_value()
+    if not dsn:
+        return SetupTarget(_ROLE, _ROLE, version)
+    defaults = {
+        each.keyword.decode(): each.val.decode() for each in Conninfo.get_defaults() if each.val
+    }
+    given = {**defaults, **conninfo_to_dict(dsn)}
     role = str(given.get("user") or _ROLE)
     return SetupTarget(role, str(given.get("dbname") or role), version)
 

@@ -11,7 +11,11 @@ from transporter_adaptors.postgres_cdc.handover import TableCopy
 from transporter_adaptors.postgres_cdc.operating.facts import TableSize
 from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
 from transporter_adaptors.postgres_cdc.operating.progress import table_statuses
-from transporter_adaptors.postgres_cdc.operating.setup_sql import make_script
+from transporter_adaptors.postgres_cdc.operating.setup_sql import (
+    SetupTarget,
+    make_script,
+    target_of,
+)
 from transporter_adaptors.postgres_cdc.position import Position
 from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
 
@@ -96,6 +100,17 @@ def test_publishing_again_is_known_as_a_gap() -> None:
     again = config(tables=["t1", {"table": "t2", "copy_run": 2}])
     plan.tables[2] = (None, again.tables[1], None)
     assert logged.find_gaps(again, plan, found, {1: member}) == ([], set())
+
+
+def test_the_role_is_that_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the dsn names neither role nor database, libpq's environment does."""
+    monkeypatch.setenv("PGUSER", "eve")
+    monkeypatch.delenv("PGDATABASE", raising=False)
+    assert target_of(config(dsn="host=db")) == SetupTarget("eve", "eve")
+    monkeypatch.setenv("PGDATABASE", "stock")
+    assert target_of(config(dsn="host=db")) == SetupTarget("eve", "stock")
+    assert target_of(config()) == SetupTarget("ada", "shop")
+    assert target_of(config(dsn="")) == SetupTarget("transporter", "transporter")
 
 
 def test_the_last_item_counts_in_the_script() -> None:
