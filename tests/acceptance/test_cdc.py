@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 import pytest
-from acceptance_tools import await_true, gone, running
+from acceptance_tools import await_true, gone, running, transporter
 from cdc_tools import (
     KEYS,
     Writers,
@@ -99,3 +99,48 @@ def stored(path: Path) -> dict[bytes, bytes]:
     ):
         latest = environment.open_db(b"latest", txn=transaction, create=False)
         return dict(transaction.cursor(db=latest))
+
+
+@pytest.mark.postgres
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_an_operator_watches_a_running_engine_and_removes_its_source(
+    tmp_path: Path, postgres: Database
+) -> None:
+    """The commands set up before the first start, look beside the engine, and remove after it."""
+    postgres.execute("CREATE TABLE words (id int PRIMARY KEY, v text)")
+    postgres.execute("INSERT INTO words SELECT n, 'a' FROM generate_series(1, 50) n")
+    postgres.execute("ANALYZE words")
+    pipeline = tmp_path / "pipeline.yaml"
+    pipeline.write_text(PIPELINE)
+    words = {"SHOP_DSN": postgres.dsn}
+    with clean_slots(postgres):
+        objects = transporter("cdc", "init", str(pipeline), "--run", **words)["objects"]
+        assert [each["outcome"] for each in objects[-2:]] == ["created", "later"]
+        assert objects[-2]["name"] == "publication transporter_shop"
+        with running(pipeline, **words) as engine:
+            engine.await_event("table-in-sync", table="public.words")
+            postgres.execute("INSERT INTO words VALUES (51, 'b')")
+            await_true(lambda: table_phases(pipeline, words) == ["in sync"], 60, "a new position")
+            found = transporter("cdc", "status", str(pipeline), **words)
+            assert (found["slot"]["is_active"], found["slot"]["wal_status"]) == (True, "reserved")
+            findings = transporter("cdc", "check", str(pipeline), **words)["findings"]
+            assert {each["level"] for each in findings} == {"fine"}
+            slot = found["slot"]["name"]
+            assert any(f"slot {slot} is active for PID" in each["text"] for each in findings)
+            assert engine.stop() == 0
+        assert transporter("cdc", "drop", str(pipeline), "--yes", **words)["dropped"] == [
+            f"slot {slot}",
+            "publication transporter_shop",
+        ]
+        (line,) = transporter("audit", str(pipeline))[-1:]
+        assert (line["action"], line["outcome"]) == ("cdc drop", "done")
+        with running(pipeline, **words) as engine:
+            stopped = engine.await_event("reader-stopped")
+            assert f"slot {slot} is gone" in stopped["problem"]
+
+
+def table_phases(pipeline: Path, variables: dict[str, str]) -> list[str]:
+    """Return the phase of each table."""
+    tables = transporter("cdc", "status", str(pipeline), **variables)["tables"]
+    return [each["phase"] for each in tables]

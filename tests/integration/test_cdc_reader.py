@@ -466,6 +466,20 @@ def test_bad_input_is_an_error_before_anything_is_created(
     assert shop.execute("SELECT 1 FROM pg_publication") == []
 
 
+def test_a_publication_of_partitions_is_refused(shop: Database) -> None:
+    """It would send changes under the partitions' names, and a partitioned table is one table."""
+    shop.execute("CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY HASH (id)")
+    shop.execute("CREATE PUBLICATION transporter_reader FOR TABLE items, parts")
+    assert "SET (publish_via_partition_root = true)" in broken(shop, MemoryLog(shop))
+    shop.execute("ALTER PUBLICATION transporter_reader SET (publish_via_partition_root = true)")
+    log = started(shop)
+    log.kill()
+    assert {table for _, each in log.told if (table := each.get("table"))} == {
+        "public.items",
+        "public.parts",
+    }
+
+
 def test_a_role_without_rights_is_named(shop: Database) -> None:
     """The error has the statement that helps."""
     shop.execute("CREATE ROLE weak LOGIN")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_tools import Events, SparklessHost, delivered, running, until
 from integration import (
+    test_cdc_commands,
     test_cdc_history,
     test_cdc_messages,
     test_cdc_reader,
@@ -118,6 +119,7 @@ TestPostgresOutbox = cases(test_postgres_outbox)
 TestPostgresPartitions = cases(test_postgres_partitions)
 TestPostgresRouter = cases(test_postgres_router)
 TestPostgresTake = cases(test_postgres_take)
+TestCdcCommands = cases(test_cdc_commands)
 TestCdcReader = cases(test_cdc_reader)
 TestCdcHistory = cases(test_cdc_history)
 TestCdcTypes = cases(test_cdc_types)

@@ -17,6 +17,7 @@ from transporter.cli import (
     ack,
     adaptors,
     audit,
+    cdc,
     check,
     dry_run,
     init,
@@ -69,6 +70,7 @@ def build() -> typer.Typer:
     app.add_typer(parked.build(), name="parked")
     app.add_typer(queue.build(), name="queue")
     app.add_typer(outbox.build(), name="outbox")
+    app.add_typer(cdc.build(), name="cdc")
     app.add_typer(adaptors.build(), name="adaptors")
     return app
 

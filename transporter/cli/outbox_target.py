@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,7 +13,6 @@ from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
     from transporter.outbox import Columns
-    from transporter.pipeline.yaml_document import KeyPath
 
 VARIABLE: Final = "TRANSPORTER_OUTBOX_DSN"
 _READER: Final = "postgres-outbox"
@@ -131,26 +130,11 @@ def _resolve_dsn(given: str | None) -> str:
 
 
 def _reader_outbox(file: Path, name: str | None, *, needs_dsn: bool) -> OutboxLocation:
+    from transporter.cli.reader_section import load_reader  # noqa: PLC0415 - imports pydantic
     from transporter.outbox.table import Columns  # noqa: PLC0415 - `--help` does without
-    from transporter.pipeline.adaptor_registry import find_reader  # noqa: PLC0415
-    from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415
-    from transporter.pipeline.validation_errors import Section, validate  # noqa: PLC0415
-    from transporter.pipeline.yaml_document import read  # noqa: PLC0415 - imports pydantic
-    from transporter.units import FOLDER  # noqa: PLC0415
 
-    path = ("readers", _reader_index(file, name))
-    document = read(file, os.environ, only=lambda key: _is_needed(key, path, needs_dsn=needs_dsn))
-    settings = dict(document.root["readers"][path[1]])
-    for key in ("name", "adaptor"):
-        settings.pop(key, None)
-    if not needs_dsn:
-        settings["dsn"] = ""
-    section = Section(document, path, ("name", "adaptor"))
-    model = find_reader(_READER, file.absolute().parent).Config
-    found, problems = validate(model, settings, section, {FOLDER: file.absolute().parent})
-    if found is None:
-        raise InvalidPipeline(*problems)
-    config: Any = found
+    found = load_reader(file, _READER, name, "readers of an outbox", needs_dsn=needs_dsn)
+    config = found.config
     columns = Columns(**dict(config.columns)) if config.router is None else Columns()
     return OutboxLocation(
         config.dsn.get_secret_value(),
@@ -159,33 +143,3 @@ def _reader_outbox(file: Path, name: str | None, *, needs_dsn: bool) -> OutboxLo
         config.notify_channel,
         routed=config.router is not None,
     )
-
-
-def _is_needed(key: KeyPath, reader: KeyPath, *, needs_dsn: bool) -> bool:
-    """Return whether a variable at *key* is needed. Other readers' and sinks' secrets are not."""
-    return key[:2] == reader and (needs_dsn or key[2:] != ("dsn",))
-
-
-def _reader_index(file: Path, name: str | None) -> int:
-    """Return the index of the reader *name*, or of the only one that reads an outbox."""
-    from transporter.pipeline.problems import suggestion  # noqa: PLC0415
-    from transporter.pipeline.yaml_document import read  # noqa: PLC0415 - imports pydantic
-
-    document = read(file, os.environ, only=lambda _: False)
-    readers = document.root.get("readers") if isinstance(document.root, dict) else None
-    names = {
-        str(each.get("name")): index
-        for index, each in enumerate(readers if isinstance(readers, list) else ())
-        if isinstance(each, dict) and each.get("adaptor") == _READER
-    }
-    line = document.line(("readers",))
-    if not names:
-        raise ConfigError(f"there is no {_READER} reader", str(file), line)
-    if name is None and len(names) == 1:
-        return next(iter(names.values()))
-    if name is None:
-        raise ConfigError(f"name one of the readers ({', '.join(names)})", str(file), line)
-    if name not in names:
-        hint = suggestion(name, names, "readers of an outbox")
-        raise ConfigError(f"there is no reader {name!r}{hint}", str(file), line)
-    return names[name]

@@ -8,10 +8,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.adaptor import Finding, Probe
+from transporter.change_source import ChangeReader
 from transporter.errors import TransporterError
+from transporter.log.logged_reader import find_logged_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from transporter.pipeline.config import Pipeline, WriterConfig
 
@@ -39,8 +42,9 @@ def probe_all(pipeline: Pipeline) -> Iterator[ProbeResult]:
 
     An exception of a probe becomes its last finding. Secrets in texts are redacted.
     """
-    begun = [_ProbeThread("reader", each.name, each) for each in pipeline.readers]
-    begun += [_ProbeThread("route", each.name, each.writer) for each in pipeline.routes]
+    log = pipeline.log.dir
+    begun = [_ProbeThread("reader", each.name, each, log) for each in pipeline.readers]
+    begun += [_ProbeThread("route", each.name, each.writer, log) for each in pipeline.routes]
     deadline = monotonic() + _PATIENCE
     for each in begun:
         yield each.result(max(0.0, deadline - monotonic()))
@@ -49,8 +53,9 @@ def probe_all(pipeline: Pipeline) -> Iterator[ProbeResult]:
 class _ProbeThread:
     """Running probe, in a thread that is abandoned if it hangs."""
 
-    def __init__(self, kind: str, name: str, part: WriterConfig) -> None:
+    def __init__(self, kind: str, name: str, part: WriterConfig, log: Path) -> None:
         self._probe_result, self._part = ProbeResult(kind, name, part.adaptor), part
+        self._log = log
         self._thread = threading.Thread(target=self._run, name=f"probe-{name}", daemon=True)
         self._thread.start()
 
@@ -68,11 +73,17 @@ class _ProbeThread:
         found = self._probe_result.findings
         try:
             made: Any = self._part.cls(self._part.config)
-            if isinstance(made, Probe):
-                found.extend(made.probe())
-            else:
-                found.append(Finding("not checked: this adaptor has no probe", "warning"))
+            found.extend(self._probe(made))
         except TransporterError as error:
             found.append(Finding(str(error), "problem"))
         except Exception as error:  # noqa: BLE001 - an adaptor's author may raise anything
             found.append(Finding(f"{type(error).__name__}: {error}", "problem"))
+
+    def _probe(self, made: object) -> Iterable[Finding]:
+        if isinstance(made, Probe):
+            return made.probe()
+        if isinstance(made, ChangeReader):
+            return made.change_source(
+                find_logged_reader(self._log, self._probe_result.name)
+            ).check()
+        return [Finding("not checked: this adaptor has no probe", "warning")]

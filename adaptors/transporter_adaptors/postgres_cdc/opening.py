@@ -26,7 +26,7 @@ from transporter_adaptors.postgres_cdc.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from psycopg import sql
 
@@ -71,6 +71,26 @@ class Plan:
     server: Server
     tables: Mapping[int, tuple[FoundTable, TableItem, TableDefinition]]
 
+    @property
+    def wanted(self) -> dict[int, pub.WantedTable]:
+        """The tables as the publications are to have them, by number."""
+        return {
+            oid: pub.WantedTable(table.full_name, item.columns, item.where, item.insert_only)
+            for oid, (table, item, _) in self.tables.items()
+        }
+
+    def wanted_in(self, names: Names, publication: str) -> dict[int, pub.WantedTable]:
+        """Return those of :attr:`wanted` that *publication* is to have."""
+        return {
+            oid: table
+            for oid, table in self.wanted.items()
+            if names.publication_of(insert_only=table.insert_only) == publication
+        }
+
+    def has_partitioned(self, oids: Iterable[int]) -> bool:
+        """Return whether one of the tables *oids* is partitioned."""
+        return any(self.tables[oid][0].kind == "p" for oid in oids)
+
 
 def names_of(config: CdcConfig, reader: str, log_id: str) -> Names:
     """Return the names of publication and slot of *reader* into the log *log_id*."""
@@ -101,78 +121,99 @@ def plan_tables(
     with translate_errors("cannot look at the database"):
         server = servers.read_server(queries)
         servers.check_server(server, host)
-        found = {}
-        for table in find_tables(queries):
-            item = config.item_of(table.full_name)
-            if item is None or (item.is_pattern and (table.problem or table.is_partition)):
-                continue
-            found[table.oid] = (table, item, read_definition(queries, table.oid))
-    for table, item, definition in [*found.values()]:
-        problem = _find_problem(config, table, item, definition)
-        if problem and leave_out and item.is_pattern and table.oid not in followed:
+        plan = find_plan(queries, config, server)
+    kept = {}
+    for oid, (table, item, definition) in plan.tables.items():
+        problem = next(_problems_of(config, server, table, item, definition), "")
+        if problem and leave_out and item.is_pattern and oid not in followed:
             leave_out(table, problem)
-            del found[table.oid]
         elif problem:
-            raise EnvironmentFault(f"{table.full_name}{problem}")
+            raise EnvironmentFault(problem)
+        else:
+            kept[oid] = (table, item, definition)
     known = {table.full_name for table in followed.values()}
-    _check_found(config, known | {table.full_name for table, _, _ in found.values()})
+    for problem in _absences(config, known | {table.full_name for table, _, _ in kept.values()}):
+        raise EnvironmentFault(problem)
+    return Plan(server, kept)
+
+
+def find_plan(queries: Connection, config: CdcConfig, server: Server) -> Plan:
+    """Find the tables to read on *server*, without any check."""
+    found = {}
+    for table in find_tables(queries):
+        item = config.item_of(table.full_name)
+        if item is None or (item.is_pattern and (table.problem or table.is_partition)):
+            continue
+        found[table.oid] = (table, item, read_definition(queries, table.oid))
     return Plan(server, found)
 
 
-def _check_found(config: CdcConfig, known: Collection[TableName]) -> None:
+def table_problems(config: CdcConfig, plan: Plan) -> Iterator[str]:
+    """Yield every reason why the tables of *plan* cannot be read."""
+    yield from _absences(config, {table.full_name for table, _, _ in plan.tables.values()})
+    for table, item, definition in plan.tables.values():
+        yield from _problems_of(config, plan.server, table, item, definition)
+
+
+def _absences(config: CdcConfig, known: Collection[TableName]) -> Iterator[str]:
     missing = [
         item.name
         for item in config.tables
         if not item.is_pattern and not item.excludes and item.name not in known
     ]
     if missing:
-        raise EnvironmentFault(f"there is no table {listed(missing)}; create it, or correct tables")
-    if not known:
-        raise EnvironmentFault("no table matches tables; correct the patterns, or create a table")
+        yield f"there is no table {listed(missing)}; create it, or correct tables"
+    elif not known:
+        yield "no table matches tables; correct the patterns, or create a table"
 
 
-def _find_problem(
-    config: CdcConfig, table: FoundTable, item: TableItem, definition: TableDefinition
-) -> str:
-    """Return why *table* cannot be read as *item* says, or an empty text."""
+def _problems_of(
+    config: CdcConfig,
+    server: Server,
+    table: FoundTable,
+    item: TableItem,
+    definition: TableDefinition,
+) -> Iterator[str]:
+    """Yield every reason why *table* cannot be read as *item* says."""
+    name = table.full_name
     if table.problem:
-        return f" {table.problem}; leave it out of tables"
+        yield f"{name} {table.problem}; leave it out of tables"
+        return
     if table.identity_problem and not item.insert_only:
-        return f" {table.identity_problem}"
-    return _find_key_problem(table, item, definition) or _find_copy_problem(
-        config, item, definition
-    )
+        yield f"{name} {table.identity_problem}"
+    if (item.columns or item.where) and server.version < pub.COLUMN_LISTS:
+        yield (
+            f"{name}: columns and where need PostgreSQL 15, and this is "
+            f"{server.version // 10000}; leave them out of its item of tables"
+        )
+    yield from _key_problems(table, item, definition)
+    if config.copies(item) and not definition.copy_key:
+        yield (
+            f"{name} has no unique columns that are NOT NULL, so it cannot be copied in an order; "
+            "add a primary key, or write copy: none in its item of tables"
+        )
 
 
-def _find_key_problem(table: FoundTable, item: TableItem, definition: TableDefinition) -> str:
-    key = key_of(item, definition)
+def _key_problems(table: FoundTable, item: TableItem, definition: TableDefinition) -> Iterator[str]:
+    name, key = table.full_name, key_of(item, definition)
     if not key and not item.insert_only:
-        return (
-            " has no primary key, so its entries would have no key; name unique columns by key "
-            "in its item of tables"
+        yield (
+            f"{name} has no primary key, so its entries would have no key; name unique columns by "
+            "key in its item of tables"
         )
     not_null = {column.name for column in definition.columns if column.not_null}
     if unfit := {*item.key} - not_null:
-        return f": key names {min(unfit)}, which is not a column that is NOT NULL"
+        yield f"{name}: key names {min(unfit)}, which is not a column that is NOT NULL"
+        return
     if lacking := {*key, *definition.copy_key} - {*(item.columns or key + definition.copy_key)}:
-        return f": columns lacks {min(lacking)}, which is part of its key; add it"
-    if not item.insert_only and (foreign := {*key} - {*definition.identity(table)}):
-        return (
-            f": key names {min(foreign)}, which is not part of its replica identity, so a DELETE "
-            "would come without a key; run ALTER TABLE "
-            f"{table.full_name} REPLICA IDENTITY FULL, or USING INDEX with a unique index of these "
-            "columns"
+        yield f"{name}: columns lacks {min(lacking)}, which is part of its key; add it"
+    foreign = {*key} - {*definition.identity(table)}
+    if foreign and not item.insert_only and not table.identity_problem:
+        yield (
+            f"{name}: key names {min(foreign)}, which is not part of its replica identity, so a "
+            f"DELETE would come without a key; run ALTER TABLE {name} REPLICA IDENTITY FULL, or "
+            "USING INDEX with a unique index of these columns"
         )
-    return ""
-
-
-def _find_copy_problem(config: CdcConfig, item: TableItem, definition: TableDefinition) -> str:
-    if config.copies(item) and not definition.copy_key:
-        return (
-            " has no unique columns that are NOT NULL, so it cannot be copied in an order; add a "
-            "primary key, or write copy: none in its item of tables"
-        )
-    return ""
 
 
 def key_of(item: TableItem, definition: TableDefinition) -> tuple[str, ...]:
@@ -186,7 +227,7 @@ def key_of(item: TableItem, definition: TableDefinition) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The publications of a reader by name, and the tables of the plan that are in them."""
+    """Publications of a reader by name, and tables that are in them by number."""
 
     publications: Mapping[str, pub.Publication]
     members: Mapping[int, pub.Member]
@@ -201,12 +242,8 @@ def ensure_published(queries: Connection, config: CdcConfig, names: Names, plan:
     """
     publications, members = dict[str, pub.Publication](), dict[int, pub.Member]()
     for name, publish in names.kinds.items():
-        wanted = {
-            oid: pub.WantedTable(table.full_name, item.columns, item.where)
-            for oid, (table, item, _) in plan.tables.items()
-            if names.publication_of(insert_only=item.insert_only) == name
-        }
-        has_partitioned = any(plan.tables[oid][0].kind == "p" for oid in wanted)
+        wanted = plan.wanted_in(names, name)
+        has_partitioned = plan.has_partitioned(wanted)
         with translate_errors(f"cannot prepare the publication {name}"):
             found = pub.find_publication(queries, name)
             if found is None:
@@ -221,6 +258,16 @@ def ensure_published(queries: Connection, config: CdcConfig, names: Names, plan:
                 there = _members(queries, name, plan.server.version)
         publications[name] = found
         members |= {oid: member for oid, member in there.items() if oid in wanted}
+    return Published(publications, members)
+
+
+def find_published(queries: Connection, names: Names, version: int) -> Published:
+    """Return those of the publications that are there, with all their tables."""
+    publications, members = dict[str, pub.Publication](), dict[int, pub.Member]()
+    for name in names.kinds:
+        if (found := pub.find_publication(queries, name)) is not None:
+            publications[name] = found
+            members |= _members(queries, name, version)
     return Published(publications, members)
 
 
@@ -352,9 +399,9 @@ class Changes:
 
 
 def compare_tables(
-    queries: Connection, config: CdcConfig, plan: Plan, state: TablesState
+    config: CdcConfig, plan: Plan, state: TablesState, moved: frozenset[int] = frozenset()
 ) -> Changes:
-    """Compare the tables of *plan* with those of *state*."""
+    """Compare the tables of *plan* with those of *state*, of which some were *moved*."""
     known, wanted = state.tables, plan.tables
     repeated = {
         oid
@@ -369,7 +416,7 @@ def compare_tables(
         frozenset(repeated),
         frozenset(oid for oid in added if wanted[oid][0].full_name in gone),
         any(wanted[oid][0].full_name != known[oid].full_name for oid in wanted.keys() & known),
-        moved_tables(queries, state),
+        moved,
     )
 
 
@@ -516,11 +563,6 @@ def drop_unwanted(
     for name in names.kinds:
         with translate_errors(f"cannot alter the publication {name}"):
             there = _members(queries, name, plan.server.version)
-            wanted = {
-                oid
-                for oid, (_, item, _) in plan.tables.items()
-                if names.publication_of(insert_only=item.insert_only) == name
-            }
-            gone = there.keys() & state.tables.keys() - wanted
+            gone = there.keys() & state.tables.keys() - plan.wanted_in(names, name).keys()
             if gone:
                 pub.drop_tables(queries, name, [state.tables[oid].full_name for oid in gone])

@@ -11,7 +11,7 @@ from psycopg.rows import class_row
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
@@ -42,7 +42,10 @@ WHERE t.pubname = %s AND (%s::bigint IS NULL OR c.oid = %s) ORDER BY c.oid
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication. Its ``oid`` is another once it was dropped and created again."""
+    """A publication. Its ``oid`` is another once it was dropped and created again.
+
+    One that ``has_roots`` sends changes of partitions under the name of the partitioned table.
+    """
 
     oid: int
     name: str
@@ -80,11 +83,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class WantedTable:
-    """A table to publish, with its column list and its row filter as in the pipeline file."""
+    """A table to publish, with its column list and its row filter as in the pipeline file.
+
+    Of one with ``insert_only`` only INSERT and TRUNCATE are published.
+    """
 
     name: TableName
     columns: tuple[str, ...] = ()
     where: str = ""
+    insert_only: bool = False
 
     @property
     def clause(self) -> sql.Composable:
@@ -157,19 +164,29 @@ def drop_tables(connection: Connection, name: str, tables: Iterable[TableName]) 
 def check_publication(publication: Publication, publish: str, *, has_partitioned: bool) -> None:
     """Check that *publication* has the kinds of changes in *publish*.
 
+    With *has_partitioned* a partitioned table is to be read.
+
     Raises:
         EnvironmentFault: some changes would be missing, or come under the names of partitions.
 
     """
-    missing = [kind for kind in publish.split(", ") if not getattr(publication, kind + "s")]
+    for problem in publication_problems(publication, publish, has_partitioned=has_partitioned):
+        raise EnvironmentFault(problem)
+
+
+def publication_problems(
+    publication: Publication, publish: str, *, has_partitioned: bool
+) -> Iterator[str]:
+    """Yield every reason why changes would be missing in *publication*."""
+    missing = [f"{kind}s" for kind in publish.split(", ") if not getattr(publication, f"{kind}s")]
     name = sql.Identifier(publication.name).as_string()
     if missing:
-        raise EnvironmentFault(
+        yield (
             f"publication {publication.name} leaves out {', '.join(missing)}, so the log would "
             f"differ from the tables; run ALTER PUBLICATION {name} SET (publish = '{publish}')"
         )
     if has_partitioned and not publication.via_root:
-        raise EnvironmentFault(
+        yield (
             f"publication {publication.name} sends changes of partitions under their own names; "
             f"run ALTER PUBLICATION {name} SET (publish_via_partition_root = true)"
         )

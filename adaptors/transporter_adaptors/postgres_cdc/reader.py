@@ -40,6 +40,7 @@ from transporter_adaptors.postgres_cdc.wire import SlotStream
 
 if TYPE_CHECKING:
     from transporter.adaptor import Resume
+    from transporter.change_source import ChangeSource, LoggedReader
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.handover import TableCopy
 
@@ -94,6 +95,13 @@ class CdcReader:
         parts, self._parts = self._parts, None
         if parts is not None:
             parts.close()
+
+    def change_source(self, logged: LoggedReader) -> ChangeSource:
+        """Return the source, for the commands ``transporter cdc`` and ``check --connect``."""
+        # An engine does without these modules.
+        from transporter_adaptors.postgres_cdc.operating.source import PostgresSource  # noqa: PLC0415
+
+        return PostgresSource(self._config, logged)
 
     @property
     def _open_parts(self) -> _Open:
@@ -192,7 +200,7 @@ class _Open:
         self, replication: Connection, plan: opening.Plan, position: Position, state: TablesState
     ) -> tuple[Position, TablesState]:
         config, queries, version = self._config, self._queries, plan.server.version
-        changes = opening.compare_tables(queries, config, plan, state)
+        changes = opening.compare_tables(config, plan, state, opening.moved_tables(queries, state))
         if plan.tables.keys() <= changes.to_copy and changes.repeated:
             # Copy every table again, by a new slot: whatever was missed is in the copy.
             opening.drop_slot(queries, self._names, version)
@@ -263,7 +271,9 @@ class _Open:
         state = self._translator.state
         self._has_other_tables = False
         plan = self._plan(state)
-        changes = opening.compare_tables(self._queries, self._config, plan, state)
+        changes = opening.compare_tables(
+            self._config, plan, state, opening.moved_tables(self._queries, state)
+        )
         self._record_position()
         self._position, made = self._apply(plan, changes, self._position, state)
         if made != state:

@@ -11,6 +11,9 @@ from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter_adaptors.postgres_cdc.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transporter.errors import TransporterError
     from transporter_adaptors.postgres.session import Connection
 
 OLDEST: Final = 140000
@@ -58,22 +61,28 @@ def check_server(server: Server, host: str) -> None:
         SourceUnavailable: it is a standby, which may be promoted.
 
     """
+    for problem in server_problems(server, host):
+        raise problem
+
+
+def server_problems(server: Server, host: str) -> Iterator[TransporterError]:
+    """Yield every reason why changes cannot be read from *server* at *host*."""
     if server.version < OLDEST:
-        raise EnvironmentFault(
+        yield EnvironmentFault(
             f"{host} is PostgreSQL {server.version // 10000}: 14 or newer is required"
         )
     if server.is_standby:
-        raise SourceUnavailable(
+        yield SourceUnavailable(
             f"{host} is a standby: a copy needs the primary, so name that in dsn; "
             "trying again may help after a promotion"
         )
     if server.wal_level != "logical":
-        raise EnvironmentFault(
+        yield EnvironmentFault(
             f"wal_level is {server.wal_level}: logical is needed (RDS: rds.logical_replication "
             "= 1; Cloud SQL: cloudsql.logical_decoding = on; Azure: wal_level), and a restart"
         )
     if not server.may_replicate:
-        raise EnvironmentFault(
+        yield EnvironmentFault(
             f"role {server.role} may not replicate: run ALTER ROLE {server.role} REPLICATION "
             f"(RDS, Aurora: GRANT rds_replication TO {server.role})"
         )

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 from transporter_adaptors.postgres_cdc.opening import (
     REMEDY,
-    Published,
     check_state,
+    find_published,
     moved_tables,
 )
 from transporter_adaptors.postgres_cdc.tables import find_tables
@@ -76,24 +75,18 @@ class Watch:
 
         """
         self._next = monotonic() + self._config.watch
-        publications = dict[str, pub.Publication]()
-        members = dict[int, pub.Member]()
         with translate_errors("cannot look at the slot and the publications"):
             slot = slots.find_slot(self._queries, self._names.slot, self._version)
-            for name in self._names.kinds:
-                found = pub.find_publication(self._queries, name)
-                if found is None:
-                    raise EnvironmentFault(
-                        f"publication {name} is gone: changes since then were never sent; {REMEDY}"
-                    )
-                publications[name] = found
-                there = pub.find_members(self._queries, name, self._version)
-                members |= {member.oid: member for member in there}
+            published = find_published(self._queries, self._names, self._version)
             tables = find_tables(self._queries)
         if slot is None:
             raise EnvironmentFault(f"slot {self._names.slot} is gone; {REMEDY}")
-        check_state(state, self._names, Published(publications, members))
-        self._check_absent(state, state.tables.keys() - members.keys())
+        if gone := self._names.kinds.keys() - published.publications.keys():
+            raise EnvironmentFault(
+                f"publication {min(gone)} is gone: changes since then were never sent; {REMEDY}"
+            )
+        check_state(state, self._names, published)
+        self._check_absent(state, state.tables.keys() - published.members.keys())
         self._measure(slot, at)
         self._measure_copy(state, handover)
         wanted = {

@@ -68,6 +68,16 @@ def test_init_names_columns(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr() == (expected, "")
 
 
+def test_keys_of_every_reader_are_no_settings_of_an_outbox(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reader may say when its rows are acknowledged, and how many may be in flight."""
+    text = ONE.replace("}]", ", release: delivered, max_in_flight: 10}]")
+    (folder / "keys.yaml").write_text(text)
+    assert app.execute(["outbox", "init", str(folder / "keys.yaml")]) == 0
+    assert capsys.readouterr() == (outbox_sql(), "")
+
+
 def test_init_reads_table_and_channel_of_a_pipeline(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

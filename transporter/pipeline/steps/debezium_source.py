@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transporter.message import Message
 
 _CHANGE_ID: Final = re.compile(r"([0-9A-F]{16})/([0-9A-F]{16})/[0-9]+")
-_COPY_ID: Final = re.compile(r"copy/[0-9]+/(?:[0-9]+|begin)")
+_COPY_ID: Final = re.compile(r"copy/[0-9]+/[0-9]+/(?:[0-9]+|begin)")
 _XID: Final = re.compile(rb"0|[1-9][0-9]{0,19}")
 
 

@@ -81,7 +81,7 @@ def test_an_insert_is_a_create(steps: Compile) -> None:
 
 def test_a_copied_row_is_a_read(steps: Compile) -> None:
     """A row of the copy has the op ``r``, is of a snapshot, and has no place in the stream."""
-    made = one(steps, replace(ROW, phase="copy", source_id="copy/2/17"))
+    made = one(steps, replace(ROW, phase="copy", source_id="copy/16384/2/17"))
     found = json.loads(made.data or b"")
     assert (found["op"], found["source"]["snapshot"]) == ("r", "true")
     assert (found["source"]["lsn"], found["source"]["sequence"]) == (None, "[null,null]")
@@ -147,7 +147,7 @@ def test_a_truncation_has_neither_key_nor_rows(steps: Compile) -> None:
 
 def test_a_change_without_a_time_has_that_of_the_log(steps: Compile) -> None:
     """The entry that empties a table before it is copied again has no time of its own."""
-    made = one(steps, replace(TRUNCATE, timestamp=0, source_id="copy/2/begin"))
+    made = one(steps, replace(TRUNCATE, timestamp=0, source_id="copy/16384/2/begin"))
     source = json.loads(made.data or b"")["source"]
     assert (source["ts_ms"], source["ts_us"], source["ts_ns"]) == (5000, LOGGED_AT, 5 * 10**9)
     assert source["snapshot"] == "false"
@@ -219,7 +219,11 @@ WITHOUT_EVENT = [
     # entry, settings, reason
     (replace(ROW, source_id=None), {}, "is not a change that postgres-cdc has read, by its source"),
     (replace(ROW, source_id="orders@x/0/17"), {}, "limit the step with its key namespace"),
-    (replace(ROW, source_id="copy/1/complete"), {}, "is not a change that postgres-cdc has read"),
+    (
+        replace(ROW, source_id="copy/16384/1/complete"),
+        {},
+        "is not a change that postgres-cdc has read",
+    ),
     (replace(ROW, namespace="items"), {}, "the namespace 'items' is not of the form '{schema}.{t"),
     (replace(ROW, namespace=".items"), {}, "set template to the reader's namespace"),
     (replace(ROW, data=None, content_type=None), {}, "an entry of the op 'insert' has no data"),

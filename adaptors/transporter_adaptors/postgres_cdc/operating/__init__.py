@@ -1,0 +1,1 @@
+"""Operation of the ``postgres-cdc`` reader's objects at its source, for ``transporter cdc``."""

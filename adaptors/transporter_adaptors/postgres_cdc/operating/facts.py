@@ -1,0 +1,151 @@
+"""Facts about rights, sizes and limits, as the server's catalog has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from psycopg.rows import class_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from transporter_adaptors.postgres.session import Connection
+
+_RIGHTS: Final = """
+SELECT c.oid::bigint AS oid, n.nspname AS schema,
+       has_schema_privilege(%(role)s, n.oid, 'USAGE') AS may_use_schema,
+       has_table_privilege(%(role)s, c.oid, 'SELECT') AS may_select,
+       pg_has_role(%(role)s, c.relowner, 'USAGE') AS is_owner,
+       c.relrowsecurity AND row_security_active(c.oid) AS is_filtered
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = ANY(%(oids)s) ORDER BY 2, c.relname
+"""
+_COLUMN_RIGHTS: Final = """
+SELECT coalesce(bool_and(has_column_privilege(%s, a.attrelid, a.attnum, 'SELECT')), false)
+FROM pg_attribute a WHERE a.attrelid = %s AND a.attname = ANY(%s)
+"""
+_DATABASE: Final = """
+SELECT d.datname AS name, has_database_privilege(%(role)s, d.oid, 'CONNECT') AS may_connect,
+       has_database_privilege(%(role)s, d.oid, 'CREATE') AS may_create
+FROM pg_database d WHERE d.datname = current_database()
+"""
+_LIMITS: Final = """
+SELECT current_setting('max_replication_slots')::int AS slots,
+       (SELECT count(*) FROM pg_replication_slots)::int AS used_slots,
+       current_setting('max_wal_senders')::int AS senders,
+       (SELECT count(*) FROM pg_stat_replication)::int AS used_senders,
+       current_setting('max_slot_wal_keep_size') AS kept_wal,
+       current_setting('idle_replication_slot_timeout', true) AS idle_timeout,
+       current_setting('synchronized_standby_slots', true) AS synchronized,
+       (SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'physical')::int AS standbys
+"""
+# Of a partitioned table the leaves have the rows. Each is a table of the kind r.
+_PARTS: Final = """
+FROM unnest(%s::oid[]) AS w (oid)
+CROSS JOIN LATERAL (SELECT w.oid AS relid UNION SELECT relid FROM pg_partition_tree(w.oid)) m
+JOIN pg_class c ON c.oid = m.relid
+"""
+_SIZES: Final = f"""
+SELECT w.oid::bigint AS oid, sum(pg_table_size(c.oid))::bigint AS bytes,
+       CASE WHEN bool_and(c.reltuples >= 0) THEN sum(c.reltuples)::bigint END AS rows
+{_PARTS} WHERE c.relkind = 'r' GROUP BY w.oid
+"""
+# A table that cannot have a large row has no TOAST relation, and the key is always sent.
+_TOASTED: Final = f"""
+SELECT w.oid::bigint, array_agg(DISTINCT a.attname::text ORDER BY a.attname::text)
+{_PARTS} JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relkind = 'r' AND c.reltoastrelid <> 0 AND c.relreplident <> 'f'
+  AND a.attnum > 0 AND NOT a.attisdropped AND a.attlen = -1 AND a.attstorage <> 'p'
+  AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid
+                  AND i.indexrelid = pg_get_replica_identity_index(c.oid)
+                  AND a.attnum = ANY(i.indkey))
+GROUP BY w.oid
+"""  # noqa: S608 - of constants
+
+
+@dataclass(frozen=True, slots=True)
+class TableRights:
+    """A role's rights on a table. ``is_filtered`` is about row security, for our own role."""
+
+    oid: int
+    schema: str
+    may_use_schema: bool
+    may_select: bool
+    is_owner: bool
+    is_filtered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseRights:
+    """A role's rights on the database."""
+
+    name: str
+    may_connect: bool
+    may_create: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings of the server. A setting that its version does not have is ``None``."""
+
+    slots: int
+    used_slots: int
+    senders: int
+    used_senders: int
+    kept_wal: str
+    idle_timeout: str | None
+    synchronized: str | None
+    standbys: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """The size of a table with its TOAST relation, and its rows by the last ANALYZE."""
+
+    oid: int
+    bytes: int
+    rows: int | None
+
+
+def table_rights(connection: Connection, oids: Iterable[int], role: str) -> list[TableRights]:
+    """Return the rights of *role* on the tables *oids*, by schema and name."""
+    with connection.cursor(row_factory=class_row(TableRights)) as cursor:
+        return cursor.execute(_RIGHTS, {"oids": [*oids], "role": role}).fetchall()
+
+
+def may_select_columns(connection: Connection, oid: int, columns: Iterable[str], role: str) -> bool:
+    """Return whether *role* may read all of *columns* of the table *oid*."""
+    ((found,),) = connection.execute(_COLUMN_RIGHTS, [role, oid, [*columns]]).fetchall()
+    return bool(found)
+
+
+def database_rights(connection: Connection, role: str) -> DatabaseRights:
+    """Return the rights of *role* on the database of *connection*."""
+    with connection.cursor(row_factory=class_row(DatabaseRights)) as cursor:
+        (found,) = cursor.execute(_DATABASE, {"role": role}).fetchall()
+    return found
+
+
+def owns_publication(connection: Connection, oid: int) -> bool:
+    """Return whether we may alter the publication *oid*."""
+    query = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE oid = %s"
+    return connection.execute(query, [oid]).fetchall() == [(True,)]
+
+
+def read_limits(connection: Connection) -> Limits:
+    """Return the server's settings."""
+    with connection.cursor(row_factory=class_row(Limits)) as cursor:
+        (found,) = cursor.execute(_LIMITS).fetchall()
+    return found
+
+
+def table_sizes(connection: Connection, oids: Iterable[int]) -> dict[int, TableSize]:
+    """Return the sizes of the tables *oids* that exist, by number."""
+    with connection.cursor(row_factory=class_row(TableSize)) as cursor:
+        return {each.oid: each for each in cursor.execute(_SIZES, [[*oids]]).fetchall()}
+
+
+def toasted_columns(connection: Connection, oids: Iterable[int]) -> dict[int, list[str]]:
+    """Return columns whose large values an UPDATE sends only if it changes them, by table."""
+    return dict(connection.execute(_TOASTED, [[*oids]]).fetchall())

@@ -1,0 +1,220 @@
+"""Checks of all that an open of the reader needs, which change nothing."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from transporter.adaptor import Finding
+from transporter.errors import TransporterError
+from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres.table import TableName
+from transporter_adaptors.postgres_cdc import opening
+from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc import server as servers
+from transporter_adaptors.postgres_cdc import slot as slots
+from transporter_adaptors.postgres_cdc.operating import facts
+from transporter_adaptors.postgres_cdc.operating.server_findings import (
+    check_limits,
+    check_replication,
+    count,
+    describe_copy,
+    describe_large_values,
+)
+from transporter_adaptors.postgres_cdc.session import connect_queries
+from transporter_adaptors.postgres_cdc.tables import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_cdc.config import CdcConfig
+    from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
+
+PATIENCE: Final = 10.0
+"""Seconds that one call may take."""
+
+
+def check_source(config: CdcConfig, logged: LoggedState) -> Iterator[Finding]:
+    """Yield findings about the database of *config*, for the reader as *logged*."""
+    with closing(connect_queries(config.dsn, PATIENCE)) as queries:
+        with translate_errors("cannot look at the database"):
+            server = servers.read_server(queries)
+        info = queries.info
+        version, minor = divmod(server.version, 10_000)
+        yield Finding(
+            f"PostgreSQL {version}.{minor} at {info.host}:{info.port}, "
+            f"database {info.dbname}, role {server.role}"
+        )
+        problems = [str(each) for each in servers.server_problems(server, info.host)]
+        yield from (Finding(each, "problem") for each in problems)
+        if server.version < servers.OLDEST or server.is_standby:
+            return
+        with translate_errors("cannot check the database"):
+            plan = opening.find_plan(queries, config, server)
+            yield from _Checks(queries, config, logged, plan).run()
+    if not problems:
+        yield from check_replication(config, logged, server, PATIENCE)
+
+
+class _Checks:
+    """The checks in one session."""
+
+    def __init__(
+        self, queries: Connection, config: CdcConfig, logged: LoggedState, plan: opening.Plan
+    ) -> None:
+        self._queries, self._config, self._logged, self._plan = queries, config, logged, plan
+        self._version, self._role = plan.server.version, plan.server.role
+        self._names = {oid: table.full_name for oid, (table, _, _) in plan.tables.items()}
+
+    def run(self) -> Iterator[Finding]:
+        """Yield all findings."""
+        problems = list(opening.table_problems(self._config, self._plan))
+        yield from (Finding(each, "problem") for each in problems)
+        yield from self._check_rights()
+        yield from self._check_publications()
+        slot = None
+        if self._logged.slot:
+            slot = slots.find_slot(self._queries, self._logged.slot, self._version)
+        yield from self._check_slot(slot)
+        yield from check_limits(self._queries, slot, has_failover=self._config.failover)
+        yield from describe_large_values(self._queries, self._names)
+        if to_copy := self._tables_to_copy():
+            yield describe_copy(self._queries, to_copy)
+
+    def _tables_to_copy(self) -> set[int]:
+        """Return the tables that are not copied completely yet, or are to be copied again."""
+        state, position = self._logged.state, self._logged.position
+        if state is None or position is None:
+            return {oid for oid in self._names if self._is_copied(oid)}
+        changes = opening.compare_tables(self._config, self._plan, state)
+        copying = {copy.oid for copy in position.copies if not copy.is_complete}
+        unfinished = copying | {*state.queue[position.begun :]}
+        begun_again = {oid for oid in changes.to_copy if self._is_copied(oid)}
+        return {*self._names} & (unfinished | begun_again)
+
+    def _is_copied(self, oid: int) -> bool:
+        _, item, _ = self._plan.tables[oid]
+        return self._config.copies(item)
+
+    def _check_rights(self) -> Iterator[Finding]:
+        # Quoted as in SQL, where that is necessary.
+        role = TableName(self._role)
+        copied = [oid for oid in self._names if self._is_copied(oid)]
+        rights = facts.table_rights(self._queries, copied, self._role)
+        for schema in sorted({each.schema for each in rights if not each.may_use_schema}):
+            yield Finding(
+                f"role {self._role} may not use the schema {schema}: run GRANT USAGE ON SCHEMA "
+                f"{TableName(schema)} TO {role}",
+                "problem",
+            )
+        for each in rights:
+            name, (_, item, _) = self._names[each.oid], self._plan.tables[each.oid]
+            if not each.may_select and not facts.may_select_columns(
+                self._queries, each.oid, item.columns, self._role
+            ):
+                yield Finding(
+                    f"role {self._role} may not read {name}: run GRANT SELECT ON {name} TO {role}",
+                    "problem",
+                )
+            if each.is_filtered:
+                yield Finding(
+                    f"row security filters {name} for {self._role}, so its copy would lack rows: "
+                    f"run ALTER ROLE {role} BYPASSRLS",
+                    "problem",
+                )
+
+    def _check_publications(self) -> Iterator[Finding]:
+        names = self._logged.names
+        published = opening.find_published(self._queries, names, self._version)
+        gaps, lost = self._logged.find_gaps(self._config, self._plan, published)
+        yield from (Finding(each, "problem") for each in gaps)
+        for name, publish in names.kinds.items():
+            found, wanted = published.publications.get(name), self._plan.wanted_in(names, name)
+            if found is not None:
+                partitioned = self._plan.has_partitioned(wanted)
+                wrong = pub.publication_problems(found, publish, has_partitioned=partitioned)
+                yield from (Finding(each, "problem") for each in wrong)
+                if wanted.keys() <= published.members.keys():
+                    yield Finding(f"publication {name}: has all {count(len(wanted), 'table')}")
+            present = {*published.members, *lost}
+            if missing := {oid: table for oid, table in wanted.items() if oid not in present}:
+                yield self._describe_missing(name, publish, found, missing)
+
+    def _describe_missing(
+        self,
+        name: str,
+        publish: str,
+        found: pub.Publication | None,
+        missing: Mapping[int, pub.WantedTable],
+    ) -> Finding:
+        tables = list(missing.values())
+        made = (
+            pub.create_statement(name, tables, publish)
+            if found is None
+            else pub.add_statement(name, tables)
+        )
+        statement = made.as_string(self._queries)
+        lacks = f"publication {name} lacks {listed(table.name for table in missing.values())}"
+        if found is None:
+            lacks = f"there is no publication {name}"
+        if self._config.manage != "all":
+            return Finding(
+                f"{lacks}, and manage is {self._config.manage}; have the tables' owner run "
+                f"{statement}",
+                "problem",
+            )
+        if not self._may_publish(found, missing):
+            return Finding(
+                f"{lacks}, and role {self._role} may not publish the tables: only their owner may, "
+                f"with CREATE on the database; have the owner run {statement}",
+                "problem",
+            )
+        return Finding(f"{lacks}; the next open of the reader mends that")
+
+    def _may_publish(self, found: pub.Publication | None, missing: Iterable[int]) -> bool:
+        owned = all(
+            each.is_owner for each in facts.table_rights(self._queries, missing, self._role)
+        )
+        if found is None:
+            return owned and facts.database_rights(self._queries, self._role).may_create
+        return owned and facts.owns_publication(self._queries, found.oid)
+
+    def _check_slot(self, slot: slots.Slot | None) -> Iterator[Finding]:
+        name, position, manage = self._logged.slot, self._logged.position, self._config.manage
+        if not name:
+            text = "the slot gets its name from the log, which the first start creates"
+            if manage == "nothing":
+                yield Finding(f"{text}, and manage is nothing: name it by slot", "problem")
+            else:
+                yield Finding(f"{text} with the slot")
+            return
+        if slot is None and position is None:
+            if manage == "nothing":
+                yield Finding(
+                    f"slot {name} is missing, and manage is nothing; run SELECT "
+                    f"pg_create_logical_replication_slot('{name}', 'pgoutput')",
+                    "problem",
+                )
+            else:
+                yield Finding(f"there is no slot {name} yet; the first start creates it")
+            return
+        if self._logged.is_begun_again(self._config, self._plan):
+            yield Finding(f"slot {name}: every table is copied again, by a new slot")
+            return
+        if slot is not None and slot.is_active:
+            yield Finding(
+                f"slot {name} is active for PID {slot.pid} ({slot.application or 'unknown'}): an "
+                "engine reads from it"
+            )
+            return
+        at = None if position is None else position.at
+        wrong = list(_problem_of(lambda: slots.check_slot(slot, name, at, opening.REMEDY)))
+        yield from wrong or [Finding(f"slot {name}: {slot.status if slot else 'ready'}")]
+
+
+def _problem_of(check: Callable[[], object]) -> Iterator[Finding]:
+    try:
+        check()
+    except TransporterError as error:
+        yield Finding(str(error), "problem")

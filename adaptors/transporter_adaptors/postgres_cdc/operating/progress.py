@@ -1,0 +1,94 @@
+"""Status of a reader from its log and its source, with or without an engine."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from transporter.change_source import SlotStatus, SourceStatus, TableStatus
+from transporter.errors import TransporterError
+from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres_cdc import server as servers
+from transporter_adaptors.postgres_cdc import slot as slots
+from transporter_adaptors.postgres_cdc.lsn import format_lsn, parse_lsn
+from transporter_adaptors.postgres_cdc.operating import facts
+from transporter_adaptors.postgres_cdc.session import connect_queries
+
+if TYPE_CHECKING:
+    from transporter.change_source import Phase
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_cdc.config import CdcConfig
+    from transporter_adaptors.postgres_cdc.operating.facts import TableSize
+    from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
+
+PATIENCE: Final = 10.0
+"""Seconds that one call may take."""
+
+
+def read_status(config: CdcConfig, logged: LoggedState) -> SourceStatus:
+    """Return the status. Without the database it is that of the log, with the problem."""
+    at = None if logged.position is None else logged.position.at
+    text = None if at is None else format_lsn(at)
+    try:
+        with (
+            closing(connect_queries(config.dsn, PATIENCE)) as queries,
+            translate_errors("cannot look at the slot and the tables"),
+        ):
+            server = servers.read_server(queries)
+            servers.check_server(server, queries.info.host)
+            slot, end = _read_slot(queries, logged, server.version, at)
+            tables = {} if logged.state is None else logged.state.tables
+            sizes = facts.table_sizes(queries, tables)
+    except TransporterError as error:
+        tables_status = table_statuses(logged, {})
+        return SourceStatus(logged.publications, text, None, None, tables_status, str(error))
+    problem = ""
+    if slot is None and logged.position is not None:
+        problem = f"slot {logged.slot} is gone; 'transporter cdc check' says what to do"
+    return SourceStatus(
+        logged.publications, text, end, slot, table_statuses(logged, sizes), problem
+    )
+
+
+def _read_slot(
+    queries: Connection, logged: LoggedState, version: int, at: int | None
+) -> tuple[SlotStatus | None, str]:
+    row = queries.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    assert row is not None  # noqa: S101 - a SELECT without FROM has a row
+    end = str(row[0])
+    found = slots.find_slot(queries, logged.slot, version) if logged.slot else None
+    if found is None:
+        return None, end
+    lag = None if at is None else max(0, parse_lsn(end) - at)
+    return (
+        SlotStatus(
+            found.name,
+            found.is_active,
+            found.status,
+            found.reason,
+            found.retained,
+            found.safe,
+            lag,
+        ),
+        end,
+    )
+
+
+def table_statuses(logged: LoggedState, sizes: dict[int, TableSize]) -> list[TableStatus]:
+    """Return a status for each table of the log. *sizes* are by number, where they are known."""
+    state, position = logged.state, logged.position
+    if state is None or position is None:
+        return []
+    copies = {copy.oid: copy for copy in position.copies}
+    waiting = {*state.queue[position.begun :]} - copies.keys()
+    found = []
+    for oid, table in state.tables.items():
+        rows = sizes[oid].rows if oid in sizes else None
+        copy = copies.get(oid)
+        if copy is not None:
+            phase: Phase = "catching up" if copy.is_complete else "copying"
+            found.append(TableStatus(str(table.full_name), phase, copy.run, copy.rows, rows))
+        else:
+            phase = "waiting" if oid in waiting else "in sync"
+            found.append(TableStatus(str(table.full_name), phase, table.run, None, rows))
+    return found

@@ -1,0 +1,208 @@
+"""Creation of what is missing at the source: the role, its rights, the publication, the slot."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from pydantic import SecretStr
+
+from transporter.change_source import SourceObject
+from transporter.errors import ConfigError, TransporterError
+from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres_cdc import opening
+from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc import server as servers
+from transporter_adaptors.postgres_cdc import slot as slots
+from transporter_adaptors.postgres_cdc.operating import facts
+from transporter_adaptors.postgres_cdc.operating.services import VARIANTS
+from transporter_adaptors.postgres_cdc.operating.setup_sql import (
+    SetupTarget,
+    grants,
+    quote,
+    slot_statement,
+    target_of,
+)
+from transporter_adaptors.postgres_cdc.session import connect_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transporter.change_source import Service
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_cdc.config import CdcConfig
+    from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
+
+_LIMIT: Final = "50s"
+"""Limit of one statement. A new slot waits for transactions that have written something."""
+_HIDDEN: Final = "'…'"
+_ROLE: Final = """
+SELECT r.rolreplication OR r.rolsuper OR EXISTS (
+  SELECT FROM pg_roles g WHERE g.rolname IN ('rds_replication', 'rds_superuser')
+  AND pg_has_role(r.oid, g.oid, 'MEMBER')) FROM pg_roles r WHERE r.rolname = %s
+"""
+
+
+def set_up(
+    config: CdcConfig, logged: LoggedState, service: Service, dsn: str | None
+) -> Iterator[SourceObject]:
+    """Create what is missing, and yield each object or right.
+
+    Raises:
+        ConfigError: *dsn* leads to another database than the reader's.
+        EnvironmentFault: the server is too old.
+        SourceUnavailable: it cannot be reached, or is a standby.
+
+    """
+    chosen = config.dsn if dsn is None else SecretStr(dsn)
+    with closing(connect_queries(chosen)) as session:
+        with translate_errors("cannot look at the database"):
+            server = servers.read_server(session)
+            for problem in servers.server_problems(server, session.info.host):
+                # Whether we may replicate does not matter if we are the DBA.
+                if server.version < servers.OLDEST or server.is_standby:
+                    raise problem
+            session.execute("SELECT set_config('statement_timeout', %s, false)", [_LIMIT])
+            plan = opening.find_plan(session, config, server)
+        database = session.info.dbname
+        target = target_of(config, server.version)
+        if dsn is None:
+            target = SetupTarget(server.role, database, server.version)
+        elif target.database != database:
+            raise ConfigError(
+                f"--dsn leads to the database {database}, and the reader's to {target.database}; "
+                "name that one"
+            )
+        yield from _Setup(session, config, logged, plan, target).run(service)
+
+
+class _Setup:
+    """One run of the setup, in one session."""
+
+    def __init__(
+        self,
+        session: Connection,
+        config: CdcConfig,
+        logged: LoggedState,
+        plan: opening.Plan,
+        target: SetupTarget,
+    ) -> None:
+        self._session, self._config, self._logged = session, config, logged
+        self._plan, self._target = plan, target
+
+    def run(self, service: Service) -> Iterator[SourceObject]:
+        """Yield all objects."""
+        with translate_errors("cannot look at the role and its rights"):
+            yield from (role := list(self._ensure_role(service)))
+            if not any(each.outcome == "problem" for each in role):
+                yield from self._ensure_rights()
+        problems = list(opening.table_problems(self._config, self._plan))
+        yield from (SourceObject("tables", "problem", each) for each in problems)
+        if problems:
+            # A table without an identity must not be published: its updates would fail.
+            return
+        with translate_errors("cannot look at the publication and the slot"):
+            published = list(self._ensure_publications())
+            yield from published
+            if not any(each.outcome == "problem" for each in published):
+                yield self._ensure_slot()
+
+    def _ensure_role(self, service: Service) -> Iterator[SourceObject]:
+        role, variant = self._target.role, VARIANTS[service]
+        name = f"role {role}"
+        found = self._session.execute(_ROLE, [role]).fetchone()
+        replicate = variant.replicate.format(role=quote(role))
+        if found is None:
+            yield self._run(
+                name,
+                variant.create.format(role=quote(role), password=self._password(role)),
+                shown=variant.create.format(role=quote(role), password=_HIDDEN),
+            )
+            if not variant.is_created_replicating:
+                yield self._run(f"{name}: replication", replicate)
+        elif not found[0]:
+            yield self._run(f"{name}: replication", replicate)
+        else:
+            yield SourceObject(name, "exists")
+
+    def _password(self, role: str) -> str:
+        """Return the password of the reader's dsn as a literal, as the server stores it."""
+        given = conninfo_to_dict(self._config.dsn.get_secret_value()).get("password")
+        if given is None:
+            return "NULL"
+        encrypted = self._session.pgconn.encrypt_password(str(given).encode(), role.encode())
+        return sql.Literal(encrypted.decode()).as_string(self._session)
+
+    def _ensure_rights(self) -> Iterator[SourceObject]:
+        """Run the GRANT of each right that is missing."""
+        role, wanted = self._target.role, self._plan.wanted
+        rights = facts.table_rights(self._session, wanted, role)
+        has: dict[object, bool] = {
+            wanted[each.oid].name: each.may_select
+            or facts.may_select_columns(self._session, each.oid, wanted[each.oid].columns, role)
+            for each in rights
+        }
+        has |= {each.schema: each.may_use_schema for each in rights}
+        has[None] = facts.database_rights(self._session, role).may_connect
+        for on, statement in grants(self._config, self._target, wanted.values()):
+            name = statement.removeprefix("GRANT ").rpartition(" TO ")[0]
+            yield SourceObject(name, "exists") if has[on] else self._run(name, statement)
+
+    def _ensure_publications(self) -> Iterator[SourceObject]:
+        names, version = self._logged.names, self._plan.server.version
+        published = opening.find_published(self._session, names, version)
+        gaps, _ = self._logged.find_gaps(self._config, self._plan, published)
+        if gaps:
+            yield from (SourceObject("publication", "problem", each) for each in gaps)
+            return
+        for name, publish in names.kinds.items():
+            found, wanted = published.publications.get(name), self._plan.wanted_in(names, name)
+            missing = [table for oid, table in wanted.items() if oid not in published.members]
+            shown = f"publication {name}"
+            if found is None:
+                statement = pub.create_statement(name, missing, publish)
+                yield self._run(shown, statement.as_string(self._session))
+                continue
+            partitioned = self._plan.has_partitioned(wanted)
+            problems = [*pub.publication_problems(found, publish, has_partitioned=partitioned)]
+            if problems:
+                yield from (SourceObject(shown, "problem", each) for each in problems)
+                continue
+            if not missing:
+                yield SourceObject(shown, "exists")
+            for table in missing:
+                statement = pub.add_statement(name, [table])
+                yield self._run(f"{shown}: {table.name}", statement.as_string(self._session))
+
+    def _ensure_slot(self) -> SourceObject:
+        name, version = self._logged.slot, self._plan.server.version
+        if not name:
+            return SourceObject(
+                "slot", "later", "named after the log, which the first start creates"
+            )
+        found, shown = slots.find_slot(self._session, name, version), f"slot {name}"
+        if self._logged.is_begun_again(self._config, self._plan):
+            return SourceObject(shown, "later", "every table is copied again, by a new slot")
+        if found is None and self._logged.position is None:
+            return self._run(shown, slot_statement(self._config, name, version))
+        if found is not None and found.is_active:
+            return SourceObject(shown, "exists", f"active for PID {found.pid}")
+        at = None if self._logged.position is None else self._logged.position.at
+        try:
+            slots.check_slot(found, name, at, opening.REMEDY)
+        except TransporterError as error:
+            return SourceObject(shown, "problem", str(error))
+        return SourceObject(shown, "exists")
+
+    def _run(self, name: str, statement: str, shown: str | None = None) -> SourceObject:
+        """Run *statement*, which creates *name*. A problem quotes it as *shown*."""
+        try:
+            # As bytes, because a per cent sign is literal without parameters.
+            self._session.execute(statement.encode())
+        except psycopg.Error as error:
+            text = (error.diag.message_primary or str(error)).strip()
+            return SourceObject(name, "problem", f"{text}; have a DBA run {shown or statement}")
+        return SourceObject(name, "created")
