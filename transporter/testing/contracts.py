@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from transporter.accepts import apply_accepts
-from transporter.adaptor import EndOfSource, StoredOffset, WriterContext
+from transporter.adaptor import EndOfSource, StoredOffset, WriterContext, state_name
 from transporter.errors import Rejected, RouteFault, SinkError
 from transporter.message import Entries, Message, with_offsets
 from transporter.testing.acks import RecordingAck
@@ -271,17 +271,17 @@ class ReaderContract:
 
     def test_the_source_is_read_to_its_end(self) -> None:
         """Everything in the source is read once and in order, in more than one batch."""
-        batches = read_all(self.make_reader())
+        batches = self.read_all()
 
         assert len(batches) > 1
         assert self.shown(joined(batches)) == self.shown(self.expected())
 
     def test_a_restart_goes_on_exactly(self) -> None:
         """From the position of any batch, a new reader reads exactly the messages behind it."""
-        batches = read_all(self.make_reader())
+        batches = self.read_all()
 
         for done, (_, position) in enumerate(batches, start=1):
-            rest = read_all(self.make_reader(), position)
+            rest = self.read_all(position)
             assert self.shown(joined(rest)) == self.shown(joined(batches[done:]))
 
     def test_a_commit_forgets_nothing_that_follows(self) -> None:
@@ -289,20 +289,22 @@ class ReaderContract:
         reader = self.make_reader()
         reader.open(FixedResume())
         try:
-            batch = first_batch(reader)
+            batch = first_batch(reader, states=self.states)
             assert batch.position is not None
             reader.commit(batch.position)
         finally:
             reader.close()
 
-        rest = joined(read_all(self.make_reader(), batch.position))
+        rest = joined(self.read_all(batch.position))
 
         assert self.shown(rest) == self.shown(self.expected()[len(batch.messages) :])
 
     def test_the_end_stays_the_end(self) -> None:
         """Polling behind the end raises again and does not wait."""
-        reader = self.make_reader()
-        reader.open(FixedResume(read_all(self.make_reader())[-1][1]))
+        position = self.read_all()[-1][1]
+        reader, resume = self.make_reader(), FixedResume(position)
+        resume.states.update(self.states)
+        reader.open(resume)
         try:
             for _ in range(2):
                 with pytest.raises(EndOfSource):
@@ -315,6 +317,16 @@ class ReaderContract:
         reader = self.make_reader()
         reader.close()
         reader.close()
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The states that the readers of this test have returned, by name."""
+        found: dict[str, str] = self.__dict__.setdefault("_states", {})
+        return found
+
+    def read_all(self, position: str | None = None) -> Read:
+        """Read with a new reader from *position* to the end."""
+        return read_all(self.make_reader(), position, self.states)
 
     def shown(self, messages: Sequence[Message]) -> list[tuple[object, ...]]:
         """Return the parts of *messages* that :attr:`exact` names."""
@@ -339,13 +351,20 @@ def write(writer: Writer, batch: Entries) -> RecordingAck:
     return ack
 
 
-def read_all(reader: Reader, position: str | None = None) -> Read:
-    """Read from *position* to the end and close. Return each batch with its position."""
+def read_all(
+    reader: Reader, position: str | None = None, states: dict[str, str] | None = None
+) -> Read:
+    """Read from *position* to the end and close. Return each batch with its position.
+
+    The *states* of earlier readers are those that positions name, and new ones are added.
+    """
     batches: Read = []
+    kept, resume = {} if states is None else states, FixedResume(position)
+    resume.states.update(kept)
     try:
-        reader.open(FixedResume(position))
+        reader.open(resume)
         while True:
-            batch = first_batch(reader)
+            batch = first_batch(reader, states=kept)
             batches.append((messages_of(batch.messages), batch.position))
     except EndOfSource:
         return batches
@@ -353,11 +372,15 @@ def read_all(reader: Reader, position: str | None = None) -> Read:
         reader.close()
 
 
-def first_batch(reader: Reader, seconds: float = 20.0) -> Batch:
-    """Poll until something comes."""
+def first_batch(
+    reader: Reader, seconds: float = 20.0, states: dict[str, str] | None = None
+) -> Batch:
+    """Poll until messages come. States that come with them, or before, are added to *states*."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         batch = reader.poll(0.2)
+        if states is not None and batch.state is not None:
+            states[state_name(batch.state)] = batch.state
         if len(batch.messages):
             return batch
     raise AssertionError(f"nothing came within {seconds:g} s")
