@@ -19,8 +19,9 @@ from transporter_adaptors.postgres_cdc.messages import (
     Truncate,
     Update,
 )
+from transporter_adaptors.postgres_cdc.run_batches import RunBatch, encode_run
+from transporter_adaptors.postgres_cdc.runs import Change, Run, WholeUpTo
 from transporter_adaptors.postgres_cdc.tables import read_definition
-from transporter_adaptors.postgres_cdc.transactions import Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,6 +55,9 @@ class PreparedChange:
     parts: list[RowPart]
 
 
+Prepared = Change | WholeUpTo | PreparedChange | RunBatch
+
+
 class ChangeTranslator:
     """Turns the stream's items into messages. Belongs to one thread."""
 
@@ -71,14 +75,14 @@ class ChangeTranslator:
         table = self.state.tables[oid]
         return self._config.namespace.format(schema=table.schema, table=table.name)
 
-    def prepare(self, items: Iterable[Item], handover: Handover) -> list[Item | PreparedChange]:
+    def prepare(self, items: Iterable[Item], handover: Handover) -> list[Prepared]:
         """Return *items* for :meth:`messages`, relations aside, with keys compared at once.
 
         The bounds of *handover* must not move until all have been taken.
         """
-        prepared: list[Item | PreparedChange] = []
+        prepared: list[Prepared] = []
         to_rank: dict[int, list[RowPart]] = {}
-        for item in items:
+        for item in self._decode_runs(items, handover):
             if isinstance(item, Relation):
                 self._define(item)
                 continue
@@ -95,6 +99,36 @@ class ChangeTranslator:
         for oid, parts in to_rank.items():
             self._rank(oid, parts, handover)
         return prepared
+
+    def _decode_runs(
+        self, items: Iterable[Item], handover: Handover
+    ) -> Iterator[Change | RunBatch | Relation | WholeUpTo]:
+        """Yield *items* with large runs as batches, and others change by change."""
+
+        def translate(change: Change) -> list[Message]:
+            return [
+                message
+                for made in self._prepare_change(change)
+                for message in self.messages(made, handover)
+            ]
+
+        for item in items:
+            if not isinstance(item, Run):
+                yield item
+            # Changes of a table that is being copied are compared with its chunks, one by one.
+            elif handover.copies.keys().isdisjoint(oid for _, oid, _ in item.relations()) and (
+                batch := encode_run(item, self._tables, translate)
+            ):
+                yield batch
+            else:
+                yield from item.items()
+
+    def _prepare_change(self, change: Change) -> list[PreparedChange]:
+        what = change.what
+        entries = None if isinstance(what, Truncate) else self._tables.get(what.oid)
+        if entries is None:
+            return []
+        return [PreparedChange(change, entries, list(self._split(entries, change)))]
 
     def messages(self, item: PreparedChange, handover: Handover) -> list[Message]:
         """Return the entries of *item* that are to be logged."""

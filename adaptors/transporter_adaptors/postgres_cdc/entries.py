@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from transporter.message import JSON, Message
+from transporter_adaptors.postgres_cdc.json_text import NULL, member_heads
 from transporter_adaptors.postgres_cdc.messages import UNCHANGED
 from transporter_adaptors.postgres_cdc.row_json import RowEncoder
 
@@ -21,6 +22,10 @@ UNCHANGED_HEADER: Final = "pg-unchanged"
 """Names of columns, as a JSON array, that the data lacks because the change left them alone."""
 OLD_HEADER: Final = "pg-old"
 """The old row, as JSON, as far as the replica identity has it."""
+
+
+ENTRY_SIZE: Final = 256
+"""Bytes of an entry besides data, key and headers, about."""
 
 
 def truncation(*, cascade: bool = False, restart_identity: bool = False) -> bytes:
@@ -44,8 +49,27 @@ class Place:
         return f"{self.commit_lsn:016X}/{self.lsn:016X}/{self.number}"
 
 
+def size_of(message: Message) -> int:
+    """Return the bytes that *message* takes in a frame, about."""
+    headers = sum(len(name) + len(value or b"") for name, value in message.headers)
+    return len(message.data or b"") + len(message.key or b"") + headers + ENTRY_SIZE
+
+
 class TableEntries:
-    """Makes entries of the changes of one table, by its definition in the stream. Immutable."""
+    """Makes entries of the changes of one table, by its definition in the stream. Immutable.
+
+    Attributes:
+        relation: the definition.
+        namespace: the namespace of the entries.
+        names: the names of the columns.
+        rules: the rules of the columns.
+        heads: the JSON before the value of each column.
+        row_overhead: the bytes of the JSON of a row of NULLs, about.
+        key_places: the places of the key's columns.
+        is_json_key: whether the key is a JSON array.
+        keeps_old: whether a header has the old row.
+
+    """
 
     def __init__(
         self,
@@ -61,24 +85,26 @@ class TableEntries:
         """Prepare for *relation*, whose columns have these *rules*."""
         names = [column.name for column in relation.columns]
         self.relation, self.namespace = relation, namespace
-        self._names, self._rules = names, list(rules)
+        self.names, self.rules = names, list(rules)
+        self.heads = member_heads(names)
+        self.row_overhead = sum(len(head) + len(NULL) for head in self.heads)
         self._row = RowEncoder(list(zip(names, rules, strict=True)), UNCHANGED)
-        self._key = [names.index(name) for name in key if name in names]
+        self.key_places = [names.index(name) for name in key if name in names]
         self._copy_key = [names.index(name) for name in copy_key if name in names]
-        self._is_json_key = is_json_key or len(self._key) > 1
-        self._keeps_old = keeps_old
+        self.is_json_key = is_json_key or len(self.key_places) > 1
+        self.keeps_old = keeps_old
 
     def key_of(self, values: Sequence[Value]) -> bytes | None:
         """Return the key of a row, or ``None`` for a table without one."""
-        if not self._key:
+        if not self.key_places:
             return None
-        texts = [values[place] for place in self._key]
-        if not self._is_json_key:
+        texts = [values[place] for place in self.key_places]
+        if not self.is_json_key:
             (text,) = texts
             return text if isinstance(text, bytes) else None
         parts = [
-            self._rules[place](text) if isinstance(text, bytes) else b"null"
-            for place, text in zip(self._key, texts, strict=True)
+            self.rules[place](text) if isinstance(text, bytes) else b"null"
+            for place, text in zip(self.key_places, texts, strict=True)
         ]
         return b"[" + b", ".join(parts) + b"]"
 
@@ -99,7 +125,7 @@ class TableEntries:
         """Return the entry of a changed row."""
         headers: dict[str, bytes] = {}
         if UNCHANGED in values:
-            pairs = zip(self._names, values, strict=True)
+            pairs = zip(self.names, values, strict=True)
             missing = [name for name, value in pairs if value is UNCHANGED]
             headers[UNCHANGED_HEADER] = json.dumps(missing, ensure_ascii=False).encode(
                 errors="surrogateescape"
@@ -136,7 +162,7 @@ class TableEntries:
         ]
 
     def _add_old(self, headers: dict[str, bytes], old: Sequence[Value] | None) -> None:
-        if self._keeps_old and old is not None:
+        if self.keeps_old and old is not None:
             headers[OLD_HEADER] = self._row.encode(old)
 
     def _message(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.postgres_cdc.lsn import Lsn
 
-_EPOCH: Final = 946_684_800_000_000
+EPOCH: Final = 946_684_800_000_000
 """PostgreSQL's epoch, 2000-01-01 UTC, in microseconds since 1970."""
 _KEEPALIVE: Final = Struct(">xQqB")
 _XLOG_HEAD: Final = Struct(">xQQq")
@@ -242,11 +242,11 @@ def decode_copy(data: bytes | memoryview) -> XLogData | Keepalive:
     kind = data[:1]
     if kind == b"w" and len(data) >= _XLOG_HEAD.size:
         start, end, clock = _XLOG_HEAD.unpack_from(data)
-        return XLogData(start, end, clock + _EPOCH, bytes(data[_XLOG_HEAD.size :]))
+        return XLogData(start, end, clock + EPOCH, bytes(data[_XLOG_HEAD.size :]))
     if kind == b"k" and len(data) == _KEEPALIVE.size:
         end, clock, reply = _KEEPALIVE.unpack(data)
         _check_flags(data, reply, 1)
-        return Keepalive(end, clock + _EPOCH, bool(reply))
+        return Keepalive(end, clock + EPOCH, bool(reply))
     if kind in {b"w", b"k"}:
         raise ProtocolError(f"{_name(data)} has {len(data)} bytes, which is not its size; {_AGAIN}")
     raise ProtocolError(
@@ -262,7 +262,7 @@ def encode_status(lsn: Lsn, now_us: int, *, reply_requested: bool = False) -> by
         now_us: The time, in microseconds since 1970.
         reply_requested: Whether the server has to respond with a keepalive at once.
     """
-    return _STATUS.pack(b"r", lsn, lsn, lsn, now_us - _EPOCH, reply_requested)
+    return _STATUS.pack(b"r", lsn, lsn, lsn, now_us - EPOCH, reply_requested)
 
 
 def decode_message(payload: bytes) -> Message:
@@ -285,14 +285,14 @@ def decode_message(payload: bytes) -> Message:
 def _decode_begin(payload: bytes) -> Begin:
     _check_end(payload, _BEGIN.size)
     lsn, time, xid = _BEGIN.unpack(payload)
-    return Begin(lsn, time + _EPOCH, xid)
+    return Begin(lsn, time + EPOCH, xid)
 
 
 def _decode_commit(payload: bytes) -> Commit:
     _check_end(payload, _COMMIT.size)
     flags, lsn, end, time = _COMMIT.unpack(payload)
     _check_flags(payload, flags, 0)
-    return Commit(lsn, end, time + _EPOCH)
+    return Commit(lsn, end, time + EPOCH)
 
 
 def _decode_insert(payload: bytes) -> Insert:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -16,14 +15,15 @@ from transporter.errors import SourceUnavailable
 from transporter.message import NOOP, Message, messages_to_batch
 from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc import slot as slots
-from transporter_adaptors.postgres_cdc.changes import ChangeTranslator, PreparedChange
+from transporter_adaptors.postgres_cdc.changes import ChangeTranslator
 from transporter_adaptors.postgres_cdc.config import CdcConfig
-from transporter_adaptors.postgres_cdc.copier import LARGEST, Copier
+from transporter_adaptors.postgres_cdc.copier import Copier
 from transporter_adaptors.postgres_cdc.entries import truncation
+from transporter_adaptors.postgres_cdc.pending import PendingChanges
 from transporter_adaptors.postgres_cdc.position import Position
 from transporter_adaptors.postgres_cdc.session import connect_queries, connect_replication
 from transporter_adaptors.postgres_cdc.state import TablesState
-from transporter_adaptors.postgres_cdc.transactions import Change, TransactionReader, WholeUpTo
+from transporter_adaptors.postgres_cdc.transactions import TransactionReader
 from transporter_adaptors.postgres_cdc.types import TypeCatalog
 from transporter_adaptors.postgres_cdc.watch import Watch
 from transporter_adaptors.postgres_cdc.wire import SlotStream
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from transporter.adaptor import Resume
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.handover import Handover, TableCopy
-    from transporter_adaptors.postgres_cdc.transactions import Item
 
 _REPORT: Final = 10.0
 """Seconds between two reports to the server: it ends a session that is silent for a minute."""
@@ -45,8 +44,6 @@ _IDLE_BYTES: Final = 16 << 20
 _IDLE_SECONDS: Final = 60.0
 _COPY_RETRY: Final = 0.05
 """Seconds for which the stream goes on when a chunk had to wait."""
-_ENTRY: Final = 256
-"""Bytes of an entry besides data, key and headers, about."""
 
 
 class CdcReader:
@@ -133,7 +130,7 @@ class _Open:
             opening.stream_options(self._names),
         )
         self._transactions = TransactionReader(self._stream, self._position.inside)
-        self._pending: deque[Item | PreparedChange] = deque()
+        self._pending = PendingChanges(self._translator, self._handover)
         self._confirmed = self._reported = self._position.at
         self._reported_at = self._logged_at = monotonic()
         self._logged_lsn = self._position.at
@@ -200,7 +197,8 @@ class _Open:
     def poll(self, timeout: float) -> Batch:
         if self._unlogged_state is not None:
             # The slot is there: the log has to know from where.
-            return self._batch([self._emptying(oid) for oid in self._emptied])
+            emptying = [self._emptying(oid) for oid in self._emptied]
+            return self._batch(messages_to_batch(emptying) if emptying else None)
         self._watch.look()
         is_between = not self._pending and self._position.inside is None
         if is_between and (chunk := self._copy_chunk()) is not None:
@@ -211,7 +209,7 @@ class _Open:
             items = self._transactions.receive(
                 self._config.batch_rows, self._config.batch_bytes, wait
             )
-            self._pending.extend(self._translator.prepare(items, self._handover))
+            self._pending.add(items)
         return self._take_pending()
 
     def _emptying(self, oid: int) -> Message:
@@ -249,29 +247,15 @@ class _Open:
 
     def _take_pending(self) -> Batch:
         """Return the messages of what came, as far as one frame holds them."""
-        found, size = list[Message](), 0
-        at, inside = self._position.at, self._position.inside
-        while self._pending and size < LARGEST:
-            item = self._pending.popleft()
-            made: list[Message] = []
-            match item:
-                case WholeUpTo(at=end) if inside is None or end > inside.commit_lsn:
-                    at, inside = max(at, end), None
-                case PreparedChange():
-                    made = self._translator.messages(item, self._handover)
-                    inside = item.change.inside
-                case Change():
-                    made = self._translator.truncations(item, self._handover)
-                    inside = item.inside
-            size += sum(map(_size_of, made))
-            found += made
+        found, at, inside = self._pending.take(self._position.at, self._position.inside)
         self._position = replace(self._position, at=at, inside=inside)
-        if inside is None:
+        # The keys of what is pending were compared with the chunks as they are.
+        if inside is None and not self._pending:
             for oid in self._handover.pass_chunks(at):
                 self._resume.tell("table-in-sync", table=str(self._state.tables[oid].full_name))
         return self._batch(found)
 
-    def _batch(self, messages: list[Message]) -> Batch:
+    def _batch(self, messages: pa.RecordBatch | None) -> Batch:
         is_due = (
             self._position.at - self._logged_lsn >= _IDLE_BYTES
             or (
@@ -280,13 +264,11 @@ class _Open:
             )
             or self._unlogged_state is not None
         )
-        if not messages and not is_due:
+        if messages is None and not is_due:
             return Batch(())
         state, self._unlogged_state = self._unlogged_state, None
         text = None if state is None else str(state)
-        return Batch(
-            messages_to_batch(messages) if messages else (), self._record_position(), state=text
-        )
+        return Batch(() if messages is None else messages, self._record_position(), state=text)
 
     def _record_position(self) -> str:
         """Return the position behind all that was returned, as text."""
@@ -357,8 +339,3 @@ def _joined(batch: pa.RecordBatch, messages: list[Message]) -> pa.RecordBatch:
     table = pa.Table.from_batches([batch, messages_to_batch(messages)])
     (found,) = table.combine_chunks().to_batches()
     return found
-
-
-def _size_of(message: Message) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in message.headers)
-    return len(message.data or b"") + len(message.key or b"") + headers + _ENTRY

@@ -1,0 +1,119 @@
+"""The values of many rows at once: columns of texts, cut out of the messages of the stream. Pure.
+
+Each call looks at one byte of every row, so what costs is the columns, not the cells.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transporter_adaptors.postgres_cdc.runs import HEAD_END
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_INT: Final = pa.int32()
+_PADDING: Final = bytes(8)
+"""Bytes behind the last row, because the length of a value is read where NULL has none."""
+_HEAD: Final = pa.scalar(HEAD_END, _INT)
+_ONE, _TWO, _FIVE = (pa.scalar(number, _INT) for number in (1, 2, 5))
+_BITS: Final = {2: pa.scalar(16, _INT), 3: pa.scalar(8, _INT)}
+_NULL, _TEXT = (pa.scalar(kind, pa.uint8()) for kind in b"nt")
+_ZERO: Final = pa.scalar(0, pa.uint8())
+_Cell = tuple[pa.Array, pa.Array, "pa.Array | None"]
+
+
+class Cells:
+    """The values of the rows of one relation. Immutable.
+
+    Attributes:
+        is_usual: for each message whether it is a row of texts and NULLs alone, ``None`` if all
+            are. The columns have the usual rows only.
+
+    """
+
+    def __init__(self, messages: Sequence[bytes], count: int) -> None:
+        """Cut *messages* of changes, with one row of *count* columns each, 1 GiB at most.
+
+        Raises:
+            IndexError: a value ends beyond the last message.
+
+        """
+        self._data = b"".join([*messages, _PADDING])
+        self._bytes = pa.Array.from_buffers(
+            pa.uint8(), len(self._data), [None, pa.py_buffer(self._data)]
+        )
+        edges = pa.py_buffer(array("i", accumulate(map(len, messages), initial=0)))
+        begins = pa.Array.from_buffers(_INT, len(messages), [None, edges])
+        ends = pa.Array.from_buffers(_INT, len(messages), [None, edges], offset=1)
+        found, usual = self._find(pc.add(begins, _HEAD), ends, count)
+        if pc.all(usual).as_py():
+            self._cells, self.is_usual = found, None
+        else:
+            self._cells, self.is_usual = [_filter(cell, usual) for cell in found], usual
+
+    def _find(self, at: pa.Array, ends: pa.Array, count: int) -> tuple[list[_Cell], pa.Array]:
+        """Return begin, end and validity of every cell, and which rows are usual."""
+        high, low = divmod(count, 256)
+        usual = pc.and_(
+            pc.equal(self._byte(at, 0), pa.scalar(high, pa.uint8())),
+            pc.equal(self._byte(at, 1), pa.scalar(low, pa.uint8())),
+        )
+        at, found = pc.add(at, _TWO), list[_Cell]()
+        for _ in range(count):
+            is_text, top = pc.equal(self._byte(at, 0), _TEXT), self._byte(at, 1)
+            start = pc.add(at, _FIVE)
+            end = pc.add(start, self._length(at))
+            if pc.all(is_text).as_py():
+                found.append((start, end, None))
+                is_known = pc.equal(top, _ZERO)
+            else:
+                is_null, after = pc.equal(self._byte(at, 0), _NULL), pc.add(at, _ONE)
+                start, end = pc.if_else(is_text, start, after), pc.if_else(is_text, end, after)
+                found.append((start, end, is_text))
+                is_known = pc.or_(is_null, pc.and_(is_text, pc.equal(top, _ZERO)))
+            usual, at = pc.and_(usual, is_known), end
+        return found, pc.and_(usual, pc.equal(at, ends))
+
+    def _byte(self, at: pa.Array, offset: int) -> pa.Array:
+        return self._bytes.slice(offset).take(at)
+
+    def _length(self, at: pa.Array) -> pa.Array:
+        """Return the length in front of a text, as far as it has no more than 3 bytes."""
+        length = self._byte(at, 4).cast(_INT)
+        for offset, bits in _BITS.items():
+            digits = self._byte(at, offset)
+            if pc.max(digits).as_py():
+                length = pc.add(length, pc.shift_left(digits.cast(_INT), bits))
+        return length
+
+    def column(self, place: int) -> pa.BinaryArray:
+        """Return the texts of a column, with NULLs."""
+        start, end, is_text = self._cells[place]
+        size = len(start)
+        # Every second text of this array is a cell, and those between are what is between cells.
+        edges = array("i", bytes(4 * (2 * size + 1)))
+        with memoryview(edges) as view:
+            view[0:-1:2] = _numbers(start)
+            view[1::2] = _numbers(end)
+            view[2 * size] = len(self._data)
+        buffers = [None, pa.py_buffer(edges), pa.py_buffer(self._data)]
+        texts = pa.BinaryArray.from_buffers(pa.binary(), 2 * size, buffers)
+        places = pa.arange(0, 2 * size, 2)
+        return texts.take(places if is_text is None else pc.if_else(is_text, places, None))
+
+
+def _filter(cell: _Cell, usual: pa.Array) -> _Cell:
+    start, end, is_text = cell
+    return start.filter(usual), end.filter(usual), is_text and is_text.filter(usual)
+
+
+def _numbers(numbers: pa.Array) -> memoryview:
+    """Return the memory of *numbers* of 32 bits."""
+    buffer = memoryview(numbers.buffers()[1]).cast("b").cast("i")
+    return buffer[numbers.offset : numbers.offset + len(numbers)]

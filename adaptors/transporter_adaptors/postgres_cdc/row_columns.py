@@ -1,0 +1,181 @@
+"""The columns of a batch, from the rows of one table in a run. Pure."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transporter.message import HEADERS_TYPE, JSON, MESSAGE_SCHEMA
+from transporter_adaptors.postgres_cdc.cells import Cells
+from transporter_adaptors.postgres_cdc.column_json import encode_column, join_columns
+from transporter_adaptors.postgres_cdc.entries import ENTRY_SIZE
+from transporter_adaptors.postgres_cdc.json_text import TextError
+from transporter_adaptors.postgres_cdc.messages import EPOCH
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transporter_adaptors.postgres_cdc.column_json import JsonColumn
+    from transporter_adaptors.postgres_cdc.entries import TableEntries
+    from transporter_adaptors.postgres_cdc.runs import Run
+
+_OPS: Final = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
+_HEX: Final = 16
+_ENTRY: Final = pa.scalar(ENTRY_SIZE, pa.int32())
+_EMPTY: Final = pa.scalar(0, pa.int32())
+
+
+class Places(NamedTuple):
+    """The time of its transaction and the id of each row of a run."""
+
+    timestamps: pa.Array
+    source_ids: pa.Array
+
+    @classmethod
+    def of(cls, run: Run) -> Places:
+        """Return those of all rows of *run*."""
+        lengths = [end - first for first, end in pairwise([*run.firsts, len(run)])]
+        commits = [fields[:8] * count for fields, count in zip(run.begins, lengths, strict=True)]
+        times = [fields[8:16] * count for fields, count in zip(run.begins, lengths, strict=True)]
+        micros = array("q", b"".join(times))
+        if sys.byteorder == "little":
+            micros.byteswap()
+        clock = pa.Array.from_buffers(pa.int64(), len(run), [None, pa.py_buffer(micros)])
+        numbers: Any = pa.scalar("0")
+        if max(run.counts) > 1:
+            numbers = pa.array([2 * (count - 1) for count in run.counts]).cast(pa.string())
+        ids = pc.binary_join_element_wise(_hex(commits), _hex(run.lsns), numbers, "/")
+        time_type = MESSAGE_SCHEMA.field("timestamp").type
+        return cls(pc.add(clock, pa.scalar(EPOCH, pa.int64())).cast(time_type), ids)
+
+
+class RowColumns(NamedTuple):
+    """Messages with their sizes, and the places in the run of the rows that they are of."""
+
+    messages: pa.RecordBatch
+    sizes: pa.Array
+    rows: Sequence[int]
+
+
+def encode_rows(
+    run: Run, places: Places, entries: TableEntries, rows: Sequence[int], *, is_deleted: bool
+) -> tuple[RowColumns | None, Sequence[int]]:
+    """Return the messages of *rows* of *run*, which are those of one table, and other rows.
+
+    The others are to be decoded one by one: they lack large values, or are malformed.
+
+    Raises:
+        TextError: a text is not one of its column's type.
+
+    """
+    try:
+        cells = Cells(_select(run.messages, rows), len(entries.names))
+    except IndexError:
+        return None, rows
+    others: list[int] = []
+    if cells.is_usual is not None:
+        usual = cells.is_usual.to_pylist()
+        others = [row for row, is_usual in zip(rows, usual, strict=True) if not is_usual]
+        rows = [row for row, is_usual in zip(rows, usual, strict=True) if is_usual]
+    if not rows:
+        return None, others
+    texts = {place: cells.column(place) for place in entries.key_places}
+    if is_deleted:
+        columns: list[JsonColumn] = []
+        data = pa.nulls(len(rows), pa.binary())
+    else:
+        texts = {place: cells.column(place) for place in range(len(entries.names))}
+        columns = [_encode(entries, place, texts[place]) for place in texts]
+        data = (
+            join_columns(entries.heads, columns, b"}") if columns else pa.repeat(b"{}", len(rows))
+        )
+    key = _key(entries, texts, columns, len(rows))
+    batch = _batch(run, places, entries, rows, key, data)
+    sizes = pc.add(pc.add(_sizes(data), _sizes(key)), _ENTRY)
+    return RowColumns(batch, sizes, rows), others
+
+
+def _key(
+    entries: TableEntries,
+    texts: dict[int, pa.BinaryArray],
+    columns: Sequence[JsonColumn],
+    count: int,
+) -> pa.Array:
+    if not entries.key_places:
+        return pa.nulls(count, pa.binary())
+    if not entries.is_json_key:
+        (place,) = entries.key_places
+        return texts[place]
+    parts = [
+        columns[place] if columns else _encode(entries, place, texts[place])
+        for place in entries.key_places
+    ]
+    heads = [b", " if number else b"[" for number in range(len(parts))]
+    return join_columns(heads, parts, b"]")
+
+
+def _encode(entries: TableEntries, place: int, texts: pa.BinaryArray) -> JsonColumn:
+    try:
+        return encode_column(entries.rules[place], texts)
+    except TextError as error:
+        raise error.in_column(entries.names[place]) from error
+
+
+def _batch(
+    run: Run,
+    places: Places,
+    entries: TableEntries,
+    rows: Sequence[int],
+    key: pa.Array,
+    data: pa.Array,
+) -> pa.RecordBatch:
+    count = len(rows)
+    timestamps, source_ids = places
+    if count < len(run):
+        chosen = pa.array(rows, pa.int32())
+        timestamps, source_ids = timestamps.take(chosen), source_ids.take(chosen)
+    columns = [
+        pa.repeat(entries.namespace, count),
+        _ops(run, rows),
+        pa.repeat("sync", count),
+        key,
+        timestamps,
+        source_ids,
+        data,
+        pa.nulls(count, pa.string()) if data.null_count else pa.repeat(JSON, count),
+        pa.ListArray.from_arrays(
+            pa.repeat(_EMPTY, count + 1), pa.array([], HEADERS_TYPE.value_type), type=HEADERS_TYPE
+        ),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
+
+
+def _ops(run: Run, rows: Sequence[int]) -> pa.Array:
+    """Return the op of each of *rows*."""
+    ops = [_OPS[kind] for kind, _, _ in run.relations()]
+    codes = run.codes if len(rows) == len(run) else bytes([run.codes[row] for row in rows])
+    if codes.count(codes[0]) == len(codes):
+        return pa.repeat(ops[codes[0]], len(codes))
+    numbers = pa.Array.from_buffers(pa.uint8(), len(codes), [None, pa.py_buffer(bytes(codes))])
+    return pa.array(ops, pa.string()).take(numbers)
+
+
+def _hex(numbers: Sequence[bytes]) -> pa.StringArray:
+    """Return numbers of 8 bytes, joined in any way, as 16 digits each."""
+    text = b"".join(numbers).hex().upper().encode()
+    count = len(text) // _HEX
+    edges = pa.arange(0, len(text) + 1, _HEX).cast(pa.int32())
+    return pa.StringArray.from_buffers(count, edges.buffers()[1], pa.py_buffer(text))
+
+
+def _sizes(texts: pa.Array) -> pa.Array:
+    return pc.binary_length(texts).fill_null(0)
+
+
+def _select(messages: Sequence[bytes], rows: Sequence[int]) -> Sequence[bytes]:
+    return messages if len(rows) == len(messages) else [messages[row] for row in rows]
