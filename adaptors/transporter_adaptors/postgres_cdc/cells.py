@@ -25,6 +25,7 @@ _ONE, _TWO, _FIVE = (pa.scalar(number, _INT) for number in (1, 2, 5))
 _BITS: Final = {2: pa.scalar(16, _INT), 3: pa.scalar(8, _INT)}
 _NULL, _TEXT = (pa.scalar(kind, pa.uint8()) for kind in b"nt")
 _ZERO: Final = pa.scalar(0, pa.uint8())
+_NOWHERE: Final = pa.scalar(None, pa.int64())
 _Cell = tuple[pa.Array, pa.Array, "pa.Array | None"]
 
 
@@ -52,7 +53,7 @@ class Cells:
         begins = pa.Array.from_buffers(_INT, len(messages), [None, edges])
         ends = pa.Array.from_buffers(_INT, len(messages), [None, edges], offset=1)
         found, usual = self._find(pc.add(begins, _HEAD), ends, count)
-        if pc.all(usual).as_py():
+        if usual.true_count == len(usual):
             self._cells, self.is_usual = found, None
         else:
             self._cells, self.is_usual = [_filter(cell, usual) for cell in found], usual
@@ -69,7 +70,7 @@ class Cells:
             is_text, top = pc.equal(self._byte(at, 0), _TEXT), self._byte(at, 1)
             start = pc.add(at, _FIVE)
             end = pc.add(start, self._length(at))
-            if pc.all(is_text).as_py():
+            if is_text.true_count == len(is_text):
                 found.append((start, end, None))
                 is_known = pc.equal(top, _ZERO)
             else:
@@ -97,15 +98,15 @@ class Cells:
         start, end, is_text = self._cells[place]
         size = len(start)
         # Every second text of this array is a cell, and those between are what is between cells.
-        edges = array("i", bytes(4 * (2 * size + 1)))
-        with memoryview(edges) as view:
+        edges = bytearray(4 * (2 * size + 1))
+        with memoryview(edges).cast("i") as view:
             view[0:-1:2] = _numbers(start)
             view[1::2] = _numbers(end)
             view[2 * size] = len(self._data)
         buffers = [None, pa.py_buffer(edges), pa.py_buffer(self._data)]
         texts = pa.BinaryArray.from_buffers(pa.binary(), 2 * size, buffers)
         places = pa.arange(0, 2 * size, 2)
-        return texts.take(places if is_text is None else pc.if_else(is_text, places, None))
+        return texts.take(places if is_text is None else pc.if_else(is_text, places, _NOWHERE))
 
 
 def _filter(cell: _Cell, usual: pa.Array) -> _Cell:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from transporter_adaptors.postgres_cdc.array_json import NUMERIC, ArrayRule
 from transporter_adaptors.postgres_cdc.json_text import (
     json_boolean,
     json_bytes,
@@ -26,11 +27,22 @@ if TYPE_CHECKING:
 _ESCAPED: Final = bytes(range(0x20)) + b'"\\'
 _MARK_ESCAPED: Final = bytes.maketrans(_ESCAPED, b'"' * len(_ESCAPED))
 _IS_ESCAPED: Final = r'[\x00-\x1f"\\]'
-_NUMERIC: Final = b"0123456789.-+e"
 _ZERO, _NINE = b"09"
-_TRUE, _FALSE = pa.scalar(b"true", pa.binary()), pa.scalar(b"false", pa.binary())
+_NOT_PLAIN: Final = _ESCAPED + b" {}"
+"""Bytes that the items of an array have only in quotes, or that have to be escaped in JSON."""
 _BLANK: Final = 10
 """The place of the blank in a timestamp with a year of four digits."""
+
+
+def _scalar(text: bytes) -> pa.Scalar:
+    """Return *text* for Arrow. It is slow to find out the type of a value by itself."""
+    return pa.scalar(text, pa.binary())
+
+
+_NOTHING, _T, _F, _TRUE, _FALSE, _NO_ITEMS, _EMPTY = map(
+    _scalar, (b"", b"t", b"f", b"true", b"false", b"{}", b"[]")
+)
+_ONE: Final = pa.scalar(1, pa.int32())
 
 
 class JsonColumn(NamedTuple):
@@ -48,6 +60,8 @@ def encode_column(rule: Rule, texts: pa.BinaryArray) -> JsonColumn:
         TextError: A text is not one of its column's type.
 
     """
+    if isinstance(rule, ArrayRule):
+        return _encode_arrays(rule, texts)
     encode = _ENCODERS.get(rule)
     return encode(texts) if encode is not None else _encode_each(rule, texts)
 
@@ -59,11 +73,11 @@ def join_columns(heads: Sequence[bytes], columns: Sequence[JsonColumn], tail: by
     for head, column in zip(heads, columns, strict=True):
         texts, before, after = column
         if texts.null_count and (before or after):
-            texts = pc.binary_join_element_wise(before, texts, after, b"")
+            texts = _join(before, texts, after)
             before = after = b""
-        parts += [pa.scalar(text + head + before, pa.binary()), texts]
+        parts += [_scalar(text + head + before), texts]
         text = after
-    parts += [pa.scalar(text + tail, pa.binary()), pa.scalar(b"", pa.binary())]
+    parts += [_scalar(text + tail), _NOTHING]
     return pc.binary_join_element_wise(*parts, null_handling="replace", null_replacement="null")
 
 
@@ -92,21 +106,21 @@ def _encode_strings(texts: pa.BinaryArray) -> JsonColumn:
 
 def _encode_numbers(texts: pa.BinaryArray) -> JsonColumn:
     # The server ends every number with a digit.
-    if not _data_of(texts).translate(None, _NUMERIC) and _end_with_digits(texts):
+    if not _data_of(texts).translate(None, NUMERIC) and _end_with_digits(texts):
         return JsonColumn(texts)
     return _encode_each(json_number, texts)
 
 
 def _encode_booleans(texts: pa.BinaryArray) -> JsonColumn:
-    is_true = pc.equal(texts, pa.scalar(b"t", pa.binary()))
-    is_false = pc.equal(texts, pa.scalar(b"f", pa.binary()))
-    if not pc.all(pc.or_(is_true, is_false)).as_py():
+    is_true = pc.equal(texts, _T)
+    is_false = pc.equal(texts, _F)
+    if not _are_all(pc.or_(is_true, is_false)):
         return _encode_each(json_boolean, texts)
     return JsonColumn(pc.if_else(is_true, _TRUE, _FALSE))
 
 
 def _encode_bytes(texts: pa.BinaryArray) -> JsonColumn:
-    if pc.all(pc.starts_with(texts, b"\\x")).as_py():
+    if _are_all(pc.starts_with(texts, b"\\x")):
         return JsonColumn(texts, b'"\\', b'"')
     return _encode_each(json_bytes, texts)
 
@@ -118,9 +132,45 @@ def _encode_timestamps(texts: pa.BinaryArray) -> JsonColumn:
 
 
 def _encode_timestamps_with_zone(texts: pa.BinaryArray) -> JsonColumn:
-    if not _have_usual_blank(texts) or not pc.all(pc.ends_with(texts, b"+00")).as_py():
+    if not _have_usual_blank(texts) or not _are_all(pc.ends_with(texts, b"+00")):
         return _encode_each(json_timestamptz, texts)
     return JsonColumn(pc.binary_replace_slice(texts, _BLANK, _BLANK + 1, b"T"), b'"', b':00"')
+
+
+def _encode_arrays(rule: ArrayRule, texts: pa.BinaryArray) -> JsonColumn:
+    """Return the JSON of arrays, without a look at each if all have one dimension and plain items.
+
+    Then their texts are JSON's but for the braces, and for the quotes around strings.
+    """
+    delimiter, data = rule.delimiter, _data_of(texts)
+    braces = 2 * (len(texts) - texts.null_count)
+    special = b"{}" if rule.is_numeric else _NOT_PLAIN
+    rest = data.translate(None, special)
+    if (
+        len(data) != len(rest) + braces
+        or (rest.translate(None, NUMERIC + delimiter) if rule.is_numeric else b"NULL" in rest)
+        or not (rule.is_numeric or rule.element in {json_string, json_quoted})
+        or any(mark in data for mark in (delimiter * 2, b"{" + delimiter, delimiter + b"}"))
+        or not _are_all(pc.and_(pc.starts_with(texts, b"{"), pc.ends_with(texts, b"}")))
+    ):
+        return _encode_each(rule, texts)
+    items = pc.binary_slice(texts, 1, -1)
+    before, between, after = (b"[", b",", b"]") if rule.is_numeric else (b'["', b'","', b'"]')
+    if between != delimiter:
+        items = pc.replace_substring(items, pattern=delimiter, replacement=between)
+    if rule.is_numeric or b"{}" not in data:
+        return JsonColumn(items, before, after)
+    made = _join(before, items, after)
+    return JsonColumn(pc.if_else(pc.equal(texts, _NO_ITEMS), _EMPTY, made))
+
+
+def _join(before: bytes, texts: pa.BinaryArray, after: bytes) -> pa.BinaryArray:
+    return pc.binary_join_element_wise(_scalar(before), texts, _scalar(after), _NOTHING)
+
+
+def _are_all(conditions: pa.BooleanArray) -> bool:
+    """Return whether all are true, NULLs aside."""
+    return bool(conditions.true_count + conditions.null_count == len(conditions))
 
 
 def _have_usual_blank(texts: pa.BinaryArray) -> bool:
@@ -135,7 +185,7 @@ def _end_with_digits(texts: pa.BinaryArray) -> bool:
     _, edges, data = texts.buffers()
     ends = pa.Array.from_buffers(pa.int32(), len(texts), [None, edges], offset=texts.offset + 1)
     characters = pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
-    found = pc.min_max(characters.take(pc.subtract(ends, pa.scalar(1, pa.int32()))))
+    found = pc.min_max(characters.take(pc.subtract(ends, _ONE)))
     return bool(found["min"].as_py() >= _ZERO and found["max"].as_py() <= _NINE)
 
 

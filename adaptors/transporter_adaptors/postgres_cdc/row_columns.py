@@ -28,6 +28,10 @@ _OPS: Final = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
 _HEX: Final = 16
 _ENTRY: Final = pa.scalar(ENTRY_SIZE, pa.int32())
 _EMPTY: Final = pa.scalar(0, pa.int32())
+_SYNC, _JSON, _SLASH, _ZERO = (pa.scalar(text, pa.string()) for text in ("sync", JSON, "/", "0"))
+_NO_MEMBERS: Final = pa.scalar(b"{}", pa.binary())
+_NO_HEADERS: Final = pa.array([], HEADERS_TYPE.value_type)
+_EPOCH: Final = pa.scalar(EPOCH, pa.int64())
 
 
 class Places(NamedTuple):
@@ -46,12 +50,12 @@ class Places(NamedTuple):
         if sys.byteorder == "little":
             micros.byteswap()
         clock = pa.Array.from_buffers(pa.int64(), len(run), [None, pa.py_buffer(micros)])
-        numbers: Any = pa.scalar("0")
+        numbers: Any = _ZERO
         if max(run.counts) > 1:
             numbers = pa.array([2 * (count - 1) for count in run.counts]).cast(pa.string())
-        ids = pc.binary_join_element_wise(_hex(commits), _hex(run.lsns), numbers, "/")
+        ids = pc.binary_join_element_wise(_hex(commits), _hex(run.lsns), numbers, _SLASH)
         time_type = MESSAGE_SCHEMA.field("timestamp").type
-        return cls(pc.add(clock, pa.scalar(EPOCH, pa.int64())).cast(time_type), ids)
+        return cls(pc.add(clock, _EPOCH).cast(time_type), ids)
 
 
 class RowColumns(NamedTuple):
@@ -92,7 +96,9 @@ def encode_rows(
         texts = {place: cells.column(place) for place in range(len(entries.names))}
         columns = [_encode(entries, place, texts[place]) for place in texts]
         data = (
-            join_columns(entries.heads, columns, b"}") if columns else pa.repeat(b"{}", len(rows))
+            join_columns(entries.heads, columns, b"}")
+            if columns
+            else pa.repeat(_NO_MEMBERS, len(rows))
         )
     key = _key(entries, texts, columns, len(rows))
     batch = _batch(run, places, entries, rows, key, data)
@@ -140,29 +146,27 @@ def _batch(
         chosen = pa.array(rows, pa.int32())
         timestamps, source_ids = timestamps.take(chosen), source_ids.take(chosen)
     columns = [
-        pa.repeat(entries.namespace, count),
+        pa.repeat(pa.scalar(entries.namespace, pa.string()), count),
         _ops(run, rows),
-        pa.repeat("sync", count),
+        pa.repeat(_SYNC, count),
         key,
         timestamps,
         source_ids,
         data,
-        pa.nulls(count, pa.string()) if data.null_count else pa.repeat(JSON, count),
-        pa.ListArray.from_arrays(
-            pa.repeat(_EMPTY, count + 1), pa.array([], HEADERS_TYPE.value_type), type=HEADERS_TYPE
-        ),
+        pa.nulls(count, pa.string()) if data.null_count else pa.repeat(_JSON, count),
+        pa.ListArray.from_arrays(pa.repeat(_EMPTY, count + 1), _NO_HEADERS, type=HEADERS_TYPE),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
 
 def _ops(run: Run, rows: Sequence[int]) -> pa.Array:
     """Return the op of each of *rows*."""
-    ops = [_OPS[kind] for kind, _, _ in run.relations()]
+    ops = pa.array([_OPS[kind] for kind, _, _ in run.relations()], pa.string())
     codes = run.codes if len(rows) == len(run) else bytes([run.codes[row] for row in rows])
     if codes.count(codes[0]) == len(codes):
         return pa.repeat(ops[codes[0]], len(codes))
     numbers = pa.Array.from_buffers(pa.uint8(), len(codes), [None, pa.py_buffer(bytes(codes))])
-    return pa.array(ops, pa.string()).take(numbers)
+    return ops.take(numbers)
 
 
 def _hex(numbers: Sequence[bytes]) -> pa.StringArray:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from transporter_adaptors.postgres_cdc.messages import EPOCH, Begin, decode_message
 from transporter_adaptors.postgres_cdc.position import Inside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from transporter_adaptors.postgres_cdc.messages import Delete, Insert, Truncate, Update
 
@@ -65,8 +65,7 @@ def read_begin(fields: bytes) -> Begin:
 class Run:
     """Row changes in the order of the stream. Not thread-safe.
 
-    The lists ``messages``, ``codes``, ``lsns`` and ``counts`` have an item a row. They are public,
-    because whoever fills them does so for each row of the stream.
+    ``messages``, ``codes``, ``lsns`` and ``counts`` have an item a row.
 
     Attributes:
         messages: the messages of the stream.
@@ -93,6 +92,10 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.messages)
+
+    def appenders(self) -> tuple[Callable[[Any], None], ...]:
+        """Return the methods that add a row: its message, its code, its LSN and its count."""
+        return self.messages.append, self.codes.append, self.lsns.append, self.counts.append
 
     def begin(self, fields: bytes) -> None:
         """Let the rows that follow be those of the transaction with this Begin."""

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 Item = Change | Run | Relation | WholeUpTo
 
-_XLOG, _BEGIN, _COMMIT = b"wBC"
-_ROW_KINDS: Final = frozenset(b"IUD")
+_XLOG: Final = ord("w")
+_BEGIN, _COMMIT, _ROWS = b"wB", b"wC", (b"wI", b"wU", b"wD")
+"""The first byte of messages of the stream, and that of the plugin's message in them."""
 _BEGIN_SIZE: Final = 46
 _COMMIT_SIZE: Final = 51
 _COMMIT_END: Final = Struct(">B8xQ").unpack_from
@@ -53,7 +54,8 @@ class TransactionReader:
     def __init__(self, stream: SlotStream, inside: Inside | None) -> None:
         """Leave out the changes up to *inside* a transaction, which are logged."""
         self._stream = stream
-        self._inside, self._logged = inside, LoggedPart(inside)
+        self._logged = LoggedPart(inside)
+        self._logged_commit = inside and inside.commit_lsn.to_bytes(8, "big")
         self._begin_fields: bytes | None = None
         """The Begin of the transaction that has not ended, behind its kind."""
         self._is_partly_logged = False
@@ -96,47 +98,57 @@ class TransactionReader:
 
     def _collect(self, messages: Iterable[bytes], found: list[Item]) -> None:
         """Add *messages* to the run, and what is not a change of a row to *found*."""
+        last, count = self._last_lsn, self._count
+        add_message, add_code, add_lsn, add_count = self._run.appenders()
         for data in messages:
             code = self._code_of(data[PAYLOAD:HEAD_END])
-            if code is None or data[0] != _XLOG:
-                self._collect_other(data, found)
+            if code is not None and data[0] == _XLOG:
+                lsn = data[1:9]
+                count = count + 1 if lsn == last else 1
+                last = lsn
+                add_message(data)
+                add_code(code)
+                add_lsn(lsn)
+                add_count(count)
                 continue
-            run, lsn = self._run, data[1:9]
-            self._count = count = self._count + 1 if lsn == self._last_lsn else 1
-            self._last_lsn = lsn
-            run.messages.append(data)
-            run.codes.append(code)
-            run.lsns.append(lsn)
-            run.counts.append(count)
+            size, kind = len(data), data[: PAYLOAD + 1 : PAYLOAD]
+            if kind == _BEGIN and size == _BEGIN_SIZE:
+                self._begin_transaction(data[PAYLOAD + 1 :])
+                last, count = b"", 0
+            elif kind == _COMMIT and size == _COMMIT_SIZE and self._begin_fields is not None:
+                self._end_transaction(data)
+            else:
+                self._last_lsn, self._count = last, count
+                self._collect_other(data, found)
+                last, count = self._last_lsn, self._count
+                add_message, add_code, add_lsn, add_count = self._run.appenders()
+        self._last_lsn, self._count = last, count
 
     def _collect_other(self, data: bytes, found: list[Item]) -> None:
-        """Add a message whose head is not one of those that the run takes at once."""
-        kind = data[PAYLOAD] if len(data) > HEAD_END and data[0] == _XLOG else 0
-        if kind == _BEGIN and len(data) == _BEGIN_SIZE:
-            self._begin_transaction(data[PAYLOAD + 1 :])
-        elif kind == _COMMIT and len(data) == _COMMIT_SIZE and self._begin_fields is not None:
-            flags, end = _COMMIT_END(data, PAYLOAD + 1)
-            if flags:
-                decode_message(data[PAYLOAD:])  # It refuses them.
-            self._begin_fields = None
-            self._choose_codes()
-            self._run.end(end)
-        elif kind in _ROW_KINDS and self._begin_fields is not None:
+        """Add a message that is neither a usual change nor an end of a transaction."""
+        if data[: PAYLOAD + 1 : PAYLOAD] in _ROWS and self._begin_fields is not None:
             self._add_row(data, found)
-        else:
-            item = self._take(data)
-            if isinstance(item, WholeUpTo):
-                self._run.end(item.at)
-            elif item is not None:
-                self._close_run(found)
-                found.append(item)
+            return
+        item = self._take(data)
+        if isinstance(item, WholeUpTo):
+            self._run.end(item.at)
+        elif item is not None:
+            self._close_run(found)
+            found.append(item)
 
     def _begin_transaction(self, fields: bytes) -> None:
-        self._begin_fields, self._last_lsn, self._count = fields, b"", 0
+        self._begin_fields = fields
         self._run.begin(fields)
-        commit_lsn = read_begin(fields).commit_lsn
-        self._is_partly_logged = bool(self._inside and self._inside.commit_lsn == commit_lsn)
+        self._is_partly_logged = fields[:8] == self._logged_commit
         self._choose_codes()
+
+    def _end_transaction(self, data: bytes) -> None:
+        flags, end = _COMMIT_END(data, PAYLOAD + 1)
+        if flags:
+            decode_message(data[PAYLOAD:])  # It refuses them.
+        self._begin_fields = None
+        self._code_of = _NO_HEADS.get
+        self._run.end(end)
 
     def _choose_codes(self) -> None:
         """Let known heads be taken in a transaction, but not one of which a part is logged."""
@@ -150,11 +162,11 @@ class TransactionReader:
         head = data[PAYLOAD:HEAD_END]
         if len(self._run.heads) == MOST_HEADS and head not in self._run.heads:
             self._close_run(found)
-        run = self._run
-        run.messages.append(data)
-        run.codes.append(run.heads.setdefault(head, len(run.heads)))
-        run.lsns.append(self._last_lsn)
-        run.counts.append(self._count)
+        heads = self._run.heads
+        code = heads.setdefault(head, len(heads))
+        row = (data, code, self._last_lsn, self._count)
+        for append, value in zip(self._run.appenders(), row, strict=True):
+            append(value)
 
     def _is_logged(self, lsn: bytes) -> bool:
         """Count a change at *lsn*, and return whether it is logged already."""
