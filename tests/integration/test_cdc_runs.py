@@ -11,7 +11,7 @@ import pytest
 from cdc_oracle import SESSION, Oracle
 from cdc_stream import FixedStream, RandomStream, StreamTable
 from cdc_values import LITERALS, MADE, MADE_LITERALS
-from transporter_adaptors.postgres_cdc import pending, run_batches
+from transporter_adaptors.postgres_cdc import pending, row_columns, run_batches
 from transporter_adaptors.postgres_cdc.changes import ChangeTranslator
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.handover import Handover
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.postgres
 NEVER = 1 << 30
+Fewest = tuple[int, int]
+ALONE, BY_ROWS, BY_COLUMNS = (NEVER, NEVER), (1, NEVER), (1, 1)
+WAYS = (BY_ROWS, BY_COLUMNS, (20, 40))
 Place = tuple[int, "Inside | None"]
 
 
@@ -147,10 +150,12 @@ def random_stream(source: Source, rng: random.Random, count: int) -> tuple[Rando
 
 
 def follow(
-    follower: Follower, fewest: int, monkeypatch: pytest.MonkeyPatch
+    follower: Follower, fewest: Fewest, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[dict[str, Any]], list[tuple[int, Place]]]:
-    """Return what *follower* gives if *fewest* rows of a table are encoded by columns."""
-    monkeypatch.setattr(run_batches, "FEWEST", fewest)
+    """Return what *follower* gives if *fewest* rows of a table are encoded together, or columns."""
+    together, columns = fewest
+    monkeypatch.setattr(run_batches, "FEWEST", together)
+    monkeypatch.setattr(row_columns, "FEWEST", columns)
     return follower.all()
 
 
@@ -164,15 +169,15 @@ def test_columns_give_what_rows_give(
         monkeypatch.setattr(pending, "LARGEST", rng.choice((3000, 7 << 20)))
         stream, config = random_stream(source, rng, 600)
         begin: Place = (0, None)
-        expected, _ = follow(Follower(source, stream, config, begin, seed), NEVER, monkeypatch)
-        fewest = rng.choice((1, 1, 30))
+        expected, _ = follow(Follower(source, stream, config, begin, seed), ALONE, monkeypatch)
+        fewest = WAYS[seed % len(WAYS)]
         found, places = follow(Follower(source, stream, config, begin, seed), fewest, monkeypatch)
         count += len(expected)
         assert found == expected, seed
         # A reader that goes on from any of the positions repeats nothing and leaves nothing out.
         for done, place in rng.sample(places, min(4, len(places))):
             follower = Follower(source, stream, config, place, seed + 1)
-            rest, _ = follow(follower, rng.choice((1, NEVER)), monkeypatch)
+            rest, _ = follow(follower, rng.choice((*WAYS, ALONE)), monkeypatch)
             assert found[:done] + rest == expected, (seed, place)
     assert count > 5000
 
@@ -195,8 +200,8 @@ def test_malformed_rows_are_refused_either_way(
         for table in stream.tables:
             table.is_followed = True
         stream.ends = stream.ends[: len(stream.messages)]
-        found = [outcome(source, stream, config, fewest, monkeypatch) for fewest in (1, NEVER)]
-        assert found[0] == found[1], seed
+        found = [outcome(source, stream, config, way, monkeypatch) for way in (ALONE, *WAYS)]
+        assert found == found[:1] * len(found), seed
         outcomes.add(type(found[0]) if isinstance(found[0], list) else found[0])
     assert {list, ProtocolError} <= outcomes
 
@@ -205,7 +210,7 @@ def outcome(
     source: Source,
     stream: RandomStream,
     config: CdcConfig,
-    fewest: int,
+    fewest: Fewest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[dict[str, Any]] | type[Exception]:
     """Return the messages of *stream*, or the type of the error."""

@@ -22,7 +22,8 @@ _PADDING: Final = bytes(8)
 """Bytes behind the last row, because the length of a value is read where NULL has none."""
 _HEAD: Final = pa.scalar(HEAD_END, _INT)
 _ONE, _TWO, _FIVE = (pa.scalar(number, _INT) for number in (1, 2, 5))
-_BITS: Final = {2: pa.scalar(16, _INT), 3: pa.scalar(8, _INT)}
+_EIGHT, _SIXTEEN = pa.scalar(8, _INT), pa.scalar(16, _INT)
+_SHORT: Final = 1 << 16
 _NULL, _TEXT = (pa.scalar(kind, pa.uint8()) for kind in b"nt")
 _ZERO: Final = pa.scalar(0, pa.uint8())
 _NOWHERE: Final = pa.scalar(None, pa.int64())
@@ -52,6 +53,9 @@ class Cells:
         edges = pa.py_buffer(array("i", accumulate(map(len, messages), initial=0)))
         begins = pa.Array.from_buffers(_INT, len(messages), [None, edges])
         ends = pa.Array.from_buffers(_INT, len(messages), [None, edges], offset=1)
+        # A text that is longer than all messages is not one.
+        self._is_short = max(map(len, messages)) < _SHORT
+        self._from = [self._bytes.slice(offset) for offset in range(5)]
         found, usual = self._find(pc.add(begins, _HEAD), ends, count)
         if usual.true_count == len(usual):
             self._cells, self.is_usual = found, None
@@ -67,31 +71,30 @@ class Cells:
         )
         at, found = pc.add(at, _TWO), list[_Cell]()
         for _ in range(count):
-            is_text, top = pc.equal(self._byte(at, 0), _TEXT), self._byte(at, 1)
+            is_text, (length, rest) = pc.equal(self._byte(at, 0), _TEXT), self._length(at)
             start = pc.add(at, _FIVE)
-            end = pc.add(start, self._length(at))
+            end = pc.add(start, length)
+            is_known = pc.equal(rest, _ZERO)
             if is_text.true_count == len(is_text):
                 found.append((start, end, None))
-                is_known = pc.equal(top, _ZERO)
             else:
                 is_null, after = pc.equal(self._byte(at, 0), _NULL), pc.add(at, _ONE)
                 start, end = pc.if_else(is_text, start, after), pc.if_else(is_text, end, after)
                 found.append((start, end, is_text))
-                is_known = pc.or_(is_null, pc.and_(is_text, pc.equal(top, _ZERO)))
+                is_known = pc.or_(is_null, pc.and_(is_text, is_known))
             usual, at = pc.and_(usual, is_known), end
         return found, pc.and_(usual, pc.equal(at, ends))
 
     def _byte(self, at: pa.Array, offset: int) -> pa.Array:
-        return self._bytes.slice(offset).take(at)
+        return self._from[offset].take(at)
 
-    def _length(self, at: pa.Array) -> pa.Array:
-        """Return the length in front of a text, as far as it has no more than 3 bytes."""
-        length = self._byte(at, 4).cast(_INT)
-        for offset, bits in _BITS.items():
-            digits = self._byte(at, offset)
-            if pc.max(digits).as_py():
-                length = pc.add(length, pc.shift_left(digits.cast(_INT), bits))
-        return length
+    def _length(self, at: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the length in front of a text by its lower bytes, and the bytes above those."""
+        first, second, third, fourth = (self._byte(at, offset) for offset in range(1, 5))
+        low = pc.add(pc.shift_left(third.cast(_INT), _EIGHT), fourth.cast(_INT))
+        if self._is_short:
+            return low, pc.bit_wise_or(first, second)
+        return pc.add(pc.shift_left(second.cast(_INT), _SIXTEEN), low), first
 
     def column(self, place: int) -> pa.BinaryArray:
         """Return the texts of a column, with NULLs."""

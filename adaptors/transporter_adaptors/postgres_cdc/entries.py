@@ -115,6 +115,10 @@ class TableEntries:
             for value in (values[place] for place in self._copy_key)
         )
 
+    def data_of(self, values: Sequence[Value]) -> bytes:
+        """Return the data of a row."""
+        return self._row.encode(values)
+
     def inserted(self, values: Sequence[Value], place: Place) -> Message:
         """Return the entry of a new row."""
         return self._message("insert", self._row.encode(values), self.key_of(values), place)

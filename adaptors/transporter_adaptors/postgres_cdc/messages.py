@@ -299,7 +299,7 @@ def _decode_insert(payload: bytes) -> Insert:
     oid, marker = _ROW_HEAD.unpack_from(payload)
     if marker != _NEW:
         raise _unexpected(payload, 5, "N")
-    new, end = _read_row(payload, 6)
+    new, end = read_row(payload, 6)
     if end != len(payload):
         raise _wrong_end(payload, end)
     return Insert(oid, new)
@@ -309,10 +309,10 @@ def _decode_update(payload: bytes) -> Update:
     oid, marker = _ROW_HEAD.unpack_from(payload)
     old, at = None, 5
     if marker in {_KEY, _OLD}:
-        old, at = _read_row(payload, 6)
+        old, at = read_row(payload, 6)
     if payload[at] != _NEW:
         raise _unexpected(payload, at, "N" if old is not None else "K, O or N")
-    new, end = _read_row(payload, at + 1)
+    new, end = read_row(payload, at + 1)
     if end != len(payload):
         raise _wrong_end(payload, end)
     return Update(oid, old, marker == _OLD, new)
@@ -322,13 +322,13 @@ def _decode_delete(payload: bytes) -> Delete:
     oid, marker = _ROW_HEAD.unpack_from(payload)
     if marker not in {_KEY, _OLD}:
         raise _unexpected(payload, 5, "K or O")
-    old, end = _read_row(payload, 6)
+    old, end = read_row(payload, 6)
     if end != len(payload):
         raise _wrong_end(payload, end)
     return Delete(oid, old, marker == _OLD)
 
 
-def _read_row(payload: bytes, at: int) -> tuple[Row, int]:
+def read_row(payload: bytes, at: int) -> tuple[Row, int]:
     """Return the row at byte *at*, and the byte after it, which may lie beyond a payload's end."""
     (count,) = _read_count(payload, at)
     at += 2

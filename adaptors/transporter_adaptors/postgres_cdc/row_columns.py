@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
 from itertools import pairwise
@@ -15,7 +16,8 @@ from transporter_adaptors.postgres_cdc.cells import Cells
 from transporter_adaptors.postgres_cdc.column_json import encode_column, join_columns
 from transporter_adaptors.postgres_cdc.entries import ENTRY_SIZE
 from transporter_adaptors.postgres_cdc.json_text import TextError
-from transporter_adaptors.postgres_cdc.messages import EPOCH
+from transporter_adaptors.postgres_cdc.messages import EPOCH, UNCHANGED, ProtocolError, read_row
+from transporter_adaptors.postgres_cdc.runs import HEAD_END
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +34,12 @@ _SYNC, _JSON, _SLASH, _ZERO = (pa.scalar(text, pa.string()) for text in ("sync",
 _NO_MEMBERS: Final = pa.scalar(b"{}", pa.binary())
 _NO_HEADERS: Final = pa.array([], HEADERS_TYPE.value_type)
 _EPOCH: Final = pa.scalar(EPOCH, pa.int64())
+
+
+FEWEST: Final = 250
+"""Rows of a table in a run from which on it is encoded column by column."""
+_NO_TEXTS: Final = pa.array([], pa.binary())
+_Encoded = tuple[pa.Array, pa.Array, "list[bool] | None"]
 
 
 class Places(NamedTuple):
@@ -69,7 +77,7 @@ class RowColumns(NamedTuple):
 def encode_rows(
     run: Run, places: Places, entries: TableEntries, rows: Sequence[int], *, is_deleted: bool
 ) -> tuple[RowColumns | None, Sequence[int]]:
-    """Return the messages of *rows* of *run*, which are those of one table, and other rows.
+    """Return the messages of *rows* of *run*, which are those of one table, and the other rows.
 
     The others are to be decoded one by one: they lack large values, or are malformed.
 
@@ -77,33 +85,56 @@ def encode_rows(
         TextError: a text is not one of its column's type.
 
     """
-    try:
-        cells = Cells(_select(run.messages, rows), len(entries.names))
-    except IndexError:
-        return None, rows
-    others: list[int] = []
-    if cells.is_usual is not None:
-        usual = cells.is_usual.to_pylist()
+    messages = _select(run.messages, rows)
+    encode = _by_columns if len(rows) >= FEWEST else _by_rows
+    data, key, usual = encode(messages, entries, is_deleted=is_deleted)
+    others = list[int]()
+    if usual is not None:
         others = [row for row, is_usual in zip(rows, usual, strict=True) if not is_usual]
         rows = [row for row, is_usual in zip(rows, usual, strict=True) if is_usual]
     if not rows:
         return None, others
-    texts = {place: cells.column(place) for place in entries.key_places}
-    if is_deleted:
-        columns: list[JsonColumn] = []
-        data = pa.nulls(len(rows), pa.binary())
-    else:
-        texts = {place: cells.column(place) for place in range(len(entries.names))}
-        columns = [_encode(entries, place, texts[place]) for place in texts]
-        data = (
-            join_columns(entries.heads, columns, b"}")
-            if columns
-            else pa.repeat(_NO_MEMBERS, len(rows))
-        )
-    key = _key(entries, texts, columns, len(rows))
     batch = _batch(run, places, entries, rows, key, data)
     sizes = pc.add(pc.add(_sizes(data), _sizes(key)), _ENTRY)
     return RowColumns(batch, sizes, rows), others
+
+
+def _by_columns(messages: Sequence[bytes], entries: TableEntries, *, is_deleted: bool) -> _Encoded:
+    """Return data and keys of the usual rows, and which those are if not all."""
+    try:
+        cells = Cells(messages, len(entries.names))
+    except IndexError:
+        return _NO_TEXTS, _NO_TEXTS, [False] * len(messages)
+    usual = None if cells.is_usual is None else cells.is_usual.to_pylist()
+    count = len(messages) if usual is None else sum(usual)
+    texts = {place: cells.column(place) for place in entries.key_places}
+    columns: list[JsonColumn] = []
+    if is_deleted:
+        data = pa.nulls(count, pa.binary())
+    else:
+        texts = {place: cells.column(place) for place in range(len(entries.names))}
+        columns = [_encode(entries, place, texts[place]) for place in texts]
+        data = join_columns(entries.heads, columns, b"}") if columns else _nothing(count)
+    return data, _key(entries, texts, columns, count), usual
+
+
+def _by_rows(messages: Sequence[bytes], entries: TableEntries, *, is_deleted: bool) -> _Encoded:
+    """Return the same as :func:`_by_columns`, faster for some hundred rows."""
+    data, keys, usual = list[bytes | None](), list[bytes | None](), list[bool]()
+    for message in messages:
+        try:
+            values, end = read_row(message, HEAD_END)
+        except (IndexError, struct.error, ProtocolError):
+            end, values = 0, ()
+        # Whatever is wrong here is reported when the row is decoded alone.
+        is_usual = end == len(message) and len(values) == len(entries.names)
+        is_usual = is_usual and UNCHANGED not in values
+        usual.append(is_usual)
+        if is_usual:
+            data.append(None if is_deleted else entries.data_of(values))
+            keys.append(entries.key_of(values))
+    texts, key = pa.array(data, pa.binary()), pa.array(keys, pa.binary())
+    return texts, key, None if len(data) == len(messages) else usual
 
 
 def _key(
@@ -175,6 +206,11 @@ def _hex(numbers: Sequence[bytes]) -> pa.StringArray:
     count = len(text) // _HEX
     edges = pa.arange(0, len(text) + 1, _HEX).cast(pa.int32())
     return pa.StringArray.from_buffers(count, edges.buffers()[1], pa.py_buffer(text))
+
+
+def _nothing(count: int) -> pa.Array:
+    """Return the data of rows without columns."""
+    return pa.repeat(_NO_MEMBERS, count)
 
 
 def _sizes(texts: pa.Array) -> pa.Array:

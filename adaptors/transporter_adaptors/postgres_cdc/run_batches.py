@@ -1,8 +1,8 @@
 """Runs of row changes as record batches for the log, without an object for each row.
 
-The rows of each table are encoded column by column. Rows that this does not cover are decoded one
-by one: those with an old row that an update needs, those that lack large values, and those of a
-table with few rows in the run.
+The rows of each table are encoded together. Rows that this does not cover are decoded one by one:
+those with an old row that an update needs, those that lack large values, and those of a table with
+few rows in the run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     Tables = Mapping[int, TableEntries | None]
 
-FEWEST: Final = 100
-"""Rows of a table in a run from which on it is encoded by columns."""
+FEWEST: Final = 20
+"""Rows of a table in a run from which on they are encoded together."""
 _MOST: Final = 32 << 20
 """Bytes of the JSON of a run that is encoded at once, about."""
 _ALONE, _DROPPED = 255, 254
