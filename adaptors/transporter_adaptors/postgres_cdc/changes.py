@@ -28,9 +28,10 @@ from transporter_adaptors.postgres_cdc.messages import (
     Truncate,
     Update,
 )
+from transporter_adaptors.postgres_cdc.run_batches import RunBatch, encode_run
+from transporter_adaptors.postgres_cdc.runs import Change, LooseMessage, Run, WholeUpTo
 from transporter_adaptors.postgres_cdc.schema_log import NewColumns, SchemaLog
 from transporter_adaptors.postgres_cdc.tables import read_definition
-from transporter_adaptors.postgres_cdc.transactions import Change, Item, LooseMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.json_text import TextError
     from transporter_adaptors.postgres_cdc.messages import Value
     from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
+    from transporter_adaptors.postgres_cdc.transactions import Item
     from transporter_adaptors.postgres_cdc.types import TypeCatalog
 
 
@@ -64,7 +66,7 @@ class PreparedChange:
     parts: list[RowPart]
 
 
-Prepared = Item | PreparedChange | NewColumns
+Prepared = Change | WholeUpTo | PreparedChange | RunBatch | NewColumns | LooseMessage
 
 
 class ChangeTranslator:
@@ -108,7 +110,7 @@ class ChangeTranslator:
         prepared: list[Prepared] = []
         to_rank: dict[int, list[RowPart]] = {}
         latest: dict[int, FollowedTable] = {}
-        for item in items:
+        for item in self._decode_runs(items, handover):
             if isinstance(item, Relation):
                 if (found := self._define(item, latest)) is not None:
                     prepared.append(found)
@@ -127,6 +129,38 @@ class ChangeTranslator:
         for oid, parts in to_rank.items():
             self._rank(oid, parts, handover)
         return prepared
+
+    def _decode_runs(
+        self, items: Iterable[Item], handover: Handover
+    ) -> Iterator[Change | RunBatch | Relation | WholeUpTo | LooseMessage]:
+        """Yield *items* with large runs as batches, and others change by change."""
+
+        def translate(change: Change) -> list[Message]:
+            return [
+                message
+                for made in self._prepare_change(change)
+                for message in self.messages(made, handover)
+            ]
+
+        for item in items:
+            if not isinstance(item, Run):
+                yield item
+            # Changes of a table that is being copied are compared with its chunks, one by one.
+            elif handover.copies.keys().isdisjoint(oid for _, oid, _ in item.relations()) and (
+                batch := encode_run(item, self._tables, translate)
+            ):
+                yield batch
+            else:
+                yield from item.items()
+
+    def _prepare_change(self, change: Change) -> list[PreparedChange]:
+        what = change.what
+        if isinstance(what, Truncate | LogicalMessage):
+            return []
+        entries = self._tables.get(what.oid)
+        if entries is None:
+            return []
+        return [PreparedChange(change, entries, list(self._split(entries, change)))]
 
     def messages(self, item: PreparedChange, handover: Handover) -> list[Message]:
         """Return the entries of *item* that are to be logged."""
@@ -198,7 +232,8 @@ class ChangeTranslator:
         self._key_types.pop(relation.oid, None)
         self._tables[relation.oid] = TableEntries(
             relation,
-            self.namespace(relation.oid),
+            # As it is here in the stream: the table may have another name by now.
+            self._config.namespace.format(schema=relation.schema, table=relation.name),
             [self._types.rule(oid) for oid in oids],
             table.key,
             table.copy_key,

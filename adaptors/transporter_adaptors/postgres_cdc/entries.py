@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from transporter.errors import EnvironmentFault
 from transporter.message import JSON, Message
+from transporter_adaptors.postgres_cdc.json_text import NULL, member_heads
 from transporter_adaptors.postgres_cdc.messages import UNCHANGED
 from transporter_adaptors.postgres_cdc.row_json import RowEncoder
 
@@ -28,6 +29,8 @@ XID_HEADER: Final = "pg-xid"
 """The number of the transaction, as of ``pg_current_xact_id()`` modulo 2^32."""
 ORDER_HEADER: Final = "pg-order"
 """The place of the change among those of its transaction, from 1."""
+ENTRY_SIZE: Final = 256
+"""Bytes of an entry besides data, key and headers, about."""
 
 
 def truncation(*, cascade: bool = False, restart_identity: bool = False) -> bytes:
@@ -67,8 +70,27 @@ class EntryForm:
     has_transaction: bool = False
 
 
+def size_of(message: Message) -> int:
+    """Return the bytes that *message* takes in a frame, about."""
+    headers = sum(len(name) + len(value or b"") for name, value in message.headers)
+    return len(message.data or b"") + len(message.key or b"") + headers + ENTRY_SIZE
+
+
 class TableEntries:
-    """Makes entries of the changes of one table, by its definition in the stream. Immutable."""
+    """Makes entries of the changes of one table, by its definition in the stream. Immutable.
+
+    Attributes:
+        relation: the definition.
+        namespace: the namespace of the entries.
+        names: the names of the columns.
+        rules: the rules of the columns.
+        heads: the JSON before the value of each column.
+        row_overhead: the bytes of the JSON of a row of NULLs, about.
+        key_places: the places of the key's columns.
+        is_json_key: whether the key is a JSON array.
+        form: the form of the entries by the settings.
+
+    """
 
     def __init__(
         self,
@@ -81,26 +103,28 @@ class TableEntries:
         on_malformed: Callable[[str, TextError], None] | None = None,
     ) -> None:
         """Prepare for *relation*, whose columns have these *rules*."""
-        self._form = form
         names = [column.name for column in relation.columns]
         self.relation, self.namespace = relation, namespace
-        self._names, self._rules = names, list(rules)
+        self.names, self.rules = names, list(rules)
+        self.heads = member_heads(names)
+        self.row_overhead = sum(len(head) + len(NULL) for head in self.heads)
         self._row = RowEncoder(list(zip(names, rules, strict=True)), UNCHANGED, on_malformed)
-        self._key = [names.index(name) for name in key if name in names]
+        self.key_places = [names.index(name) for name in key if name in names]
         self._copy_key = [names.index(name) for name in copy_key if name in names]
-        self._is_json_key = form.is_json_key or len(self._key) > 1
+        self.is_json_key = form.is_json_key or len(self.key_places) > 1
+        self.form = form
 
     def key_of(self, values: Sequence[Value]) -> bytes | None:
         """Return the key of a row, or ``None`` for a table without one."""
-        if not self._key:
+        if not self.key_places:
             return None
-        texts = [values[place] for place in self._key]
-        if not self._is_json_key:
+        texts = [values[place] for place in self.key_places]
+        if not self.is_json_key:
             (text,) = texts
             return text if isinstance(text, bytes) else None
         parts = [
-            self._rules[place](text) if isinstance(text, bytes) else b"null"
-            for place, text in zip(self._key, texts, strict=True)
+            self.rules[place](text) if isinstance(text, bytes) else b"null"
+            for place, text in zip(self.key_places, texts, strict=True)
         ]
         return b"[" + b", ".join(parts) + b"]"
 
@@ -118,9 +142,8 @@ class TableEntries:
             EnvironmentFault: the replica identity has other columns.
 
         """
-        missing = [
-            self._names[at] for at in self._key + self._copy_key if not isinstance(old[at], bytes)
-        ]
+        places = self.key_places + self._copy_key
+        missing = [self.names[at] for at in places if not isinstance(old[at], bytes)]
         if missing:
             raise EnvironmentFault(
                 f"a change of {self.relation.schema}.{self.relation.name} came without "
@@ -129,6 +152,10 @@ class TableEntries:
                 "USING INDEX with the key's index, and raise copy_run, which copies every table "
                 "again"
             )
+
+    def data_of(self, values: Sequence[Value]) -> bytes:
+        """Return the data of a row."""
+        return self._row.encode(values)
 
     def inserted(self, values: Sequence[Value], place: Place) -> Message:
         """Return the entry of a new row."""
@@ -140,7 +167,7 @@ class TableEntries:
         """Return the entry of a changed row."""
         headers: dict[str, bytes] = {}
         if UNCHANGED in values:
-            pairs = zip(self._names, values, strict=True)
+            pairs = zip(self.names, values, strict=True)
             missing = [name for name, value in pairs if value is UNCHANGED]
             headers[UNCHANGED_HEADER] = json.dumps(missing, ensure_ascii=False).encode(
                 errors="surrogateescape"
@@ -177,7 +204,7 @@ class TableEntries:
         ]
 
     def _add_old(self, headers: dict[str, bytes], old: Sequence[Value] | None) -> None:
-        if self._form.keeps_old and old is not None:
+        if self.form.keeps_old and old is not None:
             headers[OLD_HEADER] = self._row.encode(old)
 
     def _message(
@@ -189,7 +216,7 @@ class TableEntries:
         headers: dict[str, bytes] | None = None,
     ) -> Message:
         pairs = tuple((headers or {}).items())
-        if self._form.has_transaction:
+        if self.form.has_transaction:
             pairs += transaction_headers(place)
         return Message(
             self.namespace,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.postgres_cdc.lsn import Lsn
 
-_EPOCH: Final = 946_684_800_000_000
+EPOCH: Final = 946_684_800_000_000
 """PostgreSQL's epoch, 2000-01-01 UTC, in microseconds since 1970."""
 _KEEPALIVE: Final = Struct(">xQqB")
 _XLOG_HEAD: Final = Struct(">xQQq")
@@ -242,11 +242,11 @@ def decode_copy(data: bytes | memoryview) -> XLogData | Keepalive:
     kind = data[:1]
     if kind == b"w" and len(data) >= _XLOG_HEAD.size:
         start, end, clock = _XLOG_HEAD.unpack_from(data)
-        return XLogData(start, end, clock + _EPOCH, bytes(data[_XLOG_HEAD.size :]))
+        return XLogData(start, end, clock + EPOCH, bytes(data[_XLOG_HEAD.size :]))
     if kind == b"k" and len(data) == _KEEPALIVE.size:
         end, clock, reply = _KEEPALIVE.unpack(data)
         _check_flags(data, reply, 1)
-        return Keepalive(end, clock + _EPOCH, bool(reply))
+        return Keepalive(end, clock + EPOCH, bool(reply))
     if kind in {b"w", b"k"}:
         raise ProtocolError(f"{_name(data)} has {len(data)} bytes, which is not its size; {_AGAIN}")
     raise ProtocolError(
@@ -262,7 +262,7 @@ def encode_status(lsn: Lsn, now_us: int, *, reply_requested: bool = False) -> by
         now_us: The time, in microseconds since 1970.
         reply_requested: Whether the server has to respond with a keepalive at once.
     """
-    return _STATUS.pack(b"r", lsn, lsn, lsn, now_us - _EPOCH, reply_requested)
+    return _STATUS.pack(b"r", lsn, lsn, lsn, now_us - EPOCH, reply_requested)
 
 
 def decode_message(payload: bytes) -> Message:
@@ -285,21 +285,21 @@ def decode_message(payload: bytes) -> Message:
 def _decode_begin(payload: bytes) -> Begin:
     _check_end(payload, _BEGIN.size)
     lsn, time, xid = _BEGIN.unpack(payload)
-    return Begin(lsn, time + _EPOCH, xid)
+    return Begin(lsn, time + EPOCH, xid)
 
 
 def _decode_commit(payload: bytes) -> Commit:
     _check_end(payload, _COMMIT.size)
     flags, lsn, end, time = _COMMIT.unpack(payload)
     _check_flags(payload, flags, 0)
-    return Commit(lsn, end, time + _EPOCH)
+    return Commit(lsn, end, time + EPOCH)
 
 
 def _decode_insert(payload: bytes) -> Insert:
     oid, marker = _ROW_HEAD.unpack_from(payload)
     if marker != _NEW:
         raise _unexpected(payload, 5, "N")
-    new, end = _read_row(payload, 6)
+    new, end = read_row(payload, 6)
     if end != len(payload):
         raise _wrong_end(payload, end)
     return Insert(oid, new)
@@ -309,10 +309,10 @@ def _decode_update(payload: bytes) -> Update:
     oid, marker = _ROW_HEAD.unpack_from(payload)
     old, at = None, 5
     if marker in {_KEY, _OLD}:
-        old, at = _read_row(payload, 6)
+        old, at = read_row(payload, 6)
     if payload[at] != _NEW:
         raise _unexpected(payload, at, "N" if old is not None else "K, O or N")
-    new, end = _read_row(payload, at + 1)
+    new, end = read_row(payload, at + 1)
     if end != len(payload):
         raise _wrong_end(payload, end)
     return Update(oid, old, marker == _OLD, new)
@@ -322,13 +322,13 @@ def _decode_delete(payload: bytes) -> Delete:
     oid, marker = _ROW_HEAD.unpack_from(payload)
     if marker not in {_KEY, _OLD}:
         raise _unexpected(payload, 5, "K or O")
-    old, end = _read_row(payload, 6)
+    old, end = read_row(payload, 6)
     if end != len(payload):
         raise _wrong_end(payload, end)
     return Delete(oid, old, marker == _OLD)
 
 
-def _read_row(payload: bytes, at: int) -> tuple[Row, int]:
+def read_row(payload: bytes, at: int) -> tuple[Row, int]:
     """Return the row at byte *at*, and the byte after it, which may lie beyond a payload's end."""
     (count,) = _read_count(payload, at)
     at += 2

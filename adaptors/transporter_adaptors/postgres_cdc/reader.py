@@ -3,46 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from dataclasses import replace
 from time import monotonic, time
 from typing import TYPE_CHECKING, ClassVar, Final
 
-import pyarrow as pa
 from psycopg.conninfo import conninfo_to_dict
 
 from transporter.adaptor import AdaptorConfig, Batch, state_name
 from transporter.errors import SourceUnavailable
-from transporter.message import NOOP, Message, messages_to_batch
+from transporter.message import NOOP, Message
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc import slot as slots
-from transporter_adaptors.postgres_cdc.changes import ChangeTranslator, Prepared, PreparedChange
+from transporter_adaptors.postgres_cdc.changes import ChangeTranslator
 from transporter_adaptors.postgres_cdc.config import CdcConfig
-from transporter_adaptors.postgres_cdc.copier import LARGEST, Copier
+from transporter_adaptors.postgres_cdc.copier import Copier
 from transporter_adaptors.postgres_cdc.entries import truncation
 from transporter_adaptors.postgres_cdc.handover import Handover
-from transporter_adaptors.postgres_cdc.messages import LogicalMessage
+from transporter_adaptors.postgres_cdc.pending import PendingChanges
 from transporter_adaptors.postgres_cdc.position import Position
+from transporter_adaptors.postgres_cdc.run_batches import join_parts
 from transporter_adaptors.postgres_cdc.schema_log import NewColumns
 from transporter_adaptors.postgres_cdc.session import connect_queries, connect_replication
 from transporter_adaptors.postgres_cdc.state import TablesState
 from transporter_adaptors.postgres_cdc.tables import FoundTable
-from transporter_adaptors.postgres_cdc.transactions import (
-    Change,
-    LooseMessage,
-    TransactionReader,
-    WholeUpTo,
-)
+from transporter_adaptors.postgres_cdc.transactions import TransactionReader
 from transporter_adaptors.postgres_cdc.types import TypeCatalog
 from transporter_adaptors.postgres_cdc.watch import Watch
 from transporter_adaptors.postgres_cdc.wire import SlotStream
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from transporter.adaptor import Resume
     from transporter.change_source import ChangeSource, LoggedReader
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.handover import TableCopy
+    from transporter_adaptors.postgres_cdc.runs import LooseMessage
 
 _REPORT: Final = 10.0
 """Seconds between two reports to the server: it ends a session that is silent for a minute."""
@@ -59,8 +56,6 @@ _PASSED: Final = 1000
 """Transactions that may be remembered before a snapshot is taken for them alone."""
 HEARTBEAT: Final = "transporter.heartbeat"
 """The prefix of the messages by which a reader measures its lag."""
-_ENTRY: Final = 256
-"""Bytes of an entry besides data, key and headers, about."""
 
 
 class CdcReader:
@@ -155,7 +150,7 @@ class _Open:
             opening.stream_options(self._names, messages=wants_messages),
         )
         self._transactions = TransactionReader(self._stream, self._position.inside)
-        self._pending: deque[Prepared] = deque()
+        self._pending = PendingChanges(self._translator, self._handover, self._take_other)
         self._confirmed = self._reported = self._position.at
         self._reported_at = self._logged_at = monotonic()
         self._logged_lsn = self._position.at
@@ -283,7 +278,7 @@ class _Open:
         if self._unlogged_state is not None:
             # The slot is there, or tables were published: the log has to know from where.
             emptied, self._emptied = self._emptied, []
-            return self._batch([self._emptying(oid) for oid in emptied])
+            return self._batch([[self._emptying(oid) for oid in emptied]])
         self._look()
         if self._has_other_tables and not self._pending:
             self._take_up_tables()
@@ -299,7 +294,7 @@ class _Open:
             items = self._transactions.receive(
                 self._config.batch_rows, self._config.batch_bytes, wait
             )
-            self._pending.extend(self._translator.prepare(items, self._handover))
+            self._pending.add(items)
         return self._take_pending()
 
     def _emptying(self, oid: int) -> Message:
@@ -335,7 +330,7 @@ class _Open:
             before = self._use_columns(found)
         if chunk.copy.is_complete:
             behind = [_completion(namespace, chunk.copy)]
-        return self._batch(before, chunk.messages, behind)
+        return self._batch([before, chunk.messages, behind])
 
     def _announce(self, copy: TableCopy, *, is_first: bool) -> None:
         name = str(self._translator.state.tables[copy.oid].full_name)
@@ -346,36 +341,17 @@ class _Open:
 
     def _take_pending(self) -> Batch:
         """Return the messages of what came, as far as one frame holds them."""
-        found, size = list[Message](), 0
-        at, inside = self._position.at, self._position.inside
-        while self._pending and size < LARGEST:
-            item = self._pending.popleft()
-            made: list[Message] = []
-            match item:
-                case WholeUpTo(at=end) if inside is None or end > inside.commit_lsn:
-                    at, inside = max(at, end), None
-                case PreparedChange():
-                    made = self._translator.messages(item, self._handover)
-                    inside = item.change.inside
-                case NewColumns():
-                    made = self._use_columns(item)
-                case LooseMessage():
-                    made = self._take_loose(item)
-                    at = max(at, item.what.lsn)
-                case Change(what=LogicalMessage()):
-                    made = self._translator.logical(item)
-                    inside = item.inside
-                case Change():
-                    made = self._translator.truncations(item, self._handover)
-                    inside = item.inside
-            size += sum(map(_size_of, made))
-            found += made
+        found, at, inside = self._pending.take(self._position.at, self._position.inside)
         self._position = replace(self._position, at=at, inside=inside)
-        if inside is None:
+        # The keys of what is pending were compared with the chunks as they are.
+        if inside is None and not self._pending:
             for oid in self._handover.pass_chunks(at):
                 name = str(self._translator.state.tables[oid].full_name)
                 self._resume.tell("table-in-sync", table=name)
-        return self._batch(found)
+        return self._batch([] if found is None else [found])
+
+    def _take_other(self, item: NewColumns | LooseMessage) -> list[Message]:
+        return self._use_columns(item) if isinstance(item, NewColumns) else self._take_loose(item)
 
     def _use_columns(self, found: NewColumns) -> list[Message]:
         """Remember a table's new columns; return the entry about them, if there is to be one."""
@@ -424,13 +400,8 @@ class _Open:
                 "SELECT pg_logical_emit_message(false, %s, %s)", [HEARTBEAT, content]
             )
 
-    def _batch(
-        self,
-        messages: list[Message],
-        chunk: pa.RecordBatch | None = None,
-        behind: list[Message] | None = None,
-    ) -> Batch:
-        """Return the next batch: *messages*, then the *chunk*, then those *behind* it."""
+    def _batch(self, parts: list[pa.RecordBatch | list[Message]]) -> Batch:
+        """Return the *parts* as the next batch, with the position behind them."""
         is_due = (
             self._position.at - self._logged_lsn >= _IDLE_BYTES
             or (
@@ -439,14 +410,12 @@ class _Open:
             )
             or self._unlogged_state is not None
         )
-        parts = [messages_to_batch(part) for part in (messages, behind) if part]
-        if chunk is not None:
-            parts.insert(bool(messages), chunk)
-        if not parts and not is_due:
+        messages = join_parts(parts)
+        if messages is None and not is_due:
             return Batch(())
         state, self._unlogged_state = self._unlogged_state, None
         text = None if state is None else str(state)
-        return Batch(_joined(parts) if parts else (), self._record_position(), state=text)
+        return Batch(() if messages is None else messages, self._record_position(), state=text)
 
     def _record_position(self) -> str:
         """Return the position behind all that was returned, as text."""
@@ -514,13 +483,6 @@ def _completion(namespace: str, copy: TableCopy) -> Message:
     )
 
 
-def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(parts) == 1:
-        return parts[0]
-    (found,) = pa.Table.from_batches(parts).combine_chunks().to_batches()
-    return found
-
-
 def _sent_at(content: bytes, slot: str) -> float | None:
     """Return when a heartbeat of *slot* was sent, or ``None`` for another's."""
     try:
@@ -528,8 +490,3 @@ def _sent_at(content: bytes, slot: str) -> float | None:
         return float(fields["time"]) if fields["slot"] == slot else None
     except (ValueError, LookupError, TypeError):
         return None
-
-
-def _size_of(message: Message) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in message.headers)
-    return len(message.data or b"") + len(message.key or b"") + headers + _ENTRY

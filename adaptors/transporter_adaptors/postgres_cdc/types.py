@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.rows import tuple_row
 
+from transporter_adaptors.postgres_cdc.array_json import ArrayRule
 from transporter_adaptors.postgres_cdc.json_text import (
-    array_rule,
     composite_rule,
     json_boolean,
     json_bytes,
@@ -181,7 +181,7 @@ class TypeCatalog:
             return self.rule(found.base)
         if found.element is not None:
             delimiter = bytes([found.delimiter or ord(",")])
-            return array_rule(found.name, self.rule(found.element), delimiter)
+            return ArrayRule(found.name, self.rule(found.element), delimiter)
         if found.is_composite:
             rules = map(self.rule, found.attribute_types)
             return composite_rule(found.name, list(zip(found.attributes, rules, strict=True)))

@@ -59,30 +59,37 @@ class SlotStream:
             self._pgconn.nonblocking = 1
         self._poll.register(self._pgconn.socket, select.POLLIN)
 
-    def receive(self, timeout: float) -> bytes | None:
-        """Return the next message, or ``None`` if none comes within *timeout* seconds.
+    def receive(self, count: int, size: int, timeout: float) -> list[bytes]:
+        """Return what is here, up to *count* messages and about *size* bytes.
+
+        Waits up to *timeout* seconds for the first message. Without one the list is empty.
 
         Raises:
             SourceUnavailable: the session was lost, or the server is stopping.
             SourceError: the server cannot decode further.
 
         """
+        found: list[bytes] = []
         ends = None
-        while True:
+        get_copy_data = self._pgconn.get_copy_data
+        while len(found) < count and size > 0:
             try:
-                size, data = self._pgconn.get_copy_data(1)
+                length, data = get_copy_data(1)
             except psycopg.Error as error:
                 raise translate_error(error, _LOST) from error
-            if size > 0:
-                return bytes(data)
-            if size < 0:
+            if length > 0:
+                found.append(bytes(data))
+                size -= length
+                continue
+            if length < 0:
                 self._raise_end()
             now = time.monotonic()
             ends = now + timeout if ends is None else ends
-            if not self._poll.poll(max(0.0, ends - now) * 1000):
-                return None
+            if not self._poll.poll(0 if found else max(0.0, ends - now) * 1000):
+                break
             with translate_errors(_LOST):
                 self._pgconn.consume_input()
+        return found
 
     def report(self, at: int, *, reply: bool = False) -> None:
         """Report that everything up to *at* is durable here. With *reply* request an answer.

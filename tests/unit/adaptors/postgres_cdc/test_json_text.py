@@ -8,9 +8,9 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transporter_adaptors.postgres_cdc.array_json import ArrayRule
 from transporter_adaptors.postgres_cdc.json_text import (
     TextError,
-    array_rule,
     composite_rule,
     json_boolean,
     json_bytes,
@@ -31,8 +31,8 @@ NESTED = st.recursive(
     lambda inner: st.lists(inner, min_size=1, max_size=1),
     max_leaves=4,
 )
-STRINGS = array_rule("text[]", json_string)
-NUMBERS = array_rule("float8[]", json_number)
+STRINGS = ArrayRule("text[]", json_string)
+NUMBERS = ArrayRule("float8[]", json_number)
 UNCHANGED = object()
 
 
@@ -98,7 +98,7 @@ def test_strings(text: bytes) -> None:
         (STRINGS, b"[1:0]={}", b"[]"),
         (NUMBERS, b"{1,-2.5e+10}", b"[1,-2.5e+10]"),
         (NUMBERS, b"{1,NULL,NaN}", b'[1,null,"NaN"]'),
-        (array_rule("box[]", json_string, b";"), b"{(1,2),(0,0);NULL}", b'["(1,2),(0,0)",null]'),
+        (ArrayRule("box[]", json_string, b";"), b"{(1,2),(0,0);NULL}", b'["(1,2),(0,0)",null]'),
         (composite_rule("none", []), b"()", b"{}"),
         (composite_rule("one", [("a", json_string)]), b"()", b'{"a":null}'),
         (
@@ -123,7 +123,7 @@ def test_arrays(cells: list) -> None:
 @given(st.lists(CELLS, min_size=1))
 def test_array_delimiters(cells: list) -> None:
     """Where the delimiter is another one, commas are part of the cells."""
-    rule = array_rule("box[]", json_string, b";")
+    rule = ArrayRule("box[]", json_string, b";")
     assert json.loads(rule(array_text(cells, ";").encode())) == cells
 
 
@@ -133,7 +133,7 @@ def test_composites(plain: list, nested: list) -> None:
     inner = composite_rule("inner", [(f"c{n}", json_string) for n in range(len(plain))])
     names = [f'"{n}' for n in range(len(nested))]
     outer = composite_rule(
-        "outer", [("i", array_rule("inner[]", inner)), *((n, STRINGS) for n in names)]
+        "outer", [("i", ArrayRule("inner[]", inner)), *((n, STRINGS) for n in names)]
     )
     record = record_text(plain)
     text = record_text([array_text([record, None]), *(array_text(cells) for cells in nested)])
@@ -203,7 +203,7 @@ def test_malformed_composites(text: bytes, position: int) -> None:
 def test_any_text_is_json_or_an_error(text: bytes) -> None:
     """No text makes a rule return bytes that are not JSON."""
     pair = composite_rule("pair", [("a", json_string), ("b", STRINGS)])
-    for rule in (STRINGS, NUMBERS, pair, array_rule("pair[]", pair)):
+    for rule in (STRINGS, NUMBERS, pair, ArrayRule("pair[]", pair)):
         try:
             found = rule(text)
         except TextError:
