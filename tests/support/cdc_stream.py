@@ -90,19 +90,24 @@ class StreamTable:
         """Return a random change of a row."""
         oid, new = struct.pack(">I", self.oid), self.random_row(rng)
         old = self.random_row(rng)
-        match rng.randrange(12):
+        match rng.randrange(13):
             case 0 | 1 | 2 | 3 | 4:
-                return b"I" + oid + b"N" + row(new)
+                rest = b"I" + oid + b"N" + row(new)
             case 5 | 6 | 7:
-                return b"U" + oid + b"N" + row(self.random_row(rng, unchanged=0.1))
+                rest = b"U" + oid + b"N" + row(self.random_row(rng, unchanged=0.1))
             case 8:
-                return b"U" + oid + b"K" + row(self.key_only(old)) + b"N" + row(new)
+                rest = b"U" + oid + b"K" + row(self.key_only(old)) + b"N" + row(new)
             case 9:
-                return b"U" + oid + b"O" + row(old) + b"N" + row(new)
+                rest = b"U" + oid + b"O" + row(old) + b"N" + row(new)
             case 10:
-                return b"D" + oid + b"O" + row(old)
+                new = self.random_row(rng, unchanged=0.1)
+                old = [new[at] if at in self.key else cell for at, cell in enumerate(old)]
+                rest = b"U" + oid + b"O" + row(old) + b"N" + row(new)
+            case 11:
+                rest = b"D" + oid + b"O" + row(old)
             case _:
-                return b"D" + oid + b"K" + row(self.key_only(old))
+                rest = b"D" + oid + b"K" + row(self.key_only(old))
+        return rest
 
 
 @dataclass

@@ -6,6 +6,7 @@ Each call looks at one byte of every row, so what costs is the columns, not the 
 from __future__ import annotations
 
 from array import array
+from functools import reduce
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -24,46 +25,68 @@ _HEAD: Final = pa.scalar(HEAD_END, _INT)
 _ONE, _TWO, _FIVE = (pa.scalar(number, _INT) for number in (1, 2, 5))
 _EIGHT, _SIXTEEN = pa.scalar(8, _INT), pa.scalar(16, _INT)
 _SHORT: Final = 1 << 16
-_NULL, _TEXT = (pa.scalar(kind, pa.uint8()) for kind in b"nt")
+_NULL, _TEXT, _NEW = (pa.scalar(kind, pa.uint8()) for kind in b"ntN")
+_FALSE: Final = pa.scalar(value=False)
 _ZERO: Final = pa.scalar(0, pa.uint8())
 _NOWHERE: Final = pa.scalar(None, pa.int64())
 _Cell = tuple[pa.Array, pa.Array, "pa.Array | None"]
 
 
 class Cells:
-    """The values of the rows of one relation. Immutable.
+    """The values of the rows of one relation. Not thread-safe.
 
     Attributes:
-        is_usual: for each message whether it is a row of texts and NULLs alone, ``None`` if all
-            are. The columns have the usual rows only.
+        is_usual: for each message whether it has rows of texts and NULLs alone, ``None`` if all
+            have. The columns have the usual rows only.
 
     """
 
-    def __init__(self, messages: Sequence[bytes], count: int) -> None:
+    def __init__(self, messages: Sequence[bytes], count: int, *, has_old: bool = False) -> None:
         """Cut *messages* of changes, with one row of *count* columns each, 1 GiB at most.
+
+        With *has_old* each has an old row before the new one.
 
         Raises:
             IndexError: a value ends beyond the last message.
 
         """
         self._data = b"".join([*messages, _PADDING])
-        self._bytes = pa.Array.from_buffers(
-            pa.uint8(), len(self._data), [None, pa.py_buffer(self._data)]
-        )
+        whole = pa.Array.from_buffers(pa.uint8(), len(self._data), [None, pa.py_buffer(self._data)])
+        self._from = [whole.slice(offset) for offset in range(5)]
         edges = pa.py_buffer(array("i", accumulate(map(len, messages), initial=0)))
         begins = pa.Array.from_buffers(_INT, len(messages), [None, edges])
         ends = pa.Array.from_buffers(_INT, len(messages), [None, edges], offset=1)
         # A text that is longer than all messages is not one.
         self._is_short = max(map(len, messages)) < _SHORT
-        self._from = [self._bytes.slice(offset) for offset in range(5)]
-        found, usual = self._find(pc.add(begins, _HEAD), ends, count)
-        if usual.true_count == len(usual):
-            self._cells, self.is_usual = found, None
-        else:
-            self._cells, self.is_usual = [_filter(cell, usual) for cell in found], usual
+        at, are_usual = pc.add(begins, _HEAD), list[pa.Array]()
+        self._rows: list[list[_Cell]] = []
+        self.is_usual: pa.Array | None = None
+        for _ in range(1 + has_old):
+            if self._rows:
+                are_usual.append(pc.equal(self._byte(at, 0), _NEW))
+                at = pc.add(at, _ONE)
+            row, usual, at = self._find(at, count)
+            self._rows.append(row)
+            are_usual.append(usual)
+        self._select(reduce(pc.and_, are_usual, pc.equal(at, ends)))
 
-    def _find(self, at: pa.Array, ends: pa.Array, count: int) -> tuple[list[_Cell], pa.Array]:
-        """Return begin, end and validity of every cell, and which rows are usual."""
+    def leave_out_changed(self, places: Sequence[int]) -> None:
+        """Leave out rows whose old and new values are not the same in the columns *places*."""
+        for place in places:
+            old, new = self.column(place, row=0), self.column(place)
+            same = pc.equal(old, new).fill_null(_FALSE)
+            self._select(pc.or_(same, pc.and_(old.is_null(), new.is_null())))
+
+    def _select(self, chosen: pa.BooleanArray) -> None:
+        """Leave out rows that are not *chosen*."""
+        if chosen.true_count == len(chosen):
+            return
+        self._rows = [[_filter(cell, chosen) for cell in row] for row in self._rows]
+        before = self.is_usual
+        self.is_usual = chosen if before is None else pc.replace_with_mask(before, before, chosen)
+
+    def _find(self, at: pa.Array, count: int) -> tuple[list[_Cell], pa.Array, pa.Array]:
+        """Return begin, end and validity of every cell, which rows are usual, and their ends."""
         high, low = divmod(count, 256)
         usual = pc.and_(
             pc.equal(self._byte(at, 0), pa.scalar(high, pa.uint8())),
@@ -83,7 +106,7 @@ class Cells:
                 found.append((start, end, is_text))
                 is_known = pc.or_(is_null, pc.and_(is_text, is_known))
             usual, at = pc.and_(usual, is_known), end
-        return found, pc.and_(usual, pc.equal(at, ends))
+        return found, usual, at
 
     def _byte(self, at: pa.Array, offset: int) -> pa.Array:
         return self._from[offset].take(at)
@@ -96,9 +119,9 @@ class Cells:
             return low, pc.bit_wise_or(first, second)
         return pc.add(pc.shift_left(second.cast(_INT), _SIXTEEN), low), first
 
-    def column(self, place: int) -> pa.BinaryArray:
-        """Return the texts of a column, with NULLs."""
-        start, end, is_text = self._cells[place]
+    def column(self, place: int, row: int = -1) -> pa.BinaryArray:
+        """Return the texts of a column, with NULLs, of the last row of each message."""
+        start, end, is_text = self._rows[row][place]
         size = len(start)
         # Every second text of this array is a cell, and those between are what is between cells.
         edges = bytearray(4 * (2 * size + 1))

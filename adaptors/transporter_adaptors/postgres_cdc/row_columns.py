@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.postgres_cdc.column_json import JsonColumn
     from transporter_adaptors.postgres_cdc.entries import TableEntries
+    from transporter_adaptors.postgres_cdc.messages import Row
     from transporter_adaptors.postgres_cdc.runs import Run
 
 _OPS: Final = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
+_NEW: Final = ord("N")
 _HEX: Final = 16
 _ENTRY: Final = pa.scalar(ENTRY_SIZE, pa.int32())
 _EMPTY: Final = pa.scalar(0, pa.int32())
@@ -40,6 +43,14 @@ FEWEST: Final = 250
 """Rows of a table in a run from which on it is encoded column by column."""
 _NO_TEXTS: Final = pa.array([], pa.binary())
 _Encoded = tuple[pa.Array, pa.Array, "list[bool] | None"]
+
+
+class Shape(Enum):
+    """The values in the message of a change: a new row, a deleted one, or an old and a new one."""
+
+    NEW = "new"
+    DELETED = "deleted"
+    BOTH = "both"
 
 
 class Places(NamedTuple):
@@ -75,16 +86,17 @@ class RowColumns(NamedTuple):
 
 
 def encode_rows(
-    run: Run, places: Places, entries: TableEntries, rows: Sequence[int], *, is_deleted: bool
+    run: Run, places: Places, entries: TableEntries, rows: Sequence[int], shape: Shape
 ) -> tuple[RowColumns | None, Sequence[int]]:
     """Return the messages of *rows* of *run*, which are those of one table, and the other rows.
 
-    The others are to be decoded one by one: they lack large values or a key, or are malformed.
+    The others are to be decoded one by one: they lack large values or a key, have another key than
+    before, or are malformed.
     """
     messages = _select(run.messages, rows)
     encode = _by_columns if len(rows) >= FEWEST else _by_rows
     try:
-        data, key, usual = encode(messages, entries, is_deleted=is_deleted)
+        data, key, usual = encode(messages, entries, shape)
     except TextError:
         return None, rows
     others = list[int]()
@@ -98,19 +110,21 @@ def encode_rows(
     return RowColumns(batch, sizes, rows), others
 
 
-def _by_columns(messages: Sequence[bytes], entries: TableEntries, *, is_deleted: bool) -> _Encoded:
+def _by_columns(messages: Sequence[bytes], entries: TableEntries, shape: Shape) -> _Encoded:
     """Return data and keys of the usual rows, and which those are if not all."""
     try:
-        cells = Cells(messages, len(entries.names))
+        cells = Cells(messages, len(entries.names), has_old=shape is Shape.BOTH)
     except IndexError:
         return _NO_TEXTS, _NO_TEXTS, [False] * len(messages)
+    if shape is Shape.BOTH:
+        cells.leave_out_changed(entries.identity_places)
     usual = None if cells.is_usual is None else cells.is_usual.to_pylist()
     count = len(messages) if usual is None else sum(usual)
     texts = {place: cells.column(place) for place in entries.key_places}
-    if is_deleted and any(column.null_count for column in texts.values()):
+    if shape is Shape.DELETED and any(column.null_count for column in texts.values()):
         return _NO_TEXTS, _NO_TEXTS, [False] * len(messages)
     columns: list[JsonColumn] = []
-    if is_deleted:
+    if shape is Shape.DELETED:
         data = pa.nulls(count, pa.binary())
     else:
         texts = {place: cells.column(place) for place in range(len(entries.names))}
@@ -119,25 +133,37 @@ def _by_columns(messages: Sequence[bytes], entries: TableEntries, *, is_deleted:
     return data, _key(entries, texts, columns, count), usual
 
 
-def _by_rows(messages: Sequence[bytes], entries: TableEntries, *, is_deleted: bool) -> _Encoded:
+def _by_rows(messages: Sequence[bytes], entries: TableEntries, shape: Shape) -> _Encoded:
     """Return the same as :func:`_by_columns`, faster for some hundred rows."""
     data, keys, usual = list[bytes | None](), list[bytes | None](), list[bool]()
     for message in messages:
-        try:
-            values, end = read_row(message, HEAD_END)
-        except (IndexError, struct.error, ProtocolError):
-            end, values = 0, ()
-        # Whatever is wrong here is reported when the row is decoded alone.
-        is_usual = end == len(message) and len(values) == len(entries.names)
-        is_usual = is_usual and UNCHANGED not in values
-        if is_deleted:
-            is_usual = is_usual and all(values[place] is not None for place in entries.key_places)
-        usual.append(is_usual)
-        if is_usual:
-            data.append(None if is_deleted else entries.data_of(values))
+        values = _read_values(message, entries, shape)
+        usual.append(values is not None)
+        if values is not None:
+            data.append(None if shape is Shape.DELETED else entries.data_of(values))
             keys.append(entries.key_of(values))
     texts, key = pa.array(data, pa.binary()), pa.array(keys, pa.binary())
     return texts, key, None if len(data) == len(messages) else usual
+
+
+def _read_values(message: bytes, entries: TableEntries, shape: Shape) -> Row | None:
+    """Return the values of the last row of *message*, or ``None`` if it is not a usual one.
+
+    Whatever is wrong in it is reported when it is decoded alone.
+    """
+    try:
+        values, end = read_row(message, HEAD_END)
+        if shape is Shape.BOTH and len(values) == len(entries.names):
+            old, marker = values, message[end]
+            values, end = read_row(message, end + 1)
+            if marker != _NEW or any(old[at] != values[at] for at in entries.identity_places):
+                return None
+    except (IndexError, struct.error, ProtocolError):
+        return None
+    is_usual = end == len(message) and len(values) == len(entries.names)
+    if is_usual and shape is Shape.DELETED:
+        is_usual = all(values[place] is not None for place in entries.key_places)
+    return values if is_usual and UNCHANGED not in values else None
 
 
 def _key(

@@ -1,8 +1,8 @@
 """Runs of row changes as record batches for the log, without an object for each row.
 
 The rows of each table are encoded together. Rows that this does not cover are decoded one by one:
-those with an old row that an update needs, those that lack large values, and those of a table with
-few rows in the run.
+those whose key has changed, those that lack large values, and those of a table with few rows in the
+run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from transporter.message import Message, messages_to_batch
 from transporter_adaptors.postgres_cdc.entries import size_of
-from transporter_adaptors.postgres_cdc.row_columns import Places, RowColumns, encode_rows
+from transporter_adaptors.postgres_cdc.row_columns import Places, RowColumns, Shape, encode_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +32,14 @@ FEWEST: Final = 20
 _MOST: Final = 32 << 20
 """Bytes of the JSON of a run that is encoded at once, about."""
 _ALONE, _DROPPED = 255, 254
-_DELETE: Final = ord("D")
-_MARKERS: Final = {ord("I"): b"N", ord("U"): b"N", _DELETE: b"KO"}
-"""Markers of changes with one row, of each kind."""
+_SHAPES: Final[dict[tuple[int, ...], Shape]] = {
+    tuple(b"IN"): Shape.NEW,
+    tuple(b"UN"): Shape.NEW,
+    tuple(b"UO"): Shape.BOTH,
+    tuple(b"DK"): Shape.DELETED,
+    tuple(b"DO"): Shape.DELETED,
+}
+"""Changes of a kind and a marker that are encoded together."""
 
 
 class RunBatch:
@@ -96,8 +101,8 @@ def encode_run(
     if not groups or size + sum(map(len, run.messages)) > _MOST:
         return None
     places, parts = Places.of(run), list[RowColumns]()
-    for entries, is_deleted, rows in groups:
-        part, others = encode_rows(run, places, entries, rows, is_deleted=is_deleted)
+    for entries, shape, rows in groups:
+        part, others = encode_rows(run, places, entries, rows, shape)
         alone += others
         parts += [part] if part is not None else []
     if alone:
@@ -150,25 +155,25 @@ def join_parts(parts: Sequence[pa.RecordBatch | list[Message]]) -> pa.RecordBatc
     return batches[0] if batches else None
 
 
-_Group = tuple["TableEntries", bool, "Sequence[int]"]
+_Group = tuple["TableEntries", Shape, "Sequence[int]"]
 
 
 def _group_rows(run: Run, tables: Tables) -> tuple[list[_Group], list[int]]:
     """Return the rows of each table, new ones and deleted ones, and those to be decoded alone."""
-    kinds: dict[tuple[int, bool], int] = {}
+    kinds: dict[tuple[int, Shape], int] = {}
     group_of = bytearray(256)
     for code, (kind, oid, marker) in enumerate(run.relations()):
-        entries, is_deleted = tables.get(oid), kind == _DELETE
+        entries, shape = tables.get(oid), _SHAPES.get((kind, marker))
         if entries is None:
             group_of[code] = _DROPPED
         elif (
-            marker not in _MARKERS[kind]
-            or (is_deleted and entries.form.keeps_old)
+            shape is None
+            or (shape is not Shape.NEW and entries.form.keeps_old)
             or entries.form.has_transaction
         ):
             group_of[code] = _ALONE
         else:
-            group_of[code] = min(kinds.setdefault((oid, is_deleted), len(kinds)), _ALONE)
+            group_of[code] = kinds.setdefault((oid, shape), len(kinds))
     groups_of_rows = run.codes.translate(group_of)
     members: dict[int, Sequence[int]] = {}
     if groups_of_rows.count(groups_of_rows[0]) == len(run):
@@ -179,10 +184,10 @@ def _group_rows(run: Run, tables: Tables) -> tuple[list[_Group], list[int]]:
             lists[group].append(row)
         members.update(lists)
     alone, groups = [*members.get(_ALONE, ())], list[_Group]()
-    for (oid, is_deleted), group in kinds.items():
+    for (oid, shape), group in kinds.items():
         rows, entries = members.get(group, ()), tables[oid]
         if len(rows) < FEWEST or entries is None:
             alone += rows
         else:
-            groups.append((entries, is_deleted, rows))
+            groups.append((entries, shape, rows))
     return groups, alone

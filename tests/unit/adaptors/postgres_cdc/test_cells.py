@@ -39,3 +39,18 @@ def test_a_value_that_ends_beyond_the_last_message_is_an_error() -> None:
     """Then no place behind it can be trusted."""
     with pytest.raises(IndexError):
         Cells([insert(b"a" * 100, b"b")[:-60]], 2)
+
+
+def test_rows_with_another_key_are_left_out() -> None:
+    """Of updates with an old row those remain whose key is as before, which may be NULL."""
+    pairs = [(b"1", b"1"), (b"1", b"2"), (None, None), (None, b"1"), (b"1", None), (b"", b"")]
+    messages = [
+        xlog(1, b"U\0\0\0\7O" + row([old, b"old"]) + b"N" + row([new, b"new"]))
+        for old, new in pairs
+    ]
+    cells = Cells(messages, 2, has_old=True)
+    cells.leave_out_changed([0])
+    assert cells.is_usual is not None
+    assert cells.is_usual.to_pylist() == [True, False, True, False, False, True]
+    assert cells.column(0).to_pylist() == [b"1", None, b""]
+    assert cells.column(1).to_pylist() == [b"new"] * 3
