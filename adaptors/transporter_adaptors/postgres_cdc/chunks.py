@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Final
 from psycopg import sql
 
 from transporter_adaptors.postgres.table import escape_percent
+from transporter_adaptors.postgres_cdc.copy_stream import fetch_copy, split_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from transporter_adaptors.postgres.session import Connection
+    import pyarrow as pa
+
+    from transporter_adaptors.postgres.session import BoundedConnection, Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc.handover import Key
 
@@ -65,8 +68,7 @@ class CopyPlan:
         is_json_key: whether that key is a JSON array.
         where: the publication's row filter, if it has one.
         copy_where: the pipeline file's condition for the rows to copy, if it has one.
-        encoding: the encoding in which the texts are fetched, or an empty text for the database's
-            own, which is UTF-8 then, or none.
+        encoding: the encoding whose bytes are fetched, or an empty text for UTF-8.
 
     """
 
@@ -80,23 +82,34 @@ class CopyPlan:
     copy_where: str = ""
     encoding: str = ""
 
+    @property
+    def is_key_last(self) -> bool:
+        """Whether the key of an entry is the copy's key."""
+        return not self.is_json_key and self.key == tuple(name for name, _ in self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """The rows of a chunk: the JSON and the key of each, and the copy's key of the last one."""
+
+    data: pa.BinaryArray
+    keys: pa.BinaryArray
+    last: Key | None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
 
 def read_chunk(
-    connection: Connection, plan: CopyPlan, boundary: Key | None, rows: int
-) -> tuple[bytes, list[int], bytes, list[int], Key | None]:
-    """Read the next rows behind *boundary*, at most *rows*, in the transaction of *connection*.
-
-    Returns:
-        The JSON of the rows, packed, and the bytes of each; their keys, likewise; the copy's key of
-        the last row.
-
-    """
-    query = chunk_query(plan, boundary)
-    found = connection.execute(query, [*(boundary or ()), rows]).fetchone()
-    assert found is not None  # noqa: S101 - an aggregate has a row
-    data, sizes, keys, key_sizes, last = found
-    key = None if last is None else tuple(json.loads(last.decode(errors="surrogateescape")))
-    return data, sizes, keys, key_sizes, key
+    connection: BoundedConnection, plan: CopyPlan, boundary: Key | None, rows: int
+) -> ChunkRows:
+    """Read the next rows behind *boundary*, at most *rows*, in the transaction of *connection*."""
+    found = fetch_copy(connection, chunk_query(plan, boundary, rows))
+    data, keys, *more = split_fields(found, 2 if plan.is_key_last else 3)
+    if not found:
+        return ChunkRows(data, keys, None)
+    last = (more[0] if more else keys)[-1].as_py().decode(errors="surrogateescape")
+    return ChunkRows(data, keys, tuple(json.loads(last)) if more else (last,))
 
 
 def count_fitting(
@@ -122,29 +135,34 @@ def count_fitting(
     return max(1, int(found[0]))
 
 
-def chunk_query(plan: CopyPlan, boundary: Key | None) -> sql.Composed:
-    """Return the query for the next rows behind *boundary*; its last parameter is their number."""
-    return sql.SQL(
-        "SELECT convert_to(coalesce(string_agg(j, '' ORDER BY n), ''), {encoding}),"
-        " coalesce(array_agg(octet_length({encoded_j}) ORDER BY n), '{{}}'),"
-        " convert_to(coalesce(string_agg(k, '' ORDER BY n), ''), {encoding}),"
-        " coalesce(array_agg(octet_length({encoded_k}) ORDER BY n), '{{}}'),"
-        " convert_to((array_agg(to_json(l)::text ORDER BY n DESC))[1], {encoding})"
-        " FROM (SELECT row_to_json(r)::text AS j, {key} AS k, ARRAY[{last}] AS l,"
-        " row_number() OVER () AS n FROM ("
-        "SELECT {columns} FROM {only}{table} o{behind} ORDER BY {order} LIMIT %s) r) x"
+def chunk_query(plan: CopyPlan, boundary: Key | None, rows: int) -> sql.Composed:
+    """Return the COPY of the next *rows* rows behind *boundary*: JSON, key, and the copy's key.
+
+    The last is left out where it is the key. The order is that of the subquery.
+    """
+    parts = [sql.SQL("row_to_json(r)::text"), _key_expression(plan)]
+    if not plan.is_key_last:
+        names = _joined(text_of("r", name) for name, _ in plan.order)
+        parts.append(sql.SQL("to_json(ARRAY[{}])::text").format(names))
+    if plan.encoding:
+        parts = [
+            sql.SQL("convert_to({}, {})").format(part, sql.Literal(plan.encoding)) for part in parts
+        ]
+    query = sql.SQL(
+        "COPY (SELECT {parts} FROM (SELECT {columns} FROM {only}{table} o{behind}"
+        " ORDER BY {order} LIMIT {rows}) r) TO STDOUT (FORMAT BINARY)"
     ).format(
-        encoding=sql.Literal(plan.encoding) if plan.encoding else sql.SQL("getdatabaseencoding()"),
-        **{f"encoded_{name}": _encoded(name, plan.encoding) for name in "jk"},
+        parts=_joined(parts),
         columns=_joined(column.selected for column in plan.columns),
-        key=_key_expression(plan),
-        last=_joined(text_of("r", name) for name, _ in plan.order),
         # Qualified: a column of the result with that name would be sorted as text.
         order=_joined(_of("o", name) for name, _ in plan.order),
         only=sql.SQL("ONLY " if plan.only else ""),
         table=plan.table.in_query,
-        behind=_behind(plan, boundary),
+        behind=_behind(plan, boundary, literal=True),
+        rows=sql.Literal(rows),
     )
+    # There are no parameters, so a per cent sign is one.
+    return sql.Composed([sql.SQL(query.as_string().replace("%%", "%"))])
 
 
 def rank_keys(
@@ -179,13 +197,6 @@ def rank_keys(
     return [int(row[0]) for row in connection.execute(query, arguments).fetchall()]
 
 
-def _encoded(name: str, encoding: str) -> sql.Composable:
-    """Return the expression of the text *name*, whose octets are counted."""
-    if not encoding:
-        return sql.SQL(name)
-    return sql.SQL("convert_to({}, {})").format(sql.SQL(name), sql.Literal(encoding))
-
-
 def _joined(parts: Iterable[sql.Composable]) -> sql.Composed:
     return sql.SQL(", ").join(parts)
 
@@ -215,13 +226,20 @@ def _key_expression(plan: CopyPlan) -> sql.Composable:
     )
 
 
-def _behind(plan: CopyPlan, boundary: Key | None) -> sql.Composable:
-    """Return the condition for rows behind *boundary*, whose values are parameters."""
+def _behind(plan: CopyPlan, boundary: Key | None, *, literal: bool = False) -> sql.Composable:
+    """Return the condition for rows behind *boundary*, whose values are parameters or literals."""
     conditions = list[sql.Composable]()
     for where in filter(None, (plan.where, plan.copy_where)):
         conditions.append(sql.SQL("(" + where.replace("%", "%%") + ")"))
     if boundary is not None:
         names = _joined(_of("o", name) for name, _ in plan.order)
-        values = _joined(sql.SQL("%s::text::" + kind.replace("%", "%%")) for _, kind in plan.order)
+        texts = [
+            sql.SQL(sql.Literal(text).as_string().replace("%", "%%")) if literal else sql.SQL("%s")
+            for text in boundary
+        ]
+        values = _joined(
+            text + sql.SQL("::text::" + kind.replace("%", "%%"))
+            for text, (_, kind) in zip(texts, plan.order, strict=True)
+        )
         conditions.append(sql.SQL("({}) > ({})").format(names, values))
     return sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +28,8 @@ from transporter_adaptors.postgres_cdc.tables import read_definition
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.session import BoundedConnection
+    from transporter_adaptors.postgres_cdc.chunks import ChunkRows
     from transporter_adaptors.postgres_cdc.columns import LoggedColumn
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.handover import Handover, TableCopy
@@ -93,14 +93,14 @@ class Copier:
     """Reads the next chunk when that is possible. Belongs to one thread."""
 
     def __init__(
-        self, queries: Connection, config: CdcConfig, types: TypeCatalog, names: Names
+        self, queries: BoundedConnection, config: CdcConfig, types: TypeCatalog, names: Names
     ) -> None:
         """Read by the session *queries* what the publications of *names* publish."""
         self._queries, self._config, self._types, self._names = queries, config, types, names
         self._rows = min(_FIRST_ROWS, config.copy_rows)
         encoding = queries.info.parameter_status("server_encoding")
-        # Bytes of a database without an encoding stay as they are.
-        self._encoding = "" if encoding in {"UTF8", "SQL_ASCII"} else "UTF8"
+        # Bytes of a database without an encoding are fetched as they are.
+        self._encoding = "SQL_ASCII" if encoding == "SQL_ASCII" else ""
 
     def read_next(
         self, handover: Handover, copy: TableCopy, table: FollowedTable, namespace: str
@@ -127,9 +127,7 @@ class Copier:
                             rows,
                             self._config.copy_bytes,
                         )
-                    data, sizes, keys, key_sizes, last = read_chunk(
-                        self._queries, reading.plan, copy.boundary, rows
-                    )
+                    found = read_chunk(self._queries, reading.plan, copy.boundary, rows)
                 end = self._end_of_log()
             except (_NotNow, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
                 return None  # A migration that waits for the table goes first.
@@ -139,16 +137,17 @@ class Copier:
                     "with the encoding SQL_ASCII; leave the table out, or write copy: none in its "
                     "item of tables"
                 ) from error
-        size = len(data) + len(keys) + len(sizes) * (len(namespace) + _HEADROOM)
-        if size > LARGEST and len(sizes) > 1:
-            self._rows = max(1, len(sizes) * LARGEST // size // 2)
+        count = len(found)
+        size = found.data.nbytes + found.keys.nbytes + count * (len(namespace) + _HEADROOM)
+        if size > LARGEST and count > 1:
+            self._rows = max(1, count * LARGEST // size // 2)
             return None
-        is_last = len(sizes) < rows
+        is_last = count < rows
         self._adapt(monotonic() - began, size)
         if not self._is_flushed(end):
             return None
-        made = handover.add_chunk(copy, snapshot, end, last, len(sizes), is_last=is_last)
-        messages = _messages(data, sizes, keys, key_sizes, namespace, read_at, copy)
+        made = handover.add_chunk(copy, snapshot, end, found.last, count, is_last=is_last)
+        messages = _messages(found, namespace, read_at, copy)
         return CopiedChunk(messages, made, size, reading.definition, reading.columns)
 
     @contextmanager
@@ -254,35 +253,20 @@ def _check_turn(handover: Handover, copy: TableCopy, snapshot: Snapshot, oid: in
         raise _NotNow
 
 
-def _messages(
-    data: bytes,
-    sizes: list[int],
-    keys: bytes,
-    key_sizes: list[int],
-    namespace: str,
-    read_at: int,
-    copy: TableCopy,
-) -> pa.RecordBatch:
+def _messages(rows: ChunkRows, namespace: str, read_at: int, copy: TableCopy) -> pa.RecordBatch:
     """Return the rows of a chunk as messages. The texts are not copied row by row."""
-    count = len(sizes)
+    count = len(rows)
     first = f"copy/{copy.oid}/{copy.run}/"
     ids = [f"{first}{number}" for number in range(copy.rows, copy.rows + count)]
     columns = {
         "namespace": pa.repeat(pa.scalar(namespace, pa.string()), count),
         "op": pa.repeat(pa.scalar("insert", pa.string()), count),
         "phase": pa.repeat(pa.scalar("copy", pa.string()), count),
-        "key": _packed(keys, key_sizes),
+        "key": rows.keys,
         "timestamp": pa.repeat(pa.scalar(read_at, MESSAGE_SCHEMA.field("timestamp").type), count),
         "source_id": pa.array(ids, pa.string()),
-        "data": _packed(data, sizes),
+        "data": rows.data,
         "content_type": pa.repeat(pa.scalar(JSON, pa.string()), count),
         "headers": pa.array([[]] * count, MESSAGE_SCHEMA.field("headers").type),
     }
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=MESSAGE_SCHEMA)
-
-
-def _packed(data: bytes, sizes: list[int]) -> pa.Array:
-    ends = pa.array(list(accumulate(sizes, initial=0)), pa.int32())
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), len(sizes), [None, ends.buffers()[1], pa.py_buffer(data)]
-    )
