@@ -49,6 +49,7 @@ CATALOGUE: Final = {
     "cdc": "benchmarks.cdc",
     "kafka-kafka": "benchmarks.kafka_kafka",
     "latency": "benchmarks.latency",
+    "cdc-latency": "benchmarks.cdc_latency",
     "file-file": "benchmarks.file_file",
     "queue": "benchmarks.queue",
     "memory": "benchmarks.memory",

@@ -64,11 +64,11 @@ def _measure_routes(setting: Setting, routes: int) -> list[Comparison]:
     floor = [broker.create_topic(f"direct-{routes}-{number}") for number in range(routes)]
     count = setting.scale(2 * RATE, RATE // 2)
     with (
-        _run_engine(setting, ours) as outbox,
+        run_outbox_engine(setting, ours) as outbox,
         Arrivals(broker.bootstrap_servers, ours) as arrived,
         Arrivals(broker.bootstrap_servers, floor) as direct,
     ):
-        commit, produce = _make_committer(outbox), make_producer(broker.bootstrap_servers, floor)
+        commit, produce = make_committer(outbox), make_producer(broker.bootstrap_servers, floor)
         sides = {"ours": (commit, arrived), "floor": (produce, direct)}
         found = setting.interleave(
             {
@@ -96,7 +96,7 @@ def _aim(routes: int, label: str) -> Aim | None:
 
 
 @contextmanager
-def _run_engine(setting: Setting, topics: Sequence[str]) -> Iterator[Outbox]:
+def run_outbox_engine(setting: Setting, topics: Sequence[str]) -> Iterator[Outbox]:
     """Run the engine with a route for each topic, and yield the outbox that it reads."""
     name = f"latency-{len(topics)}"
     outbox = setting.services.postgres.outbox(name)
@@ -117,10 +117,16 @@ def _run_engine(setting: Setting, topics: Sequence[str]) -> Iterator[Outbox]:
 
 
 class Arrivals:
-    """The arrival of each message, identified by its ``sequence`` header, in each topic."""
+    """The arrival of each message in each topic, by the number of its row."""
 
-    def __init__(self, servers: str, topics: Sequence[str]) -> None:
-        """Read *topics*, which are new."""
+    def __init__(
+        self,
+        servers: str,
+        topics: Sequence[str],
+        number_of: Callable[[Any], int] = lambda message: int(dict(message.headers())[SEQUENCE]),
+    ) -> None:
+        """Read *topics*, which are new. *number_of* returns the number in a message."""
+        self._number_of = number_of
         self._topics = len(topics)
         self._consumer = Consumer(
             {
@@ -152,7 +158,7 @@ class Arrivals:
             if message is None or message.error():
                 continue
             now = time.perf_counter()
-            sequence = int(dict(message.headers())[SEQUENCE])
+            sequence = self._number_of(message)
             with self._changed:
                 self._seen.append((sequence, now))
                 self._changed.notify_all()
@@ -183,7 +189,7 @@ def measure_travel(
     return [(came - sent[number]) * 1000 for number, came in arrived.await_rows(rows)]
 
 
-def _make_committer(outbox: Outbox) -> Callable[[int, str, str], float]:
+def make_committer(outbox: Outbox) -> Callable[[int, str, str], float]:
     """Return a function that commits one row and returns the time after the commit."""
 
     def send(number: int, key: str, data: str) -> float:
