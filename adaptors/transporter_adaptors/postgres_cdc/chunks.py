@@ -130,7 +130,7 @@ def chunk_query(plan: CopyPlan, boundary: Key | None) -> sql.Composed:
         " convert_to(coalesce(string_agg(k, '' ORDER BY n), ''), {encoding}),"
         " coalesce(array_agg(octet_length({encoded_k}) ORDER BY n), '{{}}'),"
         " convert_to((array_agg(to_json(l)::text ORDER BY n DESC))[1], {encoding})"
-        " FROM (SELECT row_to_json(r)::text AS j, {key} AS k, ARRAY[{last}] AS l,"
+        " FROM (SELECT row_to_json(r.*)::text AS j, {key} AS k, ARRAY[{last}] AS l,"
         " row_number() OVER () AS n FROM ("
         "SELECT {columns} FROM {only}{table} o{behind} ORDER BY {order} LIMIT %s) r) x"
     ).format(
@@ -139,7 +139,8 @@ def chunk_query(plan: CopyPlan, boundary: Key | None) -> sql.Composed:
         columns=_joined(column.selected for column in plan.columns),
         key=_key_expression(plan),
         last=_joined(text_of("r", name) for name, _ in plan.order),
-        # Qualified: a column of the result with that name would be sorted as text.
+        # Qualified: a column of the result with that name would be sorted as text. For the same
+        # reason the row is r.* above, because r alone may be a column.
         order=_joined(_of("o", name) for name, _ in plan.order),
         only=sql.SQL("ONLY " if plan.only else ""),
         table=plan.table.in_query,

@@ -22,7 +22,7 @@ from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.copier import LARGEST, Copier
 from transporter_adaptors.postgres_cdc.entries import truncation
 from transporter_adaptors.postgres_cdc.handover import Handover
-from transporter_adaptors.postgres_cdc.messages import LogicalMessage
+from transporter_adaptors.postgres_cdc.messages import Truncate
 from transporter_adaptors.postgres_cdc.position import Position
 from transporter_adaptors.postgres_cdc.schema_log import NewColumns
 from transporter_adaptors.postgres_cdc.session import connect_queries, connect_replication
@@ -354,20 +354,22 @@ class _Open:
             match item:
                 case WholeUpTo(at=end) if inside is None or end > inside.commit_lsn:
                     at, inside = max(at, end), None
-                case PreparedChange():
-                    made = self._translator.messages(item, self._handover)
-                    inside = item.change.inside
                 case NewColumns():
                     made = self._use_columns(item)
-                case LooseMessage():
-                    made = self._take_loose(item)
-                    at = max(at, item.what.lsn)
-                case Change(what=LogicalMessage()):
-                    made = self._translator.logical(item)
-                    inside = item.inside
-                case Change():
+                case Change(what=Truncate()):
                     made = self._translator.truncations(item, self._handover)
                     inside = item.inside
+                case PreparedChange() | Change() | LooseMessage():
+                    made = self._entries(item)
+                    if found and size + sum(map(_size_of, made)) > LARGEST:
+                        # Two appends would not do: a crash between them repeats the first one,
+                        # because only the last has the position.
+                        self._pending.appendleft(item)
+                        break
+                    if isinstance(item, LooseMessage):
+                        at = max(at, item.what.lsn)
+                    else:
+                        inside = item.inside
             size += sum(map(_size_of, made))
             found += made
         self._position = replace(self._position, at=at, inside=inside)
@@ -376,6 +378,14 @@ class _Open:
                 name = str(self._translator.state.tables[oid].full_name)
                 self._resume.tell("table-in-sync", table=name)
         return self._batch(found)
+
+    def _entries(self, item: PreparedChange | Change | LooseMessage) -> list[Message]:
+        """Return the entries of a row's change, or of a logical message."""
+        if isinstance(item, PreparedChange):
+            return self._translator.messages(item, self._handover)
+        if isinstance(item, LooseMessage):
+            return self._take_loose(item)
+        return self._translator.logical(item)
 
     def _use_columns(self, found: NewColumns) -> list[Message]:
         """Remember a table's new columns; return the entry about them, if there is to be one."""
