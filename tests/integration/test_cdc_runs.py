@@ -13,6 +13,7 @@ from cdc_stream import FixedStream, RandomStream, StreamTable
 from cdc_values import LITERALS, MADE, MADE_LITERALS
 from transporter_adaptors.postgres_cdc import pending, row_columns, run_batches
 from transporter_adaptors.postgres_cdc.changes import ChangeTranslator
+from transporter_adaptors.postgres_cdc.columns import LoggedColumn
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.handover import Handover
 from transporter_adaptors.postgres_cdc.messages import ProtocolError
@@ -90,7 +91,12 @@ class Follower:
     ) -> None:
         tables = {
             table.oid: FollowedTable(
-                table.oid, "public", f"t{table.oid}", 1, tuple(table.names[at] for at in table.key)
+                table.oid,
+                "public",
+                f"t{table.oid}",
+                1,
+                tuple(table.names[at] for at in table.key),
+                columns=tuple(LoggedColumn(name, 0, -1) for name in table.names),
             )
             for table in stream.tables
             if table.is_followed

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg import sql
 
+from transporter.errors import EnvironmentFault
 from transporter.message import Message
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc.chunks import rank_keys, text_of
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.handover import Handover, Key
     from transporter_adaptors.postgres_cdc.json_text import TextError
     from transporter_adaptors.postgres_cdc.messages import Value
+    from transporter_adaptors.postgres_cdc.position import Inside
     from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
     from transporter_adaptors.postgres_cdc.transactions import Item
     from transporter_adaptors.postgres_cdc.types import TypeCatalog
@@ -64,6 +67,11 @@ class PreparedChange:
     change: Change
     entries: TableEntries
     parts: list[RowPart]
+
+    @property
+    def inside(self) -> Inside:
+        """The place behind it in its transaction."""
+        return self.change.inside
 
 
 Prepared = Change | WholeUpTo | PreparedChange | RunBatch | NewColumns | LooseMessage
@@ -226,6 +234,13 @@ class ChangeTranslator:
         if table is None:
             self._tables[relation.oid] = None
             return None
+        columns = tuple(
+            LoggedColumn(each.name, each.type_oid, each.modifier) for each in relation.columns
+        )
+        with translate_errors(f"cannot look up the columns of {table.full_name}"):
+            found = self.schema_log.compare(table, columns)
+        table = table if found is None else found.table
+        _check_key(table)
         oids = [column.type_oid for column in relation.columns]
         with translate_errors(f"cannot look up the types of {table.full_name}"):
             self._types.load(self._queries, oids)
@@ -240,11 +255,7 @@ class ChangeTranslator:
             self._form,
             partial(self._report_malformed, relation.oid),
         )
-        columns = tuple(
-            LoggedColumn(each.name, each.type_oid, each.modifier) for each in relation.columns
-        )
-        with translate_errors(f"cannot look up the columns of {table.full_name}"):
-            return self.schema_log.compare(table, columns)
+        return found
 
     def _split(self, entries: TableEntries, change: Change) -> Iterator[RowPart]:
         what = change.what
@@ -290,19 +301,36 @@ class ChangeTranslator:
         if not missing:
             return values
         table = self.state.tables[entries.relation.oid]
+        with translate_errors(f"cannot read a large value of {table.full_name}"):
+            try:
+                texts = self._read_values(table, names, values, missing)
+            except psycopg.errors.UndefinedColumn:
+                # The others are there: columns that were dropped or renamed since come without.
+                known = {each.name for each in read_definition(self._queries, table.oid).columns}
+                missing = [place for place in missing if names[place] in known]
+                is_readable = missing and {*table.key} <= known
+                texts = self._read_values(table, names, values, missing) if is_readable else []
+        filled = list(values)
+        for place, text in zip(missing, texts, strict=bool(texts)):
+            filled[place] = None if text is None else text.encode(errors="surrogateescape")
+        return filled
+
+    def _read_values(
+        self,
+        table: FollowedTable,
+        names: Sequence[str],
+        values: Sequence[Value],
+        places: Sequence[int],
+    ) -> list[str | None]:
+        """Return the present values at these *places* of the row with the key of *values*."""
         key = [names.index(name) for name in table.key]
         query = sql.SQL("SELECT ARRAY[{}] FROM {} o WHERE {}").format(
-            sql.SQL(", ").join(text_of("o", names[place]) for place in missing),
+            sql.SQL(", ").join(text_of("o", names[place]) for place in places),
             table.full_name.in_query,
             sql.SQL(" AND ").join(text_of("o", names[place]) + sql.SQL(" = %s") for place in key),
         )
-        arguments = [_as_text(values[place]) for place in key]
-        with translate_errors(f"cannot read a large value of {table.full_name}"):
-            row = self._queries.execute(query, arguments).fetchone()
-        filled = list(values)
-        for place, text in zip(missing, row[0] if row else [], strict=bool(row)):
-            filled[place] = None if text is None else text.encode(errors="surrogateescape")
-        return filled
+        row = self._queries.execute(query, [_as_text(values[place]) for place in key]).fetchone()
+        return row[0] if row else []
 
     def _rank(self, oid: int, parts: Sequence[RowPart], handover: Handover) -> None:
         copy = handover.copies[oid]
@@ -311,14 +339,32 @@ class ChangeTranslator:
         table = self.state.tables[oid]
         with translate_errors(f"cannot compare keys of {table.full_name}"):
             if oid not in self._key_types:
-                columns = read_definition(self._queries, oid).columns
-                types = {column.name: (column.type_oid, column.type) for column in columns}
-                self._key_types[oid] = [types[name] for name in table.copy_key]
+                definition = read_definition(self._queries, oid)
+                if not definition.columns:
+                    return  # The table is gone, and ends here.
+                types = {each.name: (each.type_oid, each.type) for each in definition.columns}
+                # The stream may be behind a rename.
+                key = table.copy_key if {*table.copy_key} <= {*types} else definition.copy_key
+                self._key_types[oid] = [types[name] for name in key]
             ranks = rank_keys(
                 self._queries, self._key_types[oid], copy.bounds, [part.key for part in parts]
             )
         for part, rank in zip(parts, ranks, strict=True):
             part.rank = rank
+
+
+def _check_key(table: FollowedTable) -> None:
+    """Check that the columns of *table* have its key.
+
+    Raises:
+        EnvironmentFault: a column of it was dropped.
+
+    """
+    if missing := {*table.key, *table.copy_key} - {column.name for column in table.columns}:
+        raise EnvironmentFault(
+            f"table {table.full_name} has come without its column {min(missing)}, which is part of "
+            "its key; raise copy_run, which copies every table again, by its present key"
+        )
 
 
 def _place_of(change: Change, number: int) -> Place:

@@ -140,7 +140,8 @@ def chunk_query(plan: CopyPlan, boundary: Key | None, rows: int) -> sql.Composed
 
     The last is left out where it is the key. The order is that of the subquery.
     """
-    parts = [sql.SQL("row_to_json(r)::text"), _key_expression(plan)]
+    # The row is r.*, because r alone may be a column.
+    parts = [sql.SQL("row_to_json(r.*)::text"), _key_expression(plan)]
     if not plan.is_key_last:
         names = _joined(text_of("r", name) for name, _ in plan.order)
         parts.append(sql.SQL("to_json(ARRAY[{}])::text").format(names))

@@ -62,3 +62,20 @@ def schema_document(
         "key": list(key),
     }
     return json.dumps(fields, ensure_ascii=False).encode(errors="surrogateescape")
+
+
+def follow_renames(
+    names: tuple[str, ...], before: Sequence[LoggedColumn], columns: Sequence[LoggedColumn]
+) -> tuple[str, ...]:
+    """Return *names*, which are some of the columns *before*, as those of now call them.
+
+    A column that was renamed has kept its place and its type. The name of one that is gone is
+    returned as it was.
+    """
+    known, now = {column.name for column in before}, {column.name for column in columns}
+    renamed = {
+        old.name: new.name
+        for old, new in zip(before, columns, strict=False)
+        if old.name not in now and new.name not in known and old.type_oid == new.type_oid
+    }
+    return tuple(renamed.get(name, name) for name in names)

@@ -20,6 +20,7 @@ from transporter_adaptors.postgres_cdc.chunks import (
     count_fitting,
     read_chunk,
 )
+from transporter_adaptors.postgres_cdc.columns import follow_renames
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 from transporter_adaptors.postgres_cdc.opening import logged_columns
 from transporter_adaptors.postgres_cdc.snapshots import Snapshot
@@ -183,6 +184,14 @@ class Copier:
         columns = member.published(definition.columns)
         self._types.load(self._queries, [each.type_oid for each in columns])
         types = {each.name: each.type for each in columns}
+        logged = logged_columns(definition, member)
+        key = follow_renames(table.key, table.columns, logged)
+        copy_key = follow_renames(table.copy_key, table.columns, logged)
+        if missing := {*key, *copy_key} - types.keys():
+            raise EnvironmentFault(
+                f"cannot copy {table.full_name}: its column {min(missing)}, which is part of its "
+                "key, is gone; raise copy_run, which copies every table again, by its present key"
+            )
         row = self._queries.execute(_SHAPE, [table.oid]).fetchone()
         is_partitioned, has_large = row or (False, False)
         item = self._config.item_of(table.full_name)
@@ -198,14 +207,14 @@ class Copier:
                 )
                 for each in columns
             ),
-            order=tuple((name, types[name]) for name in table.copy_key),
-            key=table.key,
-            is_json_key=self._config.key == "json" or len(table.key) > 1,
+            order=tuple((name, types[name]) for name in copy_key),
+            key=key,
+            is_json_key=self._config.key == "json" or len(key) > 1,
             where=member.where or "",
             copy_where=item.copy_where if item else "",
             encoding=self._encoding,
         )
-        return _Reading(plan, definition, logged_columns(definition, member), has_large)
+        return _Reading(plan, definition, logged, has_large)
 
     def see_snapshot(self, handover: Handover) -> None:
         """Let *handover* forget transactions that are visible by now, while no chunk is read."""

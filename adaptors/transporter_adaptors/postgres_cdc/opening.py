@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import psycopg
+from psycopg import sql
 
 from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter_adaptors.postgres.session import translate_errors
@@ -27,8 +28,6 @@ from transporter_adaptors.postgres_cdc.tables import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from psycopg import sql
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
@@ -290,12 +289,38 @@ def _publish(
             f"run {statement.as_string()}"
         )
     try:
-        queries.execute(statement)
+        with queries.transaction():
+            queries.execute(statement)
+            _check_changeable(queries, tables)
     except psycopg.errors.InsufficientPrivilege as error:
         raise EnvironmentFault(
             f"may not publish the tables ({error.diag.message_primary}): only their owner may, "
             f"with CREATE on the database; have the owner run {statement.as_string()}"
         ) from error
+
+
+def _check_changeable(queries: Connection, tables: Iterable[pub.WantedTable]) -> None:
+    """Check that the application can still change *tables*, in the transaction that publishes them.
+
+    The server refuses UPDATE and DELETE of a table whose row filter or column list does not fit
+    its replica identity. It does so when a statement is planned, too.
+
+    Raises:
+        EnvironmentFault: it would refuse them.
+
+    """
+    for table in tables:
+        if table.insert_only or not (table.columns or table.where):
+            continue
+        try:
+            queries.execute(sql.SQL("EXPLAIN DELETE FROM {}").format(table.name.identifier))
+        except psycopg.errors.InvalidColumnReference as error:
+            raise EnvironmentFault(
+                f"with this item of tables every UPDATE and DELETE of {table.name} would fail in "
+                f"the application ({error.diag.message_detail}): where may name only columns of "
+                "the replica identity, and columns has to have all of them; correct the item, or "
+                f"run ALTER TABLE {table.name} REPLICA IDENTITY FULL, or USING INDEX"
+            ) from error
 
 
 def identify(replication: Connection) -> SystemPosition:

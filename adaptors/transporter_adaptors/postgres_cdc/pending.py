@@ -61,32 +61,50 @@ class PendingChanges:
         found, size = list[pa.RecordBatch | list[Message]](), 0
         while self._items and size < LARGEST:
             item = self._items[0]
-            made: list[Message] = []
-            match item:
-                case WholeUpTo(at=end) if inside is None or end > inside.commit_lsn:
-                    at, inside = max(at, end), None
-                case PreparedChange():
-                    made = self._translator.messages(item, self._handover)
-                    inside = item.change.inside
-                case NewColumns():
-                    made = self._take_other(item)
-                case LooseMessage():
-                    made = self._take_other(item)
-                    at = max(at, item.what.lsn)
-                case Change(what=LogicalMessage()):
-                    made = self._translator.logical(item)
-                    inside = item.inside
-                case Change():
-                    made = self._translator.truncations(item, self._handover)
-                    inside = item.inside
-                case RunBatch():
-                    batch, taken = item.take(LARGEST - size)
+            if isinstance(item, RunBatch):
+                batch, taken = item.take(LARGEST - size, is_first=not size)
+                if taken or item.is_done:
                     at, inside = item.pass_taken(at, inside)
                     found.append(batch)
                     size += taken
-                    if not item.is_done:
-                        break
-            size += sum(map(size_of, made))
-            found.append(made)
+                if not item.is_done:
+                    break
+            else:
+                made, behind = self._turn(item, at, inside)
+                made_size = sum(map(size_of, made))
+                if size and size + made_size > LARGEST and _may_wait(item):
+                    # Two appends would not do: a crash between them repeats the first one, because
+                    # only the last has the position.
+                    break
+                at, inside = behind
+                size += made_size
+                found.append(made)
             self._items.popleft()
         return join_parts(found), at, inside
+
+    def _turn(
+        self, item: Prepared, at: int, inside: Inside | None
+    ) -> tuple[list[Message], tuple[int, Inside | None]]:
+        """Return the messages of *item*, and the position behind it, from that before it."""
+        made: list[Message] = []
+        match item:
+            case WholeUpTo(at=end) if inside is None or end > inside.commit_lsn:
+                at, inside = max(at, end), None
+            case PreparedChange():
+                made, inside = self._translator.messages(item, self._handover), item.inside
+            case NewColumns():
+                made = self._take_other(item)
+            case LooseMessage():
+                made, at = self._take_other(item), max(at, item.what.lsn)
+            case Change(what=LogicalMessage()):
+                made, inside = self._translator.logical(item), item.inside
+            case Change():
+                made, inside = self._translator.truncations(item, self._handover), item.inside
+        return made, (at, inside)
+
+
+def _may_wait(item: Prepared) -> bool:
+    """Return whether *item* may be large, and may be turned into messages once more."""
+    return isinstance(item, PreparedChange | LooseMessage) or (
+        isinstance(item, Change) and isinstance(item.what, LogicalMessage)
+    )

@@ -57,13 +57,20 @@ class RunBatch:
         """Whether all was taken."""
         return self._taken == len(self._rows)
 
-    def take(self, room: int) -> tuple[pa.RecordBatch, int]:
-        """Return the next messages and their size: about *room* bytes, but at least one change."""
+    def take(self, room: int, *, is_first: bool) -> tuple[pa.RecordBatch, int]:
+        """Return the next messages and their size, *room* bytes at most.
+
+        One change is returned in any case if it *is_first*.
+        """
         begin, rows = self._taken, self._rows
         before = self._sums[begin - 1] if begin else 0
-        end = max(bisect_right(self._sums, before + room, begin), min(begin + 1, len(rows)))
-        while 0 < end < len(rows) and rows[end] == rows[end - 1]:
-            end += 1
+        end = bisect_right(self._sums, before + room, begin)
+        while begin < end < len(rows) and rows[end] == rows[end - 1]:
+            end -= 1
+        if is_first and end == begin < len(rows):
+            end = begin + 1
+            while end < len(rows) and rows[end] == rows[end - 1]:
+                end += 1
         self._taken = end
         size = self._sums[end - 1] - before if end > begin else 0
         return self._messages.slice(begin, end - begin), size

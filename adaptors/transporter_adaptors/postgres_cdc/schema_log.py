@@ -11,6 +11,7 @@ from transporter_adaptors.postgres_cdc.columns import (
     ColumnChanges,
     LoggedColumn,
     compare_columns,
+    follow_renames,
     schema_document,
 )
 from transporter_adaptors.postgres_cdc.tables import find_files, read_definition
@@ -63,6 +64,8 @@ class SchemaLog:
         made = replace(
             table,
             columns=columns,
+            key=follow_renames(table.key, table.columns, columns),
+            copy_key=follow_renames(table.copy_key, table.columns, columns),
             is_described=self._wants_entries,
             files=files.files if files else table.files,
             partitions=files.partitions if files else table.partitions,

@@ -28,6 +28,15 @@ _TEXT: Final = {
     "search_path": "",
 }
 """Settings that determine the text of values. Copy and stream need the same."""
+_LIMITS: Final = {
+    # A role or a database may have others by default.
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "standard_conforming_strings": "on",
+    "statement_timeout": "0",
+}
+_LATER_LIMITS: Final = ((140000, "idle_session_timeout"), (170000, "transaction_timeout"))
+"""Limits by the first version that knows them, which a session has no use for."""
 _QUERIES: Final = {
     # A queued ALTER TABLE must hold up neither our chunk for long nor, behind us, the application.
     "lock_timeout": "2s",
@@ -51,7 +60,7 @@ def connect_queries(dsn: SecretStr, patience: float = PATIENCE) -> BoundedConnec
 
     """
     with translate_errors("cannot connect to the database"):
-        return _connect(dsn, {**_TEXT, **_QUERIES}, patience)
+        return _connect(dsn, {**_TEXT, **_LIMITS, **_QUERIES}, patience)
 
 
 def connect_replication(dsn: SecretStr, patience: float = PATIENCE) -> BoundedConnection:
@@ -64,7 +73,8 @@ def connect_replication(dsn: SecretStr, patience: float = PATIENCE) -> BoundedCo
     """
     with translate_errors("cannot open a replication session"):
         try:
-            return _connect(dsn, {**_TEXT, **_REPLICATION}, patience, replication="database")
+            settings = {**_TEXT, **_LIMITS, **_REPLICATION}
+            return _connect(dsn, settings, patience, replication="database")
         except Exception as error:
             text = str(error)
             if all(part in text for part in _POOLER):
@@ -86,4 +96,7 @@ def _connect(
     connection.patience = patience
     # A prepared statement would fail once a table's columns have changed.
     connection.prepare_threshold = None
+    for version, name in _LATER_LIMITS:
+        if connection.info.server_version >= version:
+            connection.execute(f"SET {name} = 0")
     return connection

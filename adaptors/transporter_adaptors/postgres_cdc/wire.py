@@ -51,8 +51,13 @@ class SlotStream:
         start = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
             sql.Identifier(slot), sql.SQL(format_lsn(at)), listed
         )
+        command = start.as_bytes(connection)
         with translate_errors(f"cannot read from the replication slot {slot}"):
-            self._pgconn.send_query(start.as_bytes(connection))
+            if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+                # The bytes of such a database come as they are. The server would end the stream
+                # where they are not UTF-8.
+                connection.execute("SET client_encoding = 'SQL_ASCII'")
+            self._pgconn.send_query(command)
             (result,) = connection.wait(generators.execute(self._pgconn))
             if result.status != pq.ExecStatus.COPY_BOTH:
                 raise psycopg.errors.error_from_result(result)
