@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg import sql
 
 from transporter.message import Message
 from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres_cdc.chunks import rank_keys, text_of
+from transporter_adaptors.postgres_cdc.chunks import find_key_types, rank_keys, text_of
 from transporter_adaptors.postgres_cdc.columns import LoggedColumn
 from transporter_adaptors.postgres_cdc.entries import (
     EntryForm,
@@ -263,7 +264,10 @@ class ChangeTranslator:
         )
         arguments = [_as_text(values[place]) for place in key]
         with translate_errors(f"cannot read a large value of {table.full_name}"):
-            row = self._queries.execute(query, arguments).fetchone()
+            try:
+                row = self._queries.execute(query, arguments).fetchone()
+            except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+                row = None
         filled = list(values)
         for place, text in zip(missing, row[0] if row else [], strict=bool(row)):
             filled[place] = None if text is None else text.encode(errors="surrogateescape")
@@ -276,9 +280,10 @@ class ChangeTranslator:
         table = self.state.tables[oid]
         with translate_errors(f"cannot compare keys of {table.full_name}"):
             if oid not in self._key_types:
-                columns = read_definition(self._queries, oid).columns
-                types = {column.name: (column.type_oid, column.type) for column in columns}
-                self._key_types[oid] = [types[name] for name in table.copy_key]
+                definition = read_definition(self._queries, oid)
+                if not definition.columns:
+                    return  # The table is gone, and with it the rest of its copy.
+                self._key_types[oid] = find_key_types(table, definition)
             ranks = rank_keys(
                 self._queries, self._key_types[oid], copy.bounds, [part.key for part in parts]
             )

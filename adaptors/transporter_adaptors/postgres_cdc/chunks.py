@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg import sql
 
+from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.table import escape_percent
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc.handover import Key
+    from transporter_adaptors.postgres_cdc.state import FollowedTable
+    from transporter_adaptors.postgres_cdc.tables import TableDefinition
 
 _MEASURES: Final = {
     17: "2 * octet_length({1})",  # bytea
@@ -177,6 +180,30 @@ def rank_keys(
     )
     arguments = [list(column) for part in (bounds, keys) for column in zip(*part, strict=True)]
     return [int(row[0]) for row in connection.execute(query, arguments).fetchall()]
+
+
+def find_key_types(
+    table: FollowedTable, definition: TableDefinition, *, has_bounds: bool = True
+) -> list[tuple[int, str]]:
+    """Return the types of the columns in whose order *table* is copied, by number and as in SQL.
+
+    Raises:
+        EnvironmentFault: one of the columns is gone, or the table *has_bounds* whose order may be
+            another one now.
+
+    """
+    logged = {column.name: column.type_oid for column in table.columns}
+    now = {column.name: column for column in definition.columns}
+    for name in table.copy_key:
+        kinds = {logged.get(name), now[name].type_oid} if name in now else set()
+        is_ordered = len(kinds) == 1 or kinds <= _INTEGERS or not has_bounds
+        if not kinds or not is_ordered:
+            problem = "has another type" if name in now else "is gone"
+            raise EnvironmentFault(
+                f"the column {name} of {table.full_name}, which is part of its key, {problem} "
+                "before its copy has ended; raise copy_run, which copies every table again"
+            )
+    return [(now[name].type_oid, now[name].type) for name in table.copy_key]
 
 
 def _encoded(name: str, encoding: str) -> sql.Composable:

@@ -19,6 +19,7 @@ from transporter_adaptors.postgres_cdc.chunks import (
     CopyColumn,
     CopyPlan,
     count_fitting,
+    find_key_types,
     read_chunk,
 )
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
@@ -117,7 +118,7 @@ class Copier:
             try:
                 with self._snapshot(table) as (snapshot, read_at, oid):
                     _check_turn(handover, copy, snapshot, oid)
-                    reading = self._plan(table)
+                    reading = self._plan(table, copy)
                     rows = self._rows
                     if reading.has_large:
                         rows = count_fitting(
@@ -167,7 +168,7 @@ class Copier:
             assert row is not None  # noqa: S101 - a SELECT without FROM has a row
             yield Snapshot.parse(row[0]), int(row[1]), int(row[2])
 
-    def _plan(self, table: FollowedTable) -> _Reading:
+    def _plan(self, table: FollowedTable, copy: TableCopy) -> _Reading:
         """Return the plan by the columns as they are in this snapshot.
 
         Raises:
@@ -183,7 +184,7 @@ class Copier:
         (member,) = members
         columns = member.published(definition.columns)
         self._types.load(self._queries, [each.type_oid for each in columns])
-        types = {each.name: each.type for each in columns}
+        types = find_key_types(table, definition, has_bounds=copy.boundary is not None)
         row = self._queries.execute(_SHAPE, [table.oid]).fetchone()
         is_partitioned, has_large = row or (False, False)
         item = self._config.item_of(table.full_name)
@@ -199,7 +200,7 @@ class Copier:
                 )
                 for each in columns
             ),
-            order=tuple((name, types[name]) for name in table.copy_key),
+            order=tuple(zip(table.copy_key, (kind for _, kind in types), strict=True)),
             key=table.key,
             is_json_key=self._config.key == "json" or len(table.key) > 1,
             where=member.where or "",

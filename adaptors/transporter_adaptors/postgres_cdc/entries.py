@@ -80,13 +80,24 @@ class TableEntries:
         form: EntryForm,
         on_malformed: Callable[[str, TextError], None] | None = None,
     ) -> None:
-        """Prepare for *relation*, whose columns have these *rules*."""
+        """Prepare for *relation*, whose columns have these *rules*.
+
+        Raises:
+            EnvironmentFault: it lacks a column of the *key*.
+
+        """
         self._form = form
         names = [column.name for column in relation.columns]
+        if lacking := [name for name in key if name not in names]:
+            raise EnvironmentFault(
+                f"the column {lacking[0]} of {relation.schema}.{relation.name}, which is part of "
+                "its key, was dropped or has another name; raise copy_run, which copies every "
+                "table again"
+            )
         self.relation, self.namespace = relation, namespace
         self._names, self._rules = names, list(rules)
         self._row = RowEncoder(list(zip(names, rules, strict=True)), UNCHANGED, on_malformed)
-        self._key = [names.index(name) for name in key if name in names]
+        self._key = [names.index(name) for name in key]
         self._copy_key = [names.index(name) for name in copy_key if name in names]
         self._is_json_key = form.is_json_key or len(self._key) > 1
 

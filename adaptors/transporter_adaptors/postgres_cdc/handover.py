@@ -105,10 +105,10 @@ class TableCopy:
     def restart(self, begun: int) -> TableCopy:
         """Return the copy begun again, because of a TRUNCATE (rule 7).
 
-        The log is empty of it then, so it is a first copy. Its rows are counted on, because the
-        number of a row is in its id.
+        Its rows are counted on, because the number of a row is in its id. A repeated one stays so:
+        some of its rows may never be copied, and nothing else has them.
         """
-        return TableCopy(self.oid, begun, self.run, rows=self.rows)
+        return TableCopy(self.oid, begun, self.run, self.is_repeated, rows=self.rows)
 
 
 @dataclass(slots=True)

@@ -371,7 +371,8 @@ class _Open:
             size += sum(map(_size_of, made))
             found += made
         self._position = replace(self._position, at=at, inside=inside)
-        if inside is None:
+        # What is left was compared with the bounds as they are.
+        if inside is None and not self._pending:
             for oid in self._handover.pass_chunks(at):
                 name = str(self._translator.state.tables[oid].full_name)
                 self._resume.tell("table-in-sync", table=name)
