@@ -303,7 +303,8 @@ def wrong_keys(
 ) -> dict[tuple[str, str], tuple[list[Event], list[Event]]]:
     """Return the keys whose history in the log is not the end of their real one.
 
-    A copied row stands for everything up to it.
+    A copied row stands for everything up to it. A TRUNCATE is in the history of every key, and the
+    copy may begin again behind it.
     """
     return {
         key: (real.get(key, []), logged.get(key, []))
@@ -312,7 +313,29 @@ def wrong_keys(
     }
 
 
+TRUNCATED: Final[Event] = ("truncate", None)
+
+
 def _is_end_of(real: list[Event], logged: list[Event]) -> bool:
+    theirs, ours = _split_at_truncates(real), _split_at_truncates(logged)
+    if len(ours) > len(theirs):
+        return False
+    *before, last = zip(theirs[len(theirs) - len(ours) :], ours, strict=True)
+    # A row to which the copy had not come is taken away by a TRUNCATE unseen.
+    return _is_end_of_part(*last) and all(_is_end_of_part(each, own) for each, own in before if own)
+
+
+def _split_at_truncates(events: list[Event]) -> list[list[Event]]:
+    parts: list[list[Event]] = [[]]
+    for event in events:
+        if event == TRUNCATED:
+            parts.append([])
+        else:
+            parts[-1].append(event)
+    return parts
+
+
+def _is_end_of_part(real: list[Event], logged: list[Event]) -> bool:
     if logged and logged[0][0] == "copy":
         places = [at for at, (_, value) in enumerate(real) if value == logged[0][1]]
         return any(real[at + 1 :] == logged[1:] for at in places)
