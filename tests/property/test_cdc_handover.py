@@ -408,7 +408,7 @@ def test_a_table_that_is_copied_in_part_ends_right() -> None:
 
 
 def test_a_number_that_a_crash_has_taken_is_not_waited_for() -> None:
-    """On a quiet server nothing else would take it again, so the copy would never begin (rule 1)."""
+    """On a quiet server nobody takes it again, so the copy would never begin (rule 1)."""
     server = Server(random.Random(0))
     server.published = True
     reader = Reader(server, server.take_number())
