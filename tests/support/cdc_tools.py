@@ -303,7 +303,8 @@ def wrong_keys(
 ) -> dict[tuple[str, str], tuple[list[Event], list[Event]]]:
     """Return the keys whose history in the log is not the end of their real one.
 
-    A copied row stands for everything up to it.
+    A copied row stands for everything up to it. A TRUNCATE is in the history of every key, and the
+    copy may begin again behind it.
     """
     return {
         key: (real.get(key, []), logged.get(key, []))
@@ -312,7 +313,40 @@ def wrong_keys(
     }
 
 
+TRUNCATED: Final[Event] = ("truncate", None)
+
+
 def _is_end_of(real: list[Event], logged: list[Event]) -> bool:
+    theirs, ours = _split_at_truncates(real), _split_at_truncates(logged)
+    if len(ours) > len(theirs):
+        return False
+    theirs = theirs[len(theirs) - len(ours) :]
+    return _is_end_of_part(theirs[-1], ours[-1]) and all(
+        not own or _is_end_of_part(part, own) or _is_ahead(own, theirs[place:])
+        for place, (part, own) in enumerate(zip(theirs[:-1], ours[:-1], strict=True), 1)
+    )
+
+
+def _is_ahead(logged: list[Event], later: list[list[Event]]) -> bool:
+    """Return whether a chunk had seen the TRUNCATE that the stream brings behind it.
+
+    A row to which the copy had not come is not in the log then.
+    """
+    values = {value for part in later for _, value in part}
+    return len(logged) == 1 and logged[0][0] == "copy" and logged[0][1] in values
+
+
+def _split_at_truncates(events: list[Event]) -> list[list[Event]]:
+    parts: list[list[Event]] = [[]]
+    for event in events:
+        if event == TRUNCATED:
+            parts.append([])
+        else:
+            parts[-1].append(event)
+    return parts
+
+
+def _is_end_of_part(real: list[Event], logged: list[Event]) -> bool:
     if logged and logged[0][0] == "copy":
         places = [at for at, (_, value) in enumerate(real) if value == logged[0][1]]
         return any(real[at + 1 :] == logged[1:] for at in places)

@@ -12,7 +12,7 @@ from psycopg import sql
 from transporter.errors import EnvironmentFault
 from transporter.message import Message
 from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres_cdc.chunks import rank_keys, text_of
+from transporter_adaptors.postgres_cdc.chunks import find_key_types, rank_keys, text_of
 from transporter_adaptors.postgres_cdc.columns import LoggedColumn
 from transporter_adaptors.postgres_cdc.entries import (
     EntryForm,
@@ -342,10 +342,10 @@ class ChangeTranslator:
                 definition = read_definition(self._queries, oid)
                 if not definition.columns:
                     return  # The table is gone, and ends here.
-                types = {each.name: (each.type_oid, each.type) for each in definition.columns}
+                known = {each.name for each in definition.columns}
                 # The stream may be behind a rename.
-                key = table.copy_key if {*table.copy_key} <= {*types} else definition.copy_key
-                self._key_types[oid] = [types[name] for name in key]
+                key = table.copy_key if {*table.copy_key} <= known else definition.copy_key
+                self._key_types[oid] = find_key_types(table, definition, key)
             ranks = rank_keys(
                 self._queries, self._key_types[oid], copy.bounds, [part.key for part in parts]
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg import sql
 
+from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.table import escape_percent
 from transporter_adaptors.postgres_cdc.copy_stream import fetch_copy, split_fields
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import BoundedConnection, Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc.handover import Key
+    from transporter_adaptors.postgres_cdc.state import FollowedTable
+    from transporter_adaptors.postgres_cdc.tables import Column, TableDefinition
 
 _MEASURES: Final = {
     17: "2 * octet_length({1})",  # bytea
@@ -196,6 +199,43 @@ def rank_keys(
     )
     arguments = [list(column) for part in (bounds, keys) for column in zip(*part, strict=True)]
     return [int(row[0]) for row in connection.execute(query, arguments).fetchall()]
+
+
+def find_key_types(
+    table: FollowedTable,
+    definition: TableDefinition,
+    names: Sequence[str],
+    *,
+    has_bounds: bool = True,
+) -> list[tuple[int, str]]:
+    """Return the types of the columns in whose order *table* is copied, by number and as in SQL.
+
+    *names* are those of the columns now.
+
+    Raises:
+        EnvironmentFault: one of the columns is gone, or the table *has_bounds* whose order may be
+            another one now.
+
+    """
+    logged = {column.name: column.type_oid for column in table.columns}
+    now = {column.name: column for column in definition.columns}
+    gone = [name for name in names if name not in now]
+    if gone or len(names) != len(table.copy_key):
+        name, problem = (gone or table.copy_key)[0], "is gone"
+    else:
+        pairs = zip(table.copy_key, names, strict=True)
+        changed = [new for old, new in pairs if not _has_order_of(logged.get(old), now[new])]
+        if not changed or not has_bounds:
+            return [(now[name].type_oid, now[name].type) for name in names]
+        name, problem = changed[0], "has another type"
+    raise EnvironmentFault(
+        f"the column {name} of {table.full_name}, which is part of its key, {problem} before its "
+        "copy has ended; raise copy_run, which copies every table again"
+    )
+
+
+def _has_order_of(before: int | None, column: Column) -> bool:
+    return {before, column.type_oid} <= _INTEGERS or before == column.type_oid
 
 
 def _joined(parts: Iterable[sql.Composable]) -> sql.Composed:

@@ -18,6 +18,7 @@ from transporter_adaptors.postgres_cdc.chunks import (
     CopyColumn,
     CopyPlan,
     count_fitting,
+    find_key_types,
     read_chunk,
 )
 from transporter_adaptors.postgres_cdc.columns import follow_renames
@@ -118,7 +119,7 @@ class Copier:
             try:
                 with self._snapshot(table) as (snapshot, read_at, oid):
                     _check_turn(handover, copy, snapshot, oid)
-                    reading = self._plan(table)
+                    reading = self._plan(table, copy)
                     rows = self._rows
                     if reading.has_large:
                         rows = count_fitting(
@@ -167,7 +168,7 @@ class Copier:
             assert row is not None  # noqa: S101 - a SELECT without FROM has a row
             yield Snapshot.parse(row[0]), int(row[1]), int(row[2])
 
-    def _plan(self, table: FollowedTable) -> _Reading:
+    def _plan(self, table: FollowedTable, copy: TableCopy) -> _Reading:
         """Return the plan by the columns as they are in this snapshot.
 
         Raises:
@@ -183,11 +184,12 @@ class Copier:
         (member,) = members
         columns = member.published(definition.columns)
         self._types.load(self._queries, [each.type_oid for each in columns])
-        types = {each.name: each.type for each in columns}
         logged = logged_columns(definition, member)
         key = follow_renames(table.key, table.columns, logged)
         copy_key = follow_renames(table.copy_key, table.columns, logged)
-        if missing := {*key, *copy_key} - types.keys():
+        has_bounds = copy.boundary is not None
+        types = find_key_types(table, definition, copy_key, has_bounds=has_bounds)
+        if missing := {*key} - {each.name for each in columns}:
             raise EnvironmentFault(
                 f"cannot copy {table.full_name}: its column {min(missing)}, which is part of its "
                 "key, is gone; raise copy_run, which copies every table again, by its present key"
@@ -207,7 +209,7 @@ class Copier:
                 )
                 for each in columns
             ),
-            order=tuple((name, types[name]) for name in copy_key),
+            order=tuple(zip(copy_key, (kind for _, kind in types), strict=True)),
             key=key,
             is_json_key=self._config.key == "json" or len(key) > 1,
             where=member.where or "",

@@ -45,6 +45,8 @@ _QUERIES: Final = {
     "row_security": "off",
     "jit": "off",
     "default_transaction_isolation": "read committed",
+    # A server that commits asynchronously could lose what was published, and the log follows it.
+    "synchronous_commit": "on",
 }
 _REPLICATION: Final = {"wal_sender_timeout": "60s"}
 """A server whose default is 0 would keep the slot of a vanished engine for hours."""

@@ -29,7 +29,7 @@ ORDER BY 2, 3
 _COLUMNS: Final = """
 SELECT a.attname AS name, a.atttypid::bigint AS type_oid, a.atttypmod AS modifier,
        format_type(a.atttypid, a.atttypmod) AS full_type,
-       format_type(a.atttypid, NULL) || coalesce((
+       format_type(a.atttypid, -1) || coalesce((
          SELECT format(' COLLATE %%I.%%I', n.nspname, l.collname)
          FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
          WHERE l.oid = a.attcollation AND l.collname <> 'default'), '') AS type,
@@ -105,8 +105,8 @@ class FoundTable:
 class Column:
     """A column.
 
-    ``type`` is as in SQL, with its collation and without its modifier; ``full_type`` is the other
-    way round.
+    ``type`` is as in SQL, with its collation and without its modifier: no value is cut off by it,
+    as one would be by ``character`` or ``bit``. ``full_type`` is the other way round.
     """
 
     name: str

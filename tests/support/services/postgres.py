@@ -189,7 +189,9 @@ def fresh_database(server: PostgresService, name: str = "") -> Iterator[Database
     name = name or f"test_{uuid4().hex}"
     with psycopg.connect(server.dsn, autocommit=True, options=_WRITABLE) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield Database(name, server)
+    yield Database(name, server)
+    # The test may have crashed the server.
+    with psycopg.connect(server.dsn, autocommit=True, options=_WRITABLE) as connection:
         drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
         connection.execute(drop.format(sql.Identifier(name)))
 

@@ -1,0 +1,443 @@
+"""Directed schedules for the rules of the hand-over, each on a real server and deterministic."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cdc_crashes import FORGETFUL, crash, hanging_commits
+from cdc_tools import MemoryLog, clean_slots, short, started
+from engine_tools import until
+from services.postgres import fresh_database, served
+from transporter_adaptors.postgres_cdc import copier, handover, reader
+from transporter_adaptors.postgres_cdc.position import Position
+
+from transporter.errors import EnvironmentFault, SourceUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from services.postgres import Database, PostgresService
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def shop(postgres: Database) -> Iterator[Database]:
+    """Yield a database with ten items, whose slots are dropped at the end."""
+    postgres.execute(ITEMS)
+    with clean_slots(postgres):
+        yield postgres
+
+
+ITEMS = """
+CREATE TABLE items (id int PRIMARY KEY, name text);
+INSERT INTO items SELECT n, 'first' FROM generate_series(10, 100, 10) n;
+"""
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresService]:
+    """Run a server that a test may crash, and that loses much by it."""
+    with served(**FORGETFUL) as server:
+        yield server
+
+
+@pytest.fixture
+def crashing(own_server: PostgresService) -> Iterator[Database]:
+    """Yield a database like ``shop`` on the server that may crash."""
+    with fresh_database(own_server) as database:
+        database.execute(ITEMS)
+        with clean_slots(database):
+            yield database
+
+
+def copied(log: MemoryLog) -> list[str]:
+    """Return the keys of the rows that were copied, in the order of the log."""
+    return [each.key.decode() for each in log.messages if each.phase == "copy" and each.key]
+
+
+def begin_copy(database: Database, rows: int, **settings: Any) -> MemoryLog:
+    """Return a log with the first *rows* rows, two a chunk, and no change yet."""
+    log = MemoryLog(database, copy_rows=2, **settings)
+    until(lambda: log.poll() and len(copied(log)) >= rows)
+    assert len(copied(log)) == rows
+    return log
+
+
+def history(log: MemoryLog, key: int) -> list[tuple[str, str | None]]:
+    """Return phase and value of each entry of *key*; a deletion has no value."""
+    found = [each for each in short(log.messages) if each[2] == str(key)]
+    return [(phase, data and data["name"]) for _, phase, _, data in found]
+
+
+def last_rows(log: MemoryLog) -> dict[str, str]:
+    """Return the last value of each key in the log; a TRUNCATE empties it."""
+    rows: dict[str, str] = {}
+    for op, _, key, data in short(log.messages):
+        if op == "command":
+            rows.clear()
+        elif op == "delete":
+            rows.pop(key, None)
+        elif key is not None:
+            rows[key] = data["name"]
+    return rows
+
+
+def stored_rows(database: Database, table: str = "items") -> dict[str, str]:
+    """Return the value of each key in the table."""
+    return dict(database.execute(f"SELECT id::text, name FROM {table}"))
+
+
+def test_the_first_chunk_waits_for_a_writer_from_before_the_publication(shop: Database) -> None:
+    """Rule 1: his earlier changes are in no stream, though he commits behind the publication."""
+    log = started(shop, tables=["public.*"], watch=1)
+    with shop.connect(autocommit=False) as writer:
+        shop.execute("CREATE TABLE words (id int PRIMARY KEY, name text)")
+        shop.execute("INSERT INTO words VALUES (1, 'first')")
+        writer.execute("INSERT INTO words VALUES (2, 'early')")
+        published = "SELECT 1 FROM pg_publication_tables WHERE tablename = 'words'"
+        until(lambda: log.poll() and shop.execute(published))
+        for _ in range(10):
+            log.poll()
+        assert [each for each in log.messages if each.namespace == "public.words"] == []
+        writer.execute("UPDATE words SET name = 'late' WHERE id = 1")
+        writer.commit()
+    log.drain(shop)
+    log.kill()
+    log.messages = [each for each in log.messages if each.namespace == "public.words"]
+    assert history(log, 2) == [("copy", "early")]
+    assert last_rows(log) == stored_rows(shop, "words")
+
+
+def test_a_chunk_waits_for_a_commit_that_hangs(
+    crashing: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 2: a commit that waits for a standby is streamed, and a chunk would not see it."""
+    log = begin_copy(crashing, 4)
+    updates = [f"UPDATE items SET name = 'second' WHERE id = {key}" for key in (90, 10)]
+    writers = [threading.Thread(target=crashing.execute, args=(each,)) for each in updates]
+    with hanging_commits(crashing):
+        # Only the stream goes on until both have come.
+        monkeypatch.setattr(handover, "MAX_CHUNKS", 0)
+        writers[0].start()
+        until(lambda: log.poll() and log.reader()._open_parts._handover.passed)
+        # With an entry the position is logged, too.
+        writers[1].start()
+        until(lambda: log.poll() and len(history(log, 10)) == 2)
+        monkeypatch.undo()
+        for _ in range(10):
+            log.poll()
+        assert len(copied(log)) == 4
+        log.kill()
+        for _ in range(3):
+            log.poll()
+        assert len(copied(log)) == 4, "what was passed is forgotten by a kill"
+    for writer in writers:
+        writer.join()
+    log.drain(crashing)
+    log.kill()
+    assert history(log, 90) == [("copy", "second")]
+    assert last_rows(log) == stored_rows(crashing)
+
+
+def test_a_chunk_waits_until_the_server_cannot_lose_it(
+    crashing: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 3: a crash takes a commit that a chunk has seen, and another one gets its number."""
+    monkeypatch.setattr(copier, "_FLUSH_PATIENCE", 1000.0)
+    log = begin_copy_flushed(crashing)
+    before = copied(log)
+    with crashing.connect(options="-c synchronous_commit=off") as writer:
+        # The server writes its log at once after a pause, and then not for ten seconds.
+        writer.execute("UPDATE items SET name = 'warm' WHERE id = 10")
+        time.sleep(0.5)
+        lost = number_of(writer, "UPDATE items SET name = 'lost' WHERE id = 50")
+    poll = threading.Thread(target=poll_once, args=(log,))
+    poll.start()
+    poll.join(0.5)
+    crash(crashing)
+    poll.join()
+    assert stored_rows(crashing)["50"] == "first", "the server has lost nothing"
+    assert copied(log) == before
+    log.kill()
+    with crashing.connect() as writer:
+        again = number_of(writer, "UPDATE items SET name = 'second' WHERE id = 50")
+    assert again <= lost, "the number was not given out again"
+    monkeypatch.undo()
+    log.drain(crashing)
+    log.kill()
+    assert last_rows(log) == stored_rows(crashing)
+
+
+def begin_copy_flushed(database: Database) -> MemoryLog:
+    """Return a log with four rows, while a flush is forced after each chunk."""
+    log = MemoryLog(database, copy_rows=2)
+    while len(copied(log)) < 4:
+        done = threading.Event()
+        forced = threading.Thread(target=keep_flushing, args=(database, done))
+        forced.start()
+        log.poll()
+        done.set()
+        forced.join()
+    return log
+
+
+def keep_flushing(database: Database, done: threading.Event) -> None:
+    """Make the server write its log, again and again."""
+    with database.connect() as connection:
+        while not done.wait(0.05):
+            connection.execute("SELECT pg_logical_emit_message(true, 'flush', '')")
+
+
+def number_of(connection: Any, statement: str) -> int:
+    """Execute *statement* and return the number of its transaction."""
+    with connection.transaction():
+        connection.execute(statement)
+        (number,) = connection.execute("SELECT pg_current_xact_id()::text").fetchone()
+    return int(number)
+
+
+def poll_once(log: MemoryLog) -> None:
+    """Poll, also if the server crashes meanwhile."""
+    with suppress(SourceUnavailable):
+        log.poll()
+
+
+def test_a_chunk_has_what_it_saw_and_the_stream_the_rest(shop: Database) -> None:
+    """Rule 4: seen by the chunk, not seen by it, and beyond the boundary."""
+    log = begin_copy(shop, 4)
+    with shop.connect(autocommit=False) as writer:
+        writer.execute("UPDATE items SET name = 'open' WHERE id = 50")
+        shop.execute("UPDATE items SET name = 'seen' WHERE id = 60")
+        log.poll()
+        assert copied(log)[4:] == ["50", "60"]
+        writer.commit()
+    shop.execute("UPDATE items SET name = 'beyond' WHERE id = 100")
+    shop.execute("UPDATE items SET id = 95 WHERE id = 20")
+    shop.execute("UPDATE items SET id = 15 WHERE id = 90")
+    log.drain(shop)
+    log.kill()
+    assert history(log, 50) == [("copy", "first"), ("sync", "open")]
+    assert history(log, 60) == [("copy", "seen")]
+    assert history(log, 100) == [("copy", "beyond")]
+    assert history(log, 20) == [("copy", "first"), ("sync", None)]
+    assert history(log, 95) == [("copy", "first")]
+    assert history(log, 15) == [("sync", "first")]
+    assert history(log, 90) == []
+
+
+def test_a_copy_over_rows_that_are_logged_drops_no_change(shop: Database) -> None:
+    """Rule 4, second run: a change follows its chunk, and one beyond the boundary comes, too."""
+    log = started(shop)
+    log.kill()
+    log.messages.clear()
+    log.settings |= {"tables": [{"table": "items", "copy_run": 2}], "copy_rows": 2}
+    until(lambda: log.poll() and len(copied(log)) >= 4)
+    shop.execute("UPDATE items SET name = 'seen' WHERE id = 50")
+    shop.execute("DELETE FROM items WHERE id = 100")
+    log.poll()
+    log.drain(shop)
+    log.kill()
+    assert history(log, 50) == [("copy", "seen"), ("sync", "seen")]
+    assert history(log, 100) == [("sync", None)]
+
+
+def test_the_copy_waits_for_a_stream_that_is_behind(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 5: few chunks are in a position, and the copy goes on when the stream has come."""
+    monkeypatch.setattr(handover, "MAX_CHUNKS", 2)
+    log = MemoryLog(shop, copy_rows=1)
+    most = 0
+    while log.poll() and (len(copied(log)) < 10 or log.reader()._open_parts._handover.copies):
+        most = max(most, *(len(copy.chunks) for copy in copies_of(log)), 0)
+    log.kill()
+    assert most == 2
+    assert last_rows(log) == stored_rows(shop)
+
+
+def copies_of(log: MemoryLog) -> list[handover.TableCopy]:
+    """Return the copies in the position of *log*."""
+    return [*Position.parse(log.position or "").copies]
+
+
+def test_rows_that_a_chunk_has_seen_behind_a_truncate_are_copied_again(shop: Database) -> None:
+    """Rule 7: the TRUNCATE comes behind the chunk that has seen it, and takes its rows away."""
+    log = begin_copy(shop, 4)
+    shop.execute("TRUNCATE items")
+    shop.execute("INSERT INTO items VALUES (50, 'again'), (60, 'again')")
+    log.poll()
+    assert copied(log)[4:] == ["50", "60"]
+    log.drain(shop)
+    log.kill()
+    assert last_rows(log) == stored_rows(shop) == {"50": "again", "60": "again"}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_of_one_lsn_go_on_where_they_were_cut(shop: Database, rows: int) -> None:
+    """COPY writes many rows at one place of the server's log. A kill repeats none of them."""
+    log = started(shop, batch_rows=rows)
+    begun = len(log.messages)
+    with shop.connect() as connection, connection.transaction(), connection.cursor() as cursor:
+        with cursor.copy("COPY items FROM STDIN") as rows_to_copy:
+            for number in range(200, 220):
+                rows_to_copy.write_row((number, "copied"))
+        cursor.execute("UPDATE items SET name = 'second' WHERE id = 219")
+    while len(log.messages) < begun + 21:
+        log.kill()
+        count = len(log.messages)
+        until(lambda count=count: log.poll(0.1) and len(log.messages) > count)  # type: ignore[misc]
+    log.drain(shop)
+    log.kill()
+    places = [(each.source_id or "").split("/")[1] for each in log.messages[begun:]]
+    assert len({*places}) < 5, "the rows have places of their own"
+    assert [each[2] for each in short(log.messages)][-21:] == [
+        *map(str, range(200, 220)), "219"
+    ]  # fmt: skip
+
+
+def test_what_is_published_outlives_a_crash_of_a_server_that_commits_later(
+    crashing: Database,
+) -> None:
+    """The log must not follow a table that the server may take out of the publication again.
+
+    Changes in between would be in no stream, and no chunk would wait for them.
+    """
+    log = started(crashing, tables=["public.*"], watch=1)
+    crashing.execute("CREATE TABLE words (id int PRIMARY KEY, name text)")
+    log.kill()
+    crashing.execute(f'ALTER DATABASE "{crashing.name}" SET synchronous_commit = off')
+    crashing.execute("INSERT INTO items VALUES (1, 'warm')")
+    time.sleep(0.5)
+    log.poll()
+    published = "SELECT count(*) FROM pg_publication_tables WHERE tablename = 'words'"
+    assert crashing.execute(published) == [(1,)]
+    crash(crashing)
+    assert crashing.execute(published) == [(1,)]
+    log.kill()
+    log.settings["watch"] = 10
+    log.drain(crashing)
+    log.kill()
+    assert last_rows(log) == stored_rows(crashing)
+
+
+def test_a_truncate_during_a_copy_of_some_rows_loses_none_of_the_others(shop: Database) -> None:
+    """Rows outside of ``copy_where`` come from the stream alone, also after a TRUNCATE."""
+    items = [{"table": "items", "copy_where": "id < 1000"}]
+    log = begin_copy(shop, 2, tables=items)
+    shop.execute("TRUNCATE items")
+    # The copy is at its beginning again, so every key is beyond its boundary.
+    shop.execute("INSERT INTO items VALUES (5, 'near'), (2000, 'far')")
+    log.drain(shop)
+    log.kill()
+    assert last_rows(log) == stored_rows(shop)
+
+
+def test_what_is_left_of_a_batch_is_compared_with_the_bounds_of_its_time(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk that the stream passes while changes wait for the next frame still counts for them.
+
+    A message outside of a transaction fills the frame, and moves the position by itself.
+    """
+    log = begin_copy(shop, 4, messages=[{"prefix": "note", "format": "raw"}])
+    monkeypatch.setattr(reader, "LARGEST", 100)
+    with shop.connect() as connection:
+        connection.execute("SELECT pg_logical_emit_message(false, 'note', repeat('x', 200))")
+        connection.execute("UPDATE items SET name = 'second' WHERE id = 30")
+    # No further chunk: the stream has to bring both at once.
+    monkeypatch.setattr(handover, "MAX_CHUNKS", 0)
+    until(lambda: log.poll(1.0) and any(each.phase == "sync" for each in log.messages))
+    monkeypatch.undo()
+    log.drain(shop)
+    log.kill()
+    log.messages = [each for each in log.messages if each.namespace == "public.items"]
+    assert last_rows(log) == stored_rows(shop)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("char(9)", "'k' || n"), ("bit(8)", "n::bit(8)"), ("varbit(9)", "n::bit(8)")],
+)
+def test_keys_of_a_type_with_a_length_are_copied_once(
+    postgres: Database, kind: str, value: str
+) -> None:
+    """The boundary is a whole key: ``character`` and ``bit`` without a length would cut it."""
+    postgres.execute(f"CREATE TABLE items (id {kind} PRIMARY KEY, name text)")
+    postgres.execute(f"INSERT INTO items SELECT {value}, 'first' FROM generate_series(1, 9) n")
+    with clean_slots(postgres):
+        log = begin_copy(postgres, 6)
+        postgres.execute("UPDATE items SET name = 'second'")
+        log.drain(postgres)
+        log.kill()
+    assert last_rows(log) == dict(postgres.execute("SELECT format('%s', id), name FROM items"))
+    assert len({*copied(log)}) == len(copied(log))
+
+
+@pytest.fixture
+def words(shop: Database) -> MemoryLog:
+    """Return the log of a copy of two tables that is in the middle of the second."""
+    shop.execute("CREATE TABLE words (id text PRIMARY KEY, name text)")
+    shop.execute("INSERT INTO words SELECT 'w' || n, 'first' FROM generate_series(1, 10) n")
+    log = begin_copy(shop, 12, tables=["public.*"], watch=1)
+    shop.execute("UPDATE words SET name = 'second'")
+    return log
+
+
+def test_a_table_that_is_dropped_in_the_middle_of_its_copy_stops_nobody(
+    shop: Database, words: MemoryLog
+) -> None:
+    """Changes that come when their table is gone are followed, and so are the other tables."""
+    shop.execute("DROP TABLE words")
+    shop.execute("INSERT INTO items VALUES (110, 'second')")
+    until(lambda: words.poll() and any(name == "table-removed" for name, _ in words.told))
+    words.drain(shop)
+    words.kill()
+    words.messages = [each for each in words.messages if each.namespace == "public.items"]
+    assert last_rows(words) == stored_rows(shop)
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("ALTER TABLE words RENAME COLUMN id TO word", "is gone"),
+        ("ALTER TABLE words ALTER COLUMN id TYPE char(9)", "has another type"),
+    ],
+    ids=["renamed", "retyped"],
+)
+def test_a_key_that_changes_in_the_middle_of_the_copy_stops_the_reader(
+    shop: Database, words: MemoryLog, statement: str, problem: str
+) -> None:
+    """Chunks behind a boundary of another order would leave rows out. All copied again is right."""
+    shop.execute(statement)
+    with pytest.raises(
+        EnvironmentFault, match=rf"the column id of public.words.*{problem}.*copy_run"
+    ):
+        until(lambda: words.poll() is None)
+    words.kill()
+    words.settings |= {"copy_run": 2, "copy_from_empty": True}
+    words.drain(shop)
+    words.kill()
+    words.messages = [each for each in words.messages if each.namespace == "public.words"]
+    assert [*last_rows(words).values()] == ["second"] * 10
+
+
+def test_a_renamed_key_stops_the_reader(shop: Database) -> None:
+    """Entries without a key would follow, which no sink can apply."""
+    log = started(shop)
+    shop.execute("ALTER TABLE items RENAME COLUMN id TO number")
+    shop.execute("INSERT INTO items VALUES (110, 'second')")
+    with pytest.raises(
+        EnvironmentFault, match=r"column id of public.items.*another name.*copy_run"
+    ):
+        until(lambda: log.poll() is None)
+    log.kill()
+    log.settings |= {"copy_run": 2, "copy_from_empty": True}
+    log.drain(shop)
+    log.kill()
+    rows = dict(shop.execute("SELECT number::text, name FROM items"))
+    assert last_rows(log) == rows
