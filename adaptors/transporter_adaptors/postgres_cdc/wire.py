@@ -89,6 +89,11 @@ class SlotStream:
             with translate_errors(_LOST):
                 self._pgconn.consume_input()
 
+    @property
+    def has_input(self) -> bool:
+        """Whether the server has sent something that is not received yet."""
+        return bool(self._poll.poll(0))
+
     def report(self, at: int, *, reply: bool = False) -> None:
         """Report that everything up to *at* is durable here. With *reply* request an answer.
 
