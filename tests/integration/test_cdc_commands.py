@@ -515,7 +515,8 @@ def test_results_for_people(
     assert out[-1] == f"slot {slot}: exists"
     shop.execute("ALTER PUBLICATION transporter_reader SET (publish = 'insert')")
     out, err = text("check")
-    assert out[1].startswith("problem: publication transporter_reader leaves out updates")
+    assert out[1].startswith("problem: publication transporter_reader was altered")
+    assert out[2].startswith("problem: publication transporter_reader leaves out updates")
     out, err = text("drop", "--yes")
     assert out == [f"slot {slot} and publication transporter_reader dropped"]
     assert err == ["of another reader or log: publication transporter_old"]

@@ -507,6 +507,23 @@ def test_a_silent_server_is_given_up(shop: Database, monkeypatch: pytest.MonkeyP
         log.kill()
 
 
+def test_a_server_that_is_not_read_is_not_silent(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the log is full nothing is polled, so what the server sends waits."""
+    log = started(shop)
+    for name in ("_SILENCE", "_ANSWER", "_REPORT"):
+        monkeypatch.setattr(module, name, 0.3)
+    shop.execute("INSERT INTO items SELECT n, repeat('x', 1000) FROM generate_series(1, 20000) n")
+    begun = time.monotonic()
+    while time.monotonic() - begun < 3:
+        log.reader().keep_alive()
+        time.sleep(0.05)
+    log.drain(shop)
+    log.kill()
+    assert sum(each.op == "insert" for each in log.messages) == 20000
+
+
 def test_settings_are_checked() -> None:
     """A bad name or template is refused when the file is read."""
     good: dict[str, Any] = {"dsn": "host=x", "tables": ["public.*"]}

@@ -388,7 +388,8 @@ def make_state(
         if config.copies(item):
             queue.append(oid)
     publications = {name: found.oid for name, found in published.publications.items()}
-    return TablesState(publications, tables, tuple(queue))
+    versions = {name: found.version for name, found in published.publications.items()}
+    return TablesState(publications, tables, tuple(queue), versions)
 
 
 def logged_columns(definition: TableDefinition, member: pub.Member) -> tuple[LoggedColumn, ...]:
@@ -486,7 +487,7 @@ def next_state(
     }
     queue = [oid for oid in waiting if oid in tables and oid not in changes.to_copy]
     queue += [oid for oid in fresh.queue if oid in changes.to_copy]
-    return TablesState(fresh.publications, tables, tuple(queue))
+    return TablesState(fresh.publications, tables, tuple(queue), fresh.versions)
 
 
 def check_state(
@@ -515,6 +516,11 @@ def check_state(
             raise EnvironmentFault(
                 f"publication {name} {was}: changes in between were never sent; {REMEDY}"
             )
+        if publication.version != state.versions.get(name, publication.version):
+            raise EnvironmentFault(
+                f"publication {name} was altered (ALTER PUBLICATION … SET or OWNER): some kinds of "
+                f"changes may not have been sent meanwhile; {REMEDY}"
+            )
         if member.membership != table.membership:
             raise EnvironmentFault(
                 f"table {table.full_name} left the publication {name} and came back: "
@@ -534,10 +540,13 @@ def check_position(
     with translate_errors("cannot look at the server's history"):
         found = servers.identify_system(replication)
         fork = None
-        if found.timeline != position.timeline and found.system_id == position.system_id:
+        if found.timeline > position.timeline and found.system_id == position.system_id:
             fork = servers.fork_of(replication, found.timeline, position.timeline)
-    ours = config.server or position.system_id
-    servers.check_history((ours, position.timeline), position.reached, found, fork)
+    ours = (position.system_id, position.timeline)
+    if config.server == found.system_id != position.system_id:
+        # An accepted server has timelines of its own.
+        ours = (found.system_id, found.timeline)
+    servers.check_history(ours, position.reached, found, fork)
     return found
 
 
@@ -587,7 +596,9 @@ def drop_unwanted(
         return
     for name in names.kinds:
         with translate_errors(f"cannot alter the publication {name}"):
-            there = _members(queries, name, plan.server.version)
+            found = _members(queries, name, plan.server.version)
+            # Nothing leaves a publication of schemas, or of all tables, by itself.
+            there = {oid: member for oid, member in found.items() if member.is_listed}
             gone = there.keys() & state.tables.keys() - plan.wanted_in(names, name).keys()
             if gone:
                 pub.drop_tables(queries, name, [state.tables[oid].full_name for oid in gone])

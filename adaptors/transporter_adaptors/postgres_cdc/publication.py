@@ -25,11 +25,12 @@ INSERTS: Final = "insert, truncate"
 _PUBLICATION: Final = """
 SELECT p.oid::bigint AS oid, p.pubname AS name,
        p.pubinsert AS inserts, p.pubupdate AS updates, p.pubdelete AS deletes,
-       p.pubtruncate AS truncates, p.pubviaroot AS via_root
+       p.pubtruncate AS truncates, p.pubviaroot AS via_root, p.xmin::text::bigint AS version
 FROM pg_publication p WHERE p.pubname = %s
 """
 _MEMBERS: Final = """
-SELECT c.oid::bigint AS oid, coalesce(r.oid::bigint, 0) AS membership,
+SELECT c.oid::bigint AS oid, coalesce(r.oid::bigint, {schema}, 0) AS membership,
+       r.oid IS NOT NULL AS is_listed,
        {columns} AS columns, {where} AS where
 FROM pg_publication_tables t
 JOIN pg_namespace n ON n.nspname = t.schemaname
@@ -37,6 +38,10 @@ JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
 JOIN pg_publication p ON p.pubname = t.pubname
 LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
 WHERE t.pubname = %s AND (%s::bigint IS NULL OR c.oid = %s) ORDER BY c.oid
+"""
+_SCHEMA_MEMBERSHIP: Final = """
+(SELECT s.oid::bigint FROM pg_publication_namespace s
+ WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
 """
 
 
@@ -55,19 +60,23 @@ class Publication:
     truncates: bool
     via_root: bool
     """Whether changes of partitions come as those of the partitioned table."""
+    version: int
+    """The transaction that has altered it last. Tables come and go without that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """A table in a publication.
 
-    ``membership`` is another number once the table has left and come back, and 0 where a schema
-    or all tables are published. ``columns`` are the published ones, ``None`` for all but the
+    ``membership`` is another number once the table, or its published schema, has left and come
+    back, and 0 where all tables are published. One that ``is_listed`` is published by its own name.
+    ``columns`` are the published ones, ``None`` for all but the
     generated.
     """
 
     oid: int
     membership: int
+    is_listed: bool
     columns: list[str] | None
     where: str | None
 
@@ -121,10 +130,12 @@ def find_members(
     of partitioned tables.
     """
     if version >= COLUMN_LISTS:
-        columns, where = "t.attnames::text[]", "t.rowfilter"
+        columns, where, schema = "t.attnames::text[]", "t.rowfilter", _SCHEMA_MEMBERSHIP
     else:
-        columns, where = "NULL::text[]", "NULL::text"
-    query = sql.SQL(_MEMBERS).format(columns=sql.SQL(columns), where=sql.SQL(where))
+        columns, where, schema = "NULL::text[]", "NULL::text", "NULL::bigint"
+    query = sql.SQL(_MEMBERS).format(
+        columns=sql.SQL(columns), where=sql.SQL(where), schema=sql.SQL(schema)
+    )
     with connection.cursor(row_factory=class_row(Member)) as cursor:
         return cursor.execute(query, [name, oid, oid]).fetchall()
 

@@ -445,6 +445,9 @@ class _Open:
         """Report to the server when that is due, and find out whether it is still there."""
         self._look()
         now = monotonic()
+        if now - self._transactions.heard_at > _SILENCE and self._stream.has_input:
+            # It is not silent, but nobody polls: the log is full, or chunks are read.
+            self._transactions.heard_at = now
         silent = now - self._transactions.heard_at
         if silent > _SILENCE + _ANSWER and now - self._reported_at < _ANSWER:
             raise SourceUnavailable(

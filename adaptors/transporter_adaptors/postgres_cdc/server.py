@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from psycopg.rows import class_row
 
 from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter_adaptors.postgres.table import TableName
 from transporter_adaptors.postgres_cdc.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
@@ -82,9 +83,10 @@ def server_problems(server: Server, host: str) -> Iterator[TransporterError]:
             "= 1; Cloud SQL: cloudsql.logical_decoding = on; Azure: wal_level), and a restart"
         )
     if not server.may_replicate:
+        role = TableName(server.role)  # quoted in the same way, where that is needed
         yield EnvironmentFault(
-            f"role {server.role} may not replicate: run ALTER ROLE {server.role} REPLICATION "
-            f"(RDS, Aurora: GRANT rds_replication TO {server.role})"
+            f"role {server.role} may not replicate: run ALTER ROLE {role} REPLICATION "
+            f"(RDS, Aurora: GRANT rds_replication TO {role})"
         )
 
 
@@ -136,6 +138,11 @@ def check_history(
             f"{system_id}; name that one in dsn, or accept this one by server: {found.system_id}"
         )
     limit = found.flushed
+    if found.timeline < timeline:
+        raise EnvironmentFault(
+            f"the server is on timeline {found.timeline}, and the log follows {timeline}: it is "
+            "the one from before a failover; name the present primary in dsn"
+        )
     if found.timeline != timeline:
         if fork is None:
             raise EnvironmentFault(

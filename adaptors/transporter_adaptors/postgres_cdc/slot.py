@@ -19,6 +19,7 @@ _OPTIONS: Final = 150000
 _FAILOVER: Final = 170000
 _SLOT: Final = """
 SELECT s.slot_name::text AS name, s.plugin::text AS plugin, s.database::text AS database,
+       s.database IS NOT DISTINCT FROM current_database() AS is_ours,
        s.active AS is_active, s.active_pid AS pid,
        a.application_name AS application, a.client_addr::text AS client,
        s.confirmed_flush_lsn::text AS confirmed, s.wal_status AS status, s.safe_wal_size AS safe,
@@ -44,6 +45,8 @@ class Slot:
     name: str
     plugin: str | None
     database: str | None
+    is_ours: bool
+    """Whether it belongs to the database of the session that has looked."""
     is_active: bool
     pid: int | None
     application: str | None
@@ -97,7 +100,7 @@ def check_slot(slot: Slot | None, name: str, at: int | None, remedy: str) -> Non
     *remedy* says how to begin again.
 
     Raises:
-        EnvironmentFault: it is gone, invalid, or was moved by another client.
+        EnvironmentFault: it is gone, invalid, not for us, or was moved by another client.
         SourceUnavailable: another session is reading from it.
 
     """
@@ -105,6 +108,15 @@ def check_slot(slot: Slot | None, name: str, at: int | None, remedy: str) -> Non
         since = format_lsn(at or 0)
         raise EnvironmentFault(
             f"slot {name} is gone; what was committed since {since} cannot be read: {remedy}"
+        )
+    if slot.plugin is None:
+        raise EnvironmentFault(
+            f"slot {name} is a physical one, as a standby uses it; choose another name by slot"
+        )
+    if not slot.is_ours:
+        raise EnvironmentFault(
+            f"slot {name} belongs to the database {slot.database}, and has no changes of another "
+            "one; choose another name by slot"
         )
     if slot.plugin != "pgoutput":
         raise EnvironmentFault(

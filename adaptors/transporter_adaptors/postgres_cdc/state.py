@@ -7,7 +7,7 @@ in the catalog, the columns, the files.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.errors import EnvironmentFault
@@ -70,12 +70,13 @@ class FollowedTable:
 class TablesState:
     """All tables by their numbers, the order in which they are copied, and the publications.
 
-    Those are numbers by name.
+    Those are numbers by name, and so are their versions: the transactions that altered them last.
     """
 
     publications: Mapping[str, int]
     tables: Mapping[int, FollowedTable]
     queue: tuple[int, ...] = ()
+    versions: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def copies(self) -> list[TableCopy]:
@@ -87,6 +88,7 @@ class TablesState:
         fields = {
             "v": _VERSION,
             "publications": dict(self.publications),
+            "versions": dict(self.versions),
             "tables": [asdict(table) for table in self.tables.values()],
             "queue": self.queue,
         }
@@ -108,7 +110,10 @@ class TablesState:
             )
         tables = [_table_of(each) for each in fields["tables"]]
         return cls(
-            fields["publications"], {table.oid: table for table in tables}, tuple(fields["queue"])
+            fields["publications"],
+            {table.oid: table for table in tables},
+            tuple(fields["queue"]),
+            fields.get("versions", {}),
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 from transporter_adaptors.postgres_cdc.opening import (
@@ -85,6 +86,10 @@ class Watch:
             raise EnvironmentFault(
                 f"publication {min(gone)} is gone: changes since then were never sent; {REMEDY}"
             )
+        for name, publish in self._names.kinds.items():
+            # Roots of partitioned tables are looked at when a table is taken up.
+            found = published.publications[name]
+            pub.check_publication(found, publish, has_partitioned=False)
         check_state(state, self._names, published)
         self._check_absent(state, state.tables.keys() - published.members.keys())
         self._measure(slot, at)

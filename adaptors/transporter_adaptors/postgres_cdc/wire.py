@@ -96,6 +96,11 @@ class SlotStream:
                 self._pgconn.consume_input()
         return found
 
+    @property
+    def has_input(self) -> bool:
+        """Whether the server has sent something that is not received yet."""
+        return bool(self._poll.poll(0))
+
     def report(self, at: int, *, reply: bool = False) -> None:
         """Report that everything up to *at* is durable here. With *reply* request an answer.
 

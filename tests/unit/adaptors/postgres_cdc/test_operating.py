@@ -97,7 +97,7 @@ def test_publishing_again_is_known_as_a_gap() -> None:
             for oid in (1, 2)
         }
     )
-    found: Any = SimpleNamespace(oid=7, name="pub")
+    found: Any = SimpleNamespace(oid=7, name="pub", version=1)
     member: Any = SimpleNamespace(membership=1)
     both = Published({"pub": found}, {1: member, 2: member})
     one = Published({"pub": found}, {1: member})
