@@ -11,9 +11,14 @@ import pytest
 from engine_tools import Events, SparklessHost, delivered, running, until
 from integration import (
     test_cdc_commands,
+    test_cdc_gaps,
     test_cdc_history,
+    test_cdc_hostile,
+    test_cdc_logical,
     test_cdc_messages,
     test_cdc_reader,
+    test_cdc_schedules,
+    test_cdc_tables,
     test_cdc_types,
     test_check_connect,
     test_outbox_restarts,
@@ -120,7 +125,12 @@ TestPostgresPartitions = cases(test_postgres_partitions)
 TestPostgresRouter = cases(test_postgres_router)
 TestPostgresTake = cases(test_postgres_take)
 TestCdcCommands = cases(test_cdc_commands)
-TestCdcReader = cases(test_cdc_reader)
+TestCdcGaps = cases(test_cdc_gaps)
 TestCdcHistory = cases(test_cdc_history)
-TestCdcTypes = cases(test_cdc_types)
+TestCdcHostile = cases(test_cdc_hostile)
+TestCdcLogical = cases(test_cdc_logical)
 TestCdcMessages = cases(test_cdc_messages)
+TestCdcReader = cases(test_cdc_reader)
+TestCdcSchedules = cases(test_cdc_schedules)
+TestCdcTables = cases(test_cdc_tables)
+TestCdcTypes = cases(test_cdc_types)
