@@ -169,7 +169,7 @@ class Reader:
     def copy(self, size: int) -> None:
         """Read a chunk, if one may be read and logged."""
         copy = self.handover.next_table
-        if copy is None or self.position.inside is not None or not copy.has_room:
+        if copy is None or self.position.inside is not None or not self.handover.has_room:
             return
         # An LSN of ours is that of a record; the log's end is behind the last one.
         snapshot, end = self.server.snapshot(), self.server.lsn + 1
