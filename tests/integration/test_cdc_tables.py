@@ -11,6 +11,7 @@ from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short, started
 from engine_tools import until
 from services.postgres import Database
 from transporter_adaptors.postgres_cdc.config import CdcConfig
+from transporter_adaptors.postgres_cdc.handover import MAX_CHUNKS
 from transporter_adaptors.postgres_cdc.reader import CdcReader
 
 from transporter.errors import EnvironmentFault
@@ -328,6 +329,24 @@ def test_a_database_of_another_encoding_is_copied_as_utf8(postgres: Database) ->
     keys = [each.key.decode() for each in log.messages if each.key and each.op == "insert"]
     assert sorted(keys) == ["blau", "blau!", "grün", "grün!"]
     assert {"k": "grün!"} in [json.loads(each.data) for each in log.messages if each.data]
+
+
+def test_many_tables_make_no_long_positions(shop: Database) -> None:
+    """The stream has its turns between the chunks of all tables, which it has to pass."""
+    for number in range(60):
+        shop.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY)")
+    log = MemoryLog(shop)
+    under_way = []
+
+    def is_copied() -> bool:
+        log.poll()
+        under_way.append(len(json.loads(log.position or "{}").get("copy", [])))
+        return [name for name, _ in log.told].count("copy-complete") == 61
+
+    until(is_copied)
+    log.drain(shop)
+    log.kill()
+    assert 0 < max(under_way) <= MAX_CHUNKS + 1
 
 
 def test_the_copy_keeps_to_its_rate(shop: Database) -> None:

@@ -214,7 +214,7 @@ class Reader:
     def copy(self, size: int) -> None:
         """Read a chunk, if one may be read and logged."""
         copy = self.handover.next_table
-        if copy is None or self.position.inside is not None or not copy.has_room:
+        if copy is None or self.position.inside is not None or not self.handover.has_room:
             return
         if self.server.is_emptied_by is not None:
             return  # The chunk waits for the lock, and its snapshot comes behind that.

@@ -79,12 +79,6 @@ class TableCopy:
             edges.append(self.boundary)
         return [edge for edge in edges if edge is not None]
 
-    @property
-    def has_room(self) -> bool:
-        """Whether another chunk may be read (rule 5)."""
-        running = sum(len(chunk.snapshot.running) for chunk in self.chunks)
-        return len(self.chunks) < MAX_CHUNKS and running < MAX_RUNNING
-
     def add_chunk(
         self, snapshot: Snapshot, end: int, last: Key | None, rows: int, *, is_last: bool
     ) -> TableCopy:
@@ -128,6 +122,13 @@ class Handover:
     def next_table(self) -> TableCopy | None:
         """The table whose next chunk is to be read."""
         return next((copy for copy in self.copies.values() if not copy.is_complete), None)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another chunk may be read (rule 5)."""
+        chunks = [chunk for copy in self.copies.values() for chunk in copy.chunks]
+        running = sum(len(chunk.snapshot.running) for chunk in chunks)
+        return len(chunks) < MAX_CHUNKS and running < MAX_RUNNING
 
     def accepts(self, copy: TableCopy, snapshot: Snapshot) -> bool:
         """Return whether a chunk of *copy* in *snapshot* may be logged (rules 1 and 2)."""

@@ -155,6 +155,8 @@ class _Open:
         self._reported_at = self._logged_at = monotonic()
         self._logged_lsn = self._position.at
         self._copy_after = self._beat_at = 0.0
+        # After each chunk of the copy, so that neither waits for long.
+        self._is_streams_turn = False
 
     def _logged(self) -> tuple[Position | None, TablesState | None]:
         """Return the position in the log and the state that it names, if there is one."""
@@ -291,6 +293,9 @@ class _Open:
         if not self._pending:
             is_copying = self._handover.next_table is not None
             wait = min(timeout, _COPY_RETRY) if is_copying else timeout
+            if is_copying and self._is_streams_turn and monotonic() >= self._copy_after:
+                wait = 0.0
+            self._is_streams_turn = False
             items = self._transactions.receive(
                 self._config.batch_rows, self._config.batch_bytes, wait
             )
@@ -307,7 +312,9 @@ class _Open:
         copy = self._handover.next_table
         if copy is None or monotonic() < self._copy_after:
             return None
-        if not copy.has_room:
+        if self._is_streams_turn:
+            return None
+        if not self._handover.has_room:
             self._copy_after = monotonic() + _COPY_RETRY
             if len(self._handover.passed) > _PASSED:
                 self._copier.see_snapshot(self._handover)
@@ -316,7 +323,7 @@ class _Open:
         namespace = self._translator.namespace(copy.oid)
         began = monotonic()
         chunk = self._copier.read_next(self._handover, copy, table, namespace)
-        # The stream gets its turn after each chunk.
+        self._is_streams_turn = True
         self._copy_after = monotonic() + (_COPY_RETRY if chunk is None else 0.0)
         if chunk is None:
             return None

