@@ -937,7 +937,7 @@ MENDS = (
     Mend(
         "the copy waits for a stream that is behind",
         "adaptors/transporter_adaptors/postgres_cdc/handover.py",
-        "return len(self.chunks) < MAX_CHUNKS and running",
+        "return len(chunks) < MAX_CHUNKS and running",
         "return running",
         "tests/property/test_cdc_handover.py",
         ("test_the_copy_waits_for_a_stream_that_is_behind",),

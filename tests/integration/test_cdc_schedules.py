@@ -207,13 +207,19 @@ def poll_once(log: MemoryLog) -> None:
         log.poll()
 
 
+def poll_chunk(log: MemoryLog) -> None:
+    """Poll for a chunk before the stream has its turn."""
+    log.reader()._open_parts._is_streams_turn = False
+    log.poll()
+
+
 def test_a_chunk_has_what_it_saw_and_the_stream_the_rest(shop: Database) -> None:
     """Rule 4: seen by the chunk, not seen by it, and beyond the boundary."""
     log = begin_copy(shop, 4)
     with shop.connect(autocommit=False) as writer:
         writer.execute("UPDATE items SET name = 'open' WHERE id = 50")
         shop.execute("UPDATE items SET name = 'seen' WHERE id = 60")
-        log.poll()
+        poll_chunk(log)
         assert copied(log)[4:] == ["50", "60"]
         writer.commit()
     shop.execute("UPDATE items SET name = 'beyond' WHERE id = 100")
@@ -240,7 +246,7 @@ def test_a_copy_over_rows_that_are_logged_drops_no_change(
     log.settings |= {"tables": [{"table": "items", "copy_run": 2}], "copy_rows": 2}
     until(lambda: log.poll() and len(copied(log)) >= 4)
     shop.execute("UPDATE items SET name = 'seen' WHERE id = 50")
-    log.poll()
+    poll_chunk(log)
     assert copied(log)[4:] == ["50", "60"]
     shop.execute("DELETE FROM items WHERE id = 100")
     # Only the stream goes on until it has come to the deletion.
@@ -260,7 +266,8 @@ def test_the_copy_waits_for_a_stream_that_is_behind(
     monkeypatch.setattr(handover, "MAX_CHUNKS", 2)
     log = MemoryLog(shop, copy_rows=1)
     most = 0
-    while log.poll() and (len(copied(log)) < 10 or log.reader()._open_parts._handover.copies):
+    while len(copied(log)) < 10 or log.reader()._open_parts._handover.copies:
+        poll_chunk(log)
         most = max(most, *(len(copy.chunks) for copy in copies_of(log)), 0)
     log.kill()
     assert most == 2
@@ -277,7 +284,7 @@ def test_rows_that_a_chunk_has_seen_behind_a_truncate_are_copied_again(shop: Dat
     log = begin_copy(shop, 4)
     shop.execute("TRUNCATE items")
     shop.execute("INSERT INTO items VALUES (50, 'again'), (60, 'again')")
-    log.poll()
+    poll_chunk(log)
     assert copied(log)[4:] == ["50", "60"]
     log.drain(shop)
     log.kill()

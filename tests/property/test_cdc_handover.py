@@ -421,12 +421,18 @@ def test_a_number_that_a_crash_has_taken_is_not_waited_for() -> None:
 def test_the_copy_waits_for_a_stream_that_is_behind() -> None:
     """There are few chunks that the stream has not passed, so the position stays short (rule 5)."""
     copy, many = TableCopy(TABLE, 1), Snapshot(2, 9_000, frozenset(range(2, 9_000)))
-    assert not copy.add_chunk(many, 10, ("1",), 1, is_last=False).has_room
+    full = copy.add_chunk(many, 10, ("1",), 1, is_last=False)
+    assert not Handover({TABLE: full}).has_room
+    # All copies together have so many.
+    handover = Handover({TABLE: copy, TABLE + 1: TableCopy(TABLE + 1, 1)})
     for number in range(1_000):
-        if copy.has_room:
-            copy = copy.add_chunk(Snapshot(2, 2), number, (f"{number}",), 1, is_last=False)
-    assert len(copy.chunks) == MAX_CHUNKS
-    assert copy.pass_chunks(0).has_room
+        if handover.has_room:
+            turn = handover.copies[TABLE + number % 2]
+            key = (f"{number}",)
+            handover.add_chunk(turn, Snapshot(2, 2), number, key, 1, is_last=False)
+    assert sum(len(each.chunks) for each in handover.copies.values()) == MAX_CHUNKS
+    handover.pass_chunks(0)
+    assert handover.has_room
 
 
 class NoWait(Reader):

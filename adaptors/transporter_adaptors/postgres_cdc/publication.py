@@ -22,6 +22,13 @@ COLUMN_LISTS: Final = 150000
 EVERYTHING: Final = "insert, update, delete, truncate"
 INSERTS: Final = "insert, truncate"
 """The changes of tables of which only INSERT is published."""
+_GENERATED: Final = 180000
+"""The first version that may publish generated columns."""
+_NOT_GENERATED: Final = """
+ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid
+      AND a.attname = ANY(t.attnames) AND a.attgenerated = '' ORDER BY a.attnum)
+"""
+"""The published columns. Older versions list generated ones, too, which they do not send."""
 _PUBLICATION: Final = """
 SELECT p.oid::bigint AS oid, p.pubname AS name,
        p.pubinsert AS inserts, p.pubupdate AS updates, p.pubdelete AS deletes,
@@ -130,7 +137,8 @@ def find_members(
     of partitioned tables.
     """
     if version >= COLUMN_LISTS:
-        columns, where, schema = "t.attnames::text[]", "t.rowfilter", _SCHEMA_MEMBERSHIP
+        columns = "t.attnames::text[]" if version >= _GENERATED else _NOT_GENERATED
+        where, schema = "t.rowfilter", _SCHEMA_MEMBERSHIP
     else:
         columns, where, schema = "NULL::text[]", "NULL::text", "NULL::bigint"
     query = sql.SQL(_MEMBERS).format(
