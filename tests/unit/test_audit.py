@@ -40,12 +40,12 @@ READ_ONLY = {
     *("schema", "check", "test", "dry-run", "status", "top", "audit", "shell", "query"),
     *("log info", "log show", "log tail", "log export", "log verify"),
     *("offsets list", "offsets show", "parked list", "parked show", "adaptors list"),
-    *("adaptors show", "queue peek", "queue stats"),
+    *("adaptors show", "queue peek", "queue stats", "cdc check", "cdc status"),
 }
 ELSEWHERE = {
     *("run", "quickstart", "init pipeline", "init adaptor"),
     *("outbox init", "outbox pump", "outbox reset", "outbox drop"),
-    *("queue init", "queue send", "queue tracker"),
+    *("queue init", "queue send", "queue tracker", "cdc init", "cdc drop"),
 }
 """Commands that run an engine, write new files, or change a database or a broker, but no log."""
 ONLINE = {

@@ -26,7 +26,7 @@ def find_logged_reader(directory: Path, name: str) -> LoggedReader:
     An engine may run. Its position may then be one that is about to be synced.
     """
     files = RealFileSystem()
-    meta = read_meta(files, directory) if directory.is_dir() else None
+    meta = read_meta(files, directory) if files.is_directory(directory) else None
     positions = {} if meta is None else read_positions(directory, files)
     return LoggedReader(
         name,

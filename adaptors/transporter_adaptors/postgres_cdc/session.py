@@ -98,7 +98,11 @@ def _connect(
     connection.patience = patience
     # A prepared statement would fail once a table's columns have changed.
     connection.prepare_threshold = None
-    for version, name in _LATER_LIMITS:
-        if connection.info.server_version >= version:
-            connection.execute(f"SET {name} = 0")
+    try:
+        for version, name in _LATER_LIMITS:
+            if connection.info.server_version >= version:
+                connection.execute(f"SET {name} = 0")
+    except BaseException:
+        connection.close()
+        raise
     return connection
