@@ -7,15 +7,17 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from cdc_crashes import FORGETFUL, crash, hanging_commits
 from cdc_tools import MemoryLog, clean_slots, short, started
 from engine_tools import until
 from services.postgres import fresh_database, served
-from transporter_adaptors.postgres_cdc import copier, handover, pending
+from transporter_adaptors.postgres.session import translate_error
+from transporter_adaptors.postgres_cdc import copier, handover, opening, pending
 from transporter_adaptors.postgres_cdc.position import Position
 
-from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -452,3 +454,51 @@ def test_a_renamed_key_goes_on(shop: Database) -> None:
     log.kill()
     rows = dict(shop.execute("SELECT number::text, name FROM items"))
     assert last_rows(log) == rows
+
+
+@pytest.mark.parametrize(
+    "step", ["find_tables", "plan_tables", "ensure_published", "_first_transaction"]
+)
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_table_that_is_created_again_while_the_reader_opens_stops_nobody(
+    shop: Database, monkeypatch: pytest.MonkeyPatch, step: str, *, is_new: bool
+) -> None:
+    """Steps of the opening look one after the other, and what they find may be gone by the next."""
+    create = "CREATE TABLE words (id text PRIMARY KEY, name text)"
+    if not is_new:
+        shop.execute(create)
+    log = started(shop, tables=["public.*"])
+    log.kill()
+    if is_new:
+        shop.execute(create)
+    log.settings["tables"] = ["public.*", {"table": "words", "copy_run": 2}]
+    real, again = getattr(opening, step), [f"DROP TABLE words; {create}"]
+
+    def look(*arguments: Any) -> Any:
+        found = real(*arguments)
+        while again:
+            shop.execute(again.pop())
+        return found
+
+    monkeypatch.setattr(opening, step, look)
+    log.poll()
+    shop.execute("INSERT INTO words VALUES ('w', 'second')")
+    log.settings["watch"] = 1
+    log.kill()
+    log.drain(shop)
+    log.kill()
+    log.messages = [each for each in log.messages if each.namespace == "public.words"]
+    assert last_rows(log) == {"w": "second"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("could not open relation with OID 16422", SourceUnavailable),
+        ("cache lookup failed for relation 16422", SourceUnavailable),
+        ("unexpected chunk number 1", SourceError),
+    ],
+)
+def test_a_query_that_a_drop_has_overtaken_is_tried_again(text: str, kind: type[Exception]) -> None:
+    """The server reports it as an error of its own, and another such error stays one."""
+    assert type(translate_error(psycopg.errors.InternalError_(text), "cannot look")) is kind

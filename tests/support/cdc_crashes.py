@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Final, Self
 
 import psycopg
+from psycopg.conninfo import make_conninfo
+from services.postgres import PostgresService, free_port
+
+from transporter.quickstart.postgres import embedded_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from services.postgres import Database
 
@@ -79,3 +84,31 @@ def _set_standbys(database: Database, names: str) -> None:
             return
         time.sleep(0.01)
     raise AssertionError("the server does not reload its settings")
+
+
+class StoppableServer:
+    """A server that can be stopped at once and started again, at the same port of 127.0.0.1."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        """Keep its data in *directory*."""
+        self._directory, self._stack = directory, ExitStack()
+        port = free_port()
+        self._settings = {
+            "listen_addresses": "127.0.0.1", "port": str(port), "wal_level": "logical", **settings
+        }  # fmt: skip
+        dsn = make_conninfo(host="127.0.0.1", port=port, user="postgres", dbname="postgres")
+        self.service = PostgresService(dsn, port)
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(embedded_postgres(self._directory, self._settings))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def restart(self, _: Database | None = None) -> None:
+        """Stop the server as ``pg_ctl stop -m immediate`` does, and start it again."""
+        first, *_rest = (self._directory / "data" / "postmaster.pid").read_text().split()
+        os.kill(int(first), signal.SIGQUIT)
+        self._stack.close()
+        self.__enter__()

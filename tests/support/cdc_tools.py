@@ -125,7 +125,8 @@ class MemoryLog:
 
     def drain(self, database: Database) -> None:
         """Poll until everything that is committed by now is logged, and every table is in sync."""
-        (end,) = database.execute("SELECT pg_current_wal_lsn()::text")[0]
+        # Asynchronous commits may not be written yet.
+        (end,) = database.execute("SELECT pg_current_wal_insert_lsn()::text")[0]
         ends = time.monotonic() + PATIENCE
         # An empty transaction leaves nothing to wait for: one with a change does.
         database.execute("SELECT pg_logical_emit_message(true, 'end', '')")
@@ -185,9 +186,9 @@ def clean_slots(database: Database) -> Iterator[None]:
         yield
     finally:
         mine = "FROM pg_replication_slots WHERE database = current_database()"
-        database.execute(f"SELECT pg_terminate_backend(active_pid) {mine} AND active")
         ends = time.monotonic() + PATIENCE
         while time.monotonic() < ends and database.execute(f"SELECT 1 {mine}"):
+            database.execute(f"SELECT pg_terminate_backend(active_pid) {mine} AND active")
             with suppress(psycopg.errors.ObjectInUse):
                 database.execute(f"SELECT pg_drop_replication_slot(slot_name) {mine}")
             time.sleep(0.02)
@@ -293,9 +294,14 @@ def logged_histories(messages: list[Message]) -> dict[tuple[str, str], list[Even
         assert message.key is not None
         table = message.namespace.partition(".")[2]
         op = "copy" if message.phase == "copy" else message.op
-        value = None if message.data is None else json.loads(message.data)["v"]
+        value = value_of(message)
         found[table, message.key.decode()].append((op, value))
     return found
+
+
+def value_of(message: Message) -> str | None:
+    """Return the value in the row of *message*, if it has one."""
+    return None if message.data is None else str(json.loads(message.data)["v"])
 
 
 def wrong_keys(

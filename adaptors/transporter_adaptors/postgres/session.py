@@ -239,6 +239,16 @@ def translate_errors(operation: str) -> Iterator[None]:
         raise translate_error(error, operation) from error
 
 
+def _is_of_a_dropped_object(error: psycopg.Error, text: str) -> bool:
+    """Return whether something was dropped while a query of the catalog looked at it.
+
+    The server has no code and no translation of its own for that.
+    """
+    return isinstance(error, pg.InternalError_) and (
+        text.startswith(("could not open relation with OID", "cache lookup failed"))
+    )
+
+
 def translate_error(error: psycopg.Error, operation: str) -> TransporterError:
     """Return *error* as an error of transporter.
 
@@ -249,7 +259,7 @@ def translate_error(error: psycopg.Error, operation: str) -> TransporterError:
         return StatementTooSlow(f"{operation}: {text}; trying again may help")
     if isinstance(error, _SETUP):
         return EnvironmentFault(f"{operation}: {text}")
-    if isinstance(error, _TRANSIENT):
+    if isinstance(error, _TRANSIENT) or _is_of_a_dropped_object(error, text):
         return SourceUnavailable(f"{operation}: {text}; trying again may help")
     return SourceError(f"{operation}: {text}")
 

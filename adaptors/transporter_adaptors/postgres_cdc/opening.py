@@ -117,7 +117,9 @@ def plan_tables(
 
     """
     followed = {} if state is None else state.tables
-    with translate_errors("cannot look at the database"):
+    with translate_errors("cannot look at the database"), queries.transaction():
+        # One snapshot, in which a table that is dropped meanwhile still has its columns and keys.
+        queries.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         server = servers.read_server(queries)
         servers.check_server(server, host)
         plan = find_plan(queries, config, server)
@@ -237,6 +239,7 @@ def ensure_published(queries: Connection, config: CdcConfig, names: Names, plan:
 
     Raises:
         EnvironmentFault: one lacks something, and is not this reader's to change.
+        SourceUnavailable: a table went away meanwhile.
 
     """
     publications, members = dict[str, pub.Publication](), dict[int, pub.Member]()
@@ -255,6 +258,10 @@ def ensure_published(queries: Connection, config: CdcConfig, names: Names, plan:
             if missing := [table for oid, table in wanted.items() if oid not in there]:
                 _publish(queries, config, name, missing, pub.add_statement(name, missing))
                 there = _members(queries, name, plan.server.version)
+        if gone := [table.name for oid, table in wanted.items() if oid not in there]:
+            raise SourceUnavailable(
+                f"{listed(gone)} was dropped and created again meanwhile; trying again may help"
+            )
         publications[name] = found
         members |= {oid: member for oid, member in there.items() if oid in wanted}
     return Published(publications, members)
