@@ -204,6 +204,19 @@ def test_a_source_from_its_setup_to_its_end(
     ]
 
 
+def test_status_waits_for_no_migration(
+    shop: Database, tmp_path: Path, cdc: Callable[..., tuple[int, Any]]
+) -> None:
+    """One that has a table for itself is when an operator looks most."""
+    log = started(shop, tmp_path / "log")
+    log.close()
+    shop.execute("ANALYZE items")
+    with shop.connect() as migration, migration.transaction():
+        migration.execute("LOCK TABLE items IN ACCESS EXCLUSIVE MODE")
+        code, result = cdc("status")
+    assert (code, result["problem"], result["tables"][0]["estimated"]) == (0, "", 100)
+
+
 def test_what_the_log_follows_is_not_created_again(
     shop: Database, tmp_path: Path, cdc: Callable[..., tuple[int, Any]]
 ) -> None:

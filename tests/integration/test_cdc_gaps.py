@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
-
 import pytest
 from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short, started
 from engine_tools import until
@@ -12,21 +9,10 @@ from services.postgres import Database, fresh_database
 
 from transporter.errors import EnvironmentFault, SourceUnavailable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 pytestmark = pytest.mark.postgres
 
 SLOT = f"transporter_reader_{LOG_ID[:8]}"
 PUBLICATION = "transporter_reader"
-
-
-@pytest.fixture
-def shop(postgres: Database) -> Iterator[Database]:
-    """Yield a database with a table of items, whose slots are dropped at the end."""
-    postgres.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
-    with clean_slots(postgres):
-        yield postgres
 
 
 def drop_slot(database: Database) -> None:
@@ -195,9 +181,7 @@ def test_the_server_before_a_failover_is_refused(shop: Database) -> None:
     """It has the older timeline, whose end nothing has but its own files."""
     log = started(shop)
     log.kill()
-    assert log.position is not None
-    fields = json.loads(log.position)
-    log.position = json.dumps({**fields, "srv": fields["srv"].split("/")[0] + "/2"})
+    log.change_position(srv=log.position_fields["srv"].split("/")[0] + "/2")
     assert "is on timeline 1, and the log follows 2" in broken(shop, log)
 
 
@@ -205,9 +189,7 @@ def test_an_upgraded_server_is_accepted_on_request(shop: Database) -> None:
     """Its system id is another, and its timeline begins again."""
     log = started(shop)
     log.kill()
-    assert log.position is not None
-    fields = json.loads(log.position)
-    log.position = json.dumps({**fields, "srv": "123/7"})
+    log.change_position(srv="123/7")
     found = broken(shop, log)
     log.settings["server"] = found.rpartition("server: ")[2]
     shop.execute("INSERT INTO items VALUES (1)")

@@ -16,19 +16,10 @@ from transporter.engine.reading.oversized import split_to_loggable
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
 
     from transporter.adaptor import Batch
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-def shop(postgres: Database) -> Iterator[Database]:
-    """Yield a database with a table of items, whose slots are dropped at the end."""
-    postgres.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
-    with clean_slots(postgres):
-        yield postgres
 
 
 def rows_of(log: MemoryLog, namespace: str) -> list[tuple[Any, ...]]:

@@ -116,6 +116,16 @@ class MemoryLog:
         self.messages += messages_of(batch.messages)
         self.position = batch.position or self.position
 
+    @property
+    def position_fields(self) -> dict[str, Any]:
+        """The fields of the position, none before the first."""
+        fields: dict[str, Any] = json.loads(self.position or "{}")
+        return fields
+
+    def change_position(self, **fields: str) -> None:
+        """Let the logged position have these *fields*."""
+        self.position = json.dumps({**self.position_fields, **fields})
+
     def kill(self) -> None:
         """End the reader. What it has not returned is gone."""
         reader, self._reader = self._reader, None

@@ -124,16 +124,13 @@ class ChangeTranslator:
                     prepared.append(found)
                     latest[item.oid] = found.table
                 continue
-            if isinstance(item, Change) and not isinstance(item.what, Truncate | LogicalMessage):
-                entries = self._tables.get(item.what.oid)
-                if entries is None:
-                    continue
-                made = PreparedChange(item, entries, list(self._split(entries, item)))
-                if item.what.oid in handover.copies:
-                    to_rank.setdefault(item.what.oid, []).extend(made.parts)
-                prepared.append(made)
+            if not isinstance(item, Change) or isinstance(item.what, Truncate | LogicalMessage):
+                prepared.append(item)
                 continue
-            prepared.append(item)
+            for made in self._prepare_change(item):
+                if made.entries.relation.oid in handover.copies:
+                    to_rank.setdefault(made.entries.relation.oid, []).extend(made.parts)
+                prepared.append(made)
         for oid, parts in to_rank.items():
             self._rank(oid, parts, handover)
         return prepared
@@ -162,6 +159,7 @@ class ChangeTranslator:
                 yield from item.items()
 
     def _prepare_change(self, change: Change) -> list[PreparedChange]:
+        """Return *change* of a row in its parts, or nothing where its table is not followed."""
         what = change.what
         if isinstance(what, Truncate | LogicalMessage):
             return []

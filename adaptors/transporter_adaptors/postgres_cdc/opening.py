@@ -288,7 +288,13 @@ def _publish(
     tables: Sequence[pub.WantedTable],
     statement: sql.Composed,
 ) -> None:
-    """Publish *tables* by *statement*, if that is this reader's to do."""
+    """Publish *tables* by *statement*, if that is this reader's to do.
+
+    Raises:
+        EnvironmentFault: it is not, or the server refuses.
+        SourceUnavailable: one of the tables was created again, and somebody has published it.
+
+    """
     if config.manage != "all":
         lacking = f" lacks {listed(table.name for table in tables)}" if tables else " is missing"
         raise EnvironmentFault(
@@ -299,6 +305,11 @@ def _publish(
         with queries.transaction():
             queries.execute(statement)
             _check_changeable(queries, tables)
+    except psycopg.errors.DuplicateObject as error:
+        raise SourceUnavailable(
+            f"{listed(table.name for table in tables)} was dropped and created again meanwhile; "
+            "trying again may help"
+        ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise EnvironmentFault(
             f"may not publish the tables ({error.diag.message_primary}): only their owner may, "

@@ -177,8 +177,7 @@ class _Open:
         """Report, once, that a new table that a pattern matches cannot be read."""
         known, self._left_out[table.oid] = self._left_out.get(table.oid), table
         if known is None:
-            text = f"{table.full_name}{problem}"
-            self._resume.tell("table-left-out", table=str(table.full_name), problem=text)
+            self._resume.tell("table-left-out", table=str(table.full_name), problem=problem)
 
     def _begin_anew(
         self, replication: Connection, plan: opening.Plan

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 60.0
 """Seconds that a call may take until the server counts as silent."""
+COMMAND_PATIENCE: Final = 10.0
+"""The same for a command of an operator, who waits for it."""
 _TEXT: Final = {
     "DateStyle": "ISO",
     "TimeZone": "UTC",

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _OPTIONS: Final = 150000
 """The first version whose commands have options in parentheses."""
-_FAILOVER: Final = 170000
+FAILOVER: Final = 170000
+"""The first version with slots that a standby can take over."""
 _SLOT: Final = """
 SELECT s.slot_name::text AS name, s.plugin::text AS plugin, s.database::text AS database,
        s.database IS NOT DISTINCT FROM current_database() AS is_ours,
@@ -32,7 +33,7 @@ LEFT JOIN pg_stat_replication_slots t ON t.slot_name = s.slot_name
 WHERE s.slot_name = %s
 """
 _REASONS: Final = (
-    (_FAILOVER, "s.invalidation_reason"),
+    (FAILOVER, "s.invalidation_reason"),
     (160000, "CASE WHEN s.conflicting THEN 'rows_removed' END"),
     (0, "NULL::text"),
 )
@@ -84,7 +85,7 @@ def create_slot(replication: Connection, name: str, version: int, *, failover: b
     """
     if version < _OPTIONS:
         options = sql.SQL("NOEXPORT_SNAPSHOT")
-    elif failover and version >= _FAILOVER:
+    elif failover and version >= FAILOVER:
         options = sql.SQL("(SNAPSHOT 'nothing', FAILOVER)")
     else:
         options = sql.SQL("(SNAPSHOT 'nothing')")

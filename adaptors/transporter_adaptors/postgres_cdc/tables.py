@@ -14,18 +14,35 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.postgres.session import Connection
 
+IS_IDENTITY: Final = """
+CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+"""
+"""Whether the valid index ``i`` of the table ``c`` is its replica identity.
+
+The server's own function waits for a migration that has the table for itself.
+"""
+PARTS: Final = """
+FROM unnest(%s::oid[]) AS w (oid) CROSS JOIN LATERAL (
+  WITH RECURSIVE part (oid) AS (
+    SELECT w.oid UNION SELECT i.inhrelid FROM part
+    JOIN pg_class p ON p.oid = part.oid AND p.relkind = 'p'
+    JOIN pg_inherits i ON i.inhparent = p.oid AND NOT i.inhdetachpending
+  ) SELECT part.oid FROM part) m
+JOIN pg_class c ON c.oid = m.oid
+"""
+"""The tables ``w``, each with itself and its partitions of any depth as ``c``. Takes no lock."""
 # Every name is qualified or from pg_catalog, because search_path is empty.
-_TABLES: Final = """
+_TABLES: Final = f"""
 SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
        c.relpersistence::text AS persistence, c.relispartition AS is_partition,
        c.relreplident = 'f' AS has_full_identity,
-       c.relkind IN ('r', 'p') AND pg_get_replica_identity_index(c.oid) IS NOT NULL
-       AS has_identity_index
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid
+               AND i.indimmediate AND {IS_IDENTITY}) AS has_identity_index
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
 ORDER BY 2, 3
-"""
+"""  # noqa: S608 - of constants
 _COLUMNS: Final = """
 SELECT a.attname AS name, a.atttypid::bigint AS type_oid, a.atttypmod AS modifier,
        format_type(a.atttypid, a.atttypmod) AS full_type,
@@ -37,24 +54,22 @@ SELECT a.attname AS name, a.atttypid::bigint AS type_oid, a.atttypmod AS modifie
 FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
-_KEYS: Final = """
-SELECT i.indisprimary AS is_primary, i.indexrelid = pg_get_replica_identity_index(i.indrelid) AS
-       is_identity, array_agg(a.attname ORDER BY k.place)::text[] AS columns,
+_KEYS: Final = f"""
+SELECT i.indisprimary AS is_primary, {IS_IDENTITY} AS is_identity,
+       array_agg(a.attname ORDER BY k.place)::text[] AS columns,
        bool_and(a.attnotnull) AS not_null
-FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k (number, place)
+FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k (number, place)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
-WHERE i.indrelid = %s AND i.indisvalid AND i.indimmediate
-  AND (i.indisprimary OR i.indexrelid = pg_get_replica_identity_index(i.indrelid))
-GROUP BY i.indexrelid, i.indisprimary, i.indrelid
-"""
-_FILES: Final = """
-SELECT c.oid::bigint, coalesce(
-         (SELECT bit_xor(hashint8extended(pg_relation_filenode(t.relid)::bigint, 0))
-          FROM pg_partition_tree(c.oid) t WHERE t.isleaf),
-         pg_relation_filenode(c.oid)::bigint, 0) AS file,
-       coalesce((SELECT bit_xor(hashint8extended(t.relid::bigint, 0))
-                 FROM pg_partition_tree(c.oid) t WHERE t.isleaf), 0) AS partitions
-FROM pg_class c WHERE c.oid = ANY(%s)
+WHERE i.indrelid = %s AND i.indisvalid AND i.indimmediate AND (i.indisprimary OR {IS_IDENTITY})
+GROUP BY i.indexrelid, i.indisprimary, i.indisreplident, c.relreplident
+"""  # noqa: S608 - of constants
+_FILES: Final = f"""
+SELECT w.oid::bigint,
+       coalesce(bit_xor(hashint8extended(pg_relation_filenode(c.oid)::bigint, 0)), 0) AS files,
+       coalesce(bit_xor(hashint8extended(c.oid::bigint, 0))
+                FILTER (WHERE c.oid <> w.oid AND c.relkind <> 'p'), 0) AS partitions
+{PARTS} GROUP BY w.oid
 """
 _NAMED: Final = 5
 """Names that an error lists."""

@@ -6,6 +6,8 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+import psycopg
+
 from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
@@ -17,7 +19,7 @@ from transporter_adaptors.postgres_cdc.opening import (
     find_published,
     moved_tables,
 )
-from transporter_adaptors.postgres_cdc.tables import find_tables
+from transporter_adaptors.postgres_cdc.tables import PARTS, find_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,11 +35,8 @@ if TYPE_CHECKING:
 
 
 _EXISTING: Final = "SELECT oid::bigint FROM pg_class WHERE oid = ANY(%s)"
-_ESTIMATES: Final = """
-SELECT coalesce(sum(greatest(coalesce((
-         SELECT sum(l.reltuples) FROM pg_class l JOIN pg_partition_tree(c.oid) t ON l.oid = t.relid
-         WHERE t.isleaf), c.reltuples), 0)), 0)::float8
-FROM pg_class c WHERE c.oid = ANY(%s)
+_ESTIMATES: Final = f"""
+SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::float8 {PARTS} WHERE c.relkind = 'r'
 """
 """The rows of tables, as the server's statistics have them."""
 _LOOKS: Final = 1000
@@ -78,8 +77,13 @@ class Watch:
         self._next = monotonic() + self._config.watch
         with translate_errors("cannot look at the slot and the publications"):
             slot = slots.find_slot(self._queries, self._names.slot, self._version)
-            published = find_published(self._queries, self._names, self._version)
             tables = find_tables(self._queries)
+            try:
+                published = find_published(self._queries, self._names, self._version)
+            except psycopg.errors.LockNotAvailable:
+                # The server's view reads each table's columns under a lock. A migration that has
+                # one for itself lasts, and the stream goes on until the next look.
+                return False
         if slot is None:
             raise EnvironmentFault(f"slot {self._names.slot} is gone; {REMEDY}")
         if gone := self._names.kinds.keys() - published.publications.keys():

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg.rows import class_row
 
+from transporter_adaptors.postgres_cdc.tables import IS_IDENTITY, PARTS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -41,24 +43,21 @@ SELECT current_setting('max_replication_slots')::int AS slots,
        (SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'physical')::int AS standbys
 """
 # Of a partitioned table the leaves have the rows. Each is a table of the kind r.
-_PARTS: Final = """
-FROM unnest(%s::oid[]) AS w (oid)
-CROSS JOIN LATERAL (SELECT w.oid AS relid UNION SELECT relid FROM pg_partition_tree(w.oid)) m
-JOIN pg_class c ON c.oid = m.relid
-"""
-_SIZES: Final = f"""
-SELECT w.oid::bigint AS oid, sum(pg_table_size(c.oid))::bigint AS bytes,
+_ROWS: Final = f"""
+SELECT w.oid::bigint,
        CASE WHEN bool_and(c.reltuples >= 0) THEN sum(c.reltuples)::bigint END AS rows
-{_PARTS} WHERE c.relkind = 'r' GROUP BY w.oid
+{PARTS} WHERE c.relkind = 'r' GROUP BY w.oid
 """
+_SIZE: Final = (
+    f"SELECT coalesce(sum(pg_table_size(c.oid)), 0)::bigint {PARTS} WHERE c.relkind = 'r'"
+)
 # A table that cannot have a large row has no TOAST relation, and the key is always sent.
 _TOASTED: Final = f"""
 SELECT w.oid::bigint, array_agg(DISTINCT a.attname::text ORDER BY a.attname::text)
-{_PARTS} JOIN pg_attribute a ON a.attrelid = c.oid
+{PARTS} JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.relkind = 'r' AND c.reltoastrelid <> 0 AND c.relreplident <> 'f'
   AND a.attnum > 0 AND NOT a.attisdropped AND a.attlen = -1 AND a.attstorage <> 'p'
-  AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid
-                  AND i.indexrelid = pg_get_replica_identity_index(c.oid)
+  AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND {IS_IDENTITY}
                   AND a.attnum = ANY(i.indkey))
 GROUP BY w.oid
 """  # noqa: S608 - of constants
@@ -99,15 +98,6 @@ class Limits:
     standbys: int
 
 
-@dataclass(frozen=True, slots=True)
-class TableSize:
-    """The size of a table with its TOAST relation, and its rows by the last ANALYZE."""
-
-    oid: int
-    bytes: int
-    rows: int | None
-
-
 def table_rights(connection: Connection, oids: Iterable[int], role: str) -> list[TableRights]:
     """Return the rights of *role* on the tables *oids*, by schema and name."""
     with connection.cursor(row_factory=class_row(TableRights)) as cursor:
@@ -140,10 +130,21 @@ def read_limits(connection: Connection) -> Limits:
     return found
 
 
-def table_sizes(connection: Connection, oids: Iterable[int]) -> dict[int, TableSize]:
-    """Return the sizes of the tables *oids* that exist, by number."""
-    with connection.cursor(row_factory=class_row(TableSize)) as cursor:
-        return {each.oid: each for each in cursor.execute(_SIZES, [[*oids]]).fetchall()}
+def estimate_rows(connection: Connection, oids: Iterable[int]) -> dict[int, int | None]:
+    """Return the rows of those of the tables *oids* that exist, by number.
+
+    They are those of the last ANALYZE, and ``None`` before it. No migration holds this up.
+    """
+    return dict(connection.execute(_ROWS, [[*oids]]).fetchall())
+
+
+def total_size(connection: Connection, oids: Iterable[int]) -> int:
+    """Return the bytes of the tables *oids* with their TOAST relations.
+
+    This waits for a migration that has one of them for itself.
+    """
+    ((found,),) = connection.execute(_SIZE, [[*oids]]).fetchall()
+    return int(found)
 
 
 def toasted_columns(connection: Connection, oids: Iterable[int]) -> dict[int, list[str]]:

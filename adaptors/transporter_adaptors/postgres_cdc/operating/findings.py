@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from transporter.adaptor import Finding
 from transporter.errors import TransporterError
@@ -21,7 +21,7 @@ from transporter_adaptors.postgres_cdc.operating.server_findings import (
     describe_copy,
     describe_large_values,
 )
-from transporter_adaptors.postgres_cdc.session import connect_queries
+from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
 from transporter_adaptors.postgres_cdc.tables import listed
 
 if TYPE_CHECKING:
@@ -31,13 +31,10 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
 
-PATIENCE: Final = 10.0
-"""Seconds that one call may take."""
-
 
 def check_source(config: CdcConfig, logged: LoggedState) -> Iterator[Finding]:
     """Yield findings about the database of *config*, for the reader as *logged*."""
-    with closing(connect_queries(config.dsn, PATIENCE)) as queries:
+    with closing(connect_queries(config.dsn, COMMAND_PATIENCE)) as queries:
         with translate_errors("cannot look at the database"):
             server = servers.read_server(queries)
         info = queries.info
@@ -54,7 +51,7 @@ def check_source(config: CdcConfig, logged: LoggedState) -> Iterator[Finding]:
             plan = opening.find_plan(queries, config, server)
             yield from _Checks(queries, config, logged, plan).run()
     if not problems:
-        yield from check_replication(config, logged, server, PATIENCE)
+        yield from check_replication(config, logged, server)
 
 
 class _Checks:

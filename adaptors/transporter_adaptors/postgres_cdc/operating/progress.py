@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from transporter.change_source import SlotStatus, SourceStatus, TableStatus
 from transporter.errors import TransporterError
@@ -12,17 +12,15 @@ from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.lsn import format_lsn, parse_lsn
 from transporter_adaptors.postgres_cdc.operating import facts
-from transporter_adaptors.postgres_cdc.session import connect_queries
+from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from transporter.change_source import Phase
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.config import CdcConfig
-    from transporter_adaptors.postgres_cdc.operating.facts import TableSize
     from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
-
-PATIENCE: Final = 10.0
-"""Seconds that one call may take."""
 
 
 def read_status(config: CdcConfig, logged: LoggedState) -> SourceStatus:
@@ -31,23 +29,21 @@ def read_status(config: CdcConfig, logged: LoggedState) -> SourceStatus:
     text = None if at is None else format_lsn(at)
     try:
         with (
-            closing(connect_queries(config.dsn, PATIENCE)) as queries,
+            closing(connect_queries(config.dsn, COMMAND_PATIENCE)) as queries,
             translate_errors("cannot look at the slot and the tables"),
         ):
             server = servers.read_server(queries)
             servers.check_server(server, queries.info.host)
             slot, end = _read_slot(queries, logged, server.version, at)
             tables = {} if logged.state is None else logged.state.tables
-            sizes = facts.table_sizes(queries, tables)
+            rows = facts.estimate_rows(queries, tables)
     except TransporterError as error:
         tables_status = table_statuses(logged, {})
         return SourceStatus(logged.publications, text, None, None, tables_status, str(error))
     problem = ""
     if slot is None and logged.position is not None:
         problem = f"slot {logged.slot} is gone; 'transporter cdc check' says what to do"
-    return SourceStatus(
-        logged.publications, text, end, slot, table_statuses(logged, sizes), problem
-    )
+    return SourceStatus(logged.publications, text, end, slot, table_statuses(logged, rows), problem)
 
 
 def _read_slot(
@@ -74,8 +70,8 @@ def _read_slot(
     )
 
 
-def table_statuses(logged: LoggedState, sizes: dict[int, TableSize]) -> list[TableStatus]:
-    """Return a status for each table of the log. *sizes* are by number, where they are known."""
+def table_statuses(logged: LoggedState, rows: Mapping[int, int | None]) -> list[TableStatus]:
+    """Return a status for each table of the log. *rows* are by number, where they are known."""
     state, position = logged.state, logged.position
     if state is None or position is None:
         return []
@@ -83,12 +79,11 @@ def table_statuses(logged: LoggedState, sizes: dict[int, TableSize]) -> list[Tab
     waiting = {*state.queue[position.begun :]} - copies.keys()
     found = []
     for oid, table in state.tables.items():
-        rows = sizes[oid].rows if oid in sizes else None
-        copy = copies.get(oid)
+        estimated, copy = rows.get(oid), copies.get(oid)
         if copy is not None:
             phase: Phase = "catching up" if copy.is_complete else "copying"
-            found.append(TableStatus(str(table.full_name), phase, copy.run, copy.rows, rows))
+            found.append(TableStatus(str(table.full_name), phase, copy.run, copy.rows, estimated))
         else:
             phase = "waiting" if oid in waiting else "in sync"
-            found.append(TableStatus(str(table.full_name), phase, table.run, None, rows))
+            found.append(TableStatus(str(table.full_name), phase, table.run, None, estimated))
     return found

@@ -10,10 +10,10 @@ from transporter.errors import TransporterError
 from transporter.units import format_size
 from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc.operating import facts
-from transporter_adaptors.postgres_cdc.session import connect_replication
+from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_replication
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
@@ -72,16 +72,14 @@ def describe_large_values(queries: Connection, names: Mapping[int, TableName]) -
         )
 
 
-def describe_copy(queries: Connection, oids: Iterable[int]) -> Finding:
+def describe_copy(queries: Connection, oids: Collection[int]) -> Finding:
     """Return a note about the size of the tables *oids*, which are to be copied."""
-    sizes = facts.table_sizes(queries, oids).values()
-    known = [each.rows for each in sizes if each.rows is not None]
-    text = (
-        f"to copy: {count(len(sizes), 'table')}, {format_size(sum(each.bytes for each in sizes))}"
-    )
+    rows = facts.estimate_rows(queries, oids).values()
+    known = [each for each in rows if each is not None]
+    text = f"to copy: {count(len(rows), 'table')}, {format_size(facts.total_size(queries, oids))}"
     if known:
         text += f", about {sum(known):,} rows"
-    if unknown := len(sizes) - len(known):
+    if unknown := len(rows) - len(known):
         text += f" ({count(unknown, 'table')} never analyzed, so the rows are unknown)"
     return Finding(text)
 
@@ -91,15 +89,10 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def check_replication(
-    config: CdcConfig, logged: LoggedState, server: Server, patience: float
-) -> Iterator[Finding]:
-    """Check a replication session, and the server's history if the log follows one.
-
-    No call takes longer than *patience* seconds.
-    """
+def check_replication(config: CdcConfig, logged: LoggedState, server: Server) -> Iterator[Finding]:
+    """Check a replication session, and the server's history if the log follows one."""
     try:
-        with closing(connect_replication(config.dsn, patience)) as replication:
+        with closing(connect_replication(config.dsn, COMMAND_PATIENCE)) as replication:
             opening.check_same_server(server, replication)
             found = opening.identify(replication)
             yield Finding(

@@ -17,7 +17,8 @@ from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc.operating.services import VARIANTS
-from transporter_adaptors.postgres_cdc.session import connect_queries
+from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
+from transporter_adaptors.postgres_cdc.slot import FAILOVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
 
-PATIENCE: Final = 10.0
-"""Seconds that one call may take."""
-_FAILOVER: Final = 170000
-"""The first version whose slots can be synchronized to standbys."""
 _ROLE: Final = "transporter"
 """The role and the database where the dsn is not known."""
 _PASSWORD: Final = ":'password'"  # noqa: S105 - a variable of psql
@@ -109,7 +106,7 @@ def _find_tables(config: CdcConfig) -> _Tables:
         return _Tables(_named_tables(config))
     try:
         with (
-            closing(connect_queries(config.dsn, PATIENCE)) as queries,
+            closing(connect_queries(config.dsn, COMMAND_PATIENCE)) as queries,
             translate_errors("cannot look up the tables"),
         ):
             server = servers.read_server(queries)
@@ -184,7 +181,7 @@ def _slot_lines(config: CdcConfig, logged: LoggedState, target: SetupTarget) -> 
 
 def slot_statement(config: CdcConfig, slot: str, version: int | None) -> str:
     """Return the statement that creates the slot *slot* on a server of this *version*."""
-    has_failover = config.failover and version is not None and version >= _FAILOVER
+    has_failover = config.failover and version is not None and version >= FAILOVER
     more = ", failover => true" if has_failover else ""
     name = sql.Literal(slot).as_string()
     return f"SELECT pg_create_logical_replication_slot({name}, 'pgoutput'{more})"

@@ -9,7 +9,6 @@ import pytest
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.handover import TableCopy
 from transporter_adaptors.postgres_cdc.opening import Names, Published
-from transporter_adaptors.postgres_cdc.operating.facts import TableSize
 from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
 from transporter_adaptors.postgres_cdc.operating.progress import table_statuses
 from transporter_adaptors.postgres_cdc.operating.setup_sql import (
@@ -44,14 +43,14 @@ def test_each_table_has_its_phase() -> None:
     position = Position("s", 1, at=9, copies=copies, begun=2)
     state = TablesState({"pub": 7}, tables, queue=(2, 3, 4))
     logged = LoggedState("r", Names("p", "s"), position, state)
-    sizes = {2: TableSize(2, 100, 10), 3: TableSize(3, 100, 4), 4: TableSize(4, 100, None)}
-    assert table_statuses(logged, sizes) == [
+    rows = {2: 10, 3: 4, 4: None}
+    assert table_statuses(logged, rows) == [
         TableStatus("public.t1", "in sync", 1),
         TableStatus("public.t2", "catching up", 2, 10, 10),
         TableStatus("public.t3", "copying", 3, 3, 4),
         TableStatus("public.t4", "waiting", 4),
     ]
-    assert table_statuses(LoggedState("r", Names("p", "s")), sizes) == []
+    assert table_statuses(LoggedState("r", Names("p", "s")), rows) == []
 
 
 @pytest.mark.parametrize(
