@@ -11,6 +11,7 @@ from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short, started
 from engine_tools import until
 from psycopg.conninfo import make_conninfo
 from transporter_adaptors.postgres_cdc import reader as module
+from transporter_adaptors.postgres_cdc import wire
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.reader import CdcReader
 
@@ -518,6 +519,29 @@ def test_a_server_that_is_not_read_is_not_silent(
     log.drain(shop)
     log.kill()
     assert sum(each.op == "insert" for each in log.messages) == 20000
+
+
+def test_the_stream_is_taken_from_the_server_while_nobody_polls(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to a bound, and each change is there once. What was taken is a sign of life, too."""
+    monkeypatch.setattr(wire, "_AHEAD", 4 << 20)
+    log = started(shop, batch_bytes="128KiB", batch_rows=100_000)
+    shop.execute(
+        "INSERT INTO items SELECT n, repeat('x', 1000), md5(n::text)"
+        " FROM generate_series(1, 20000) n"
+    )
+    until(lambda: len(log.poll().messages) > 0)
+    stream = log.reader()._open_parts._stream
+    until(lambda: stream._ahead >= 4 << 20)
+    # A look may take as much as the socket holds.
+    assert stream._ahead < 12 << 20
+    assert stream.has_input
+    log.drain(shop)
+    assert not stream.has_input
+    log.kill()
+    found = [int(each.key) for each in log.messages if each.key is not None]
+    assert found == [*range(1, 20001)]
 
 
 def test_settings_are_checked() -> None:

@@ -14,7 +14,7 @@ from cdc_tools import MemoryLog, clean_slots, short, started
 from engine_tools import until
 from services.postgres import fresh_database, served
 from transporter_adaptors.postgres.session import translate_error
-from transporter_adaptors.postgres_cdc import copier, handover, opening, pending
+from transporter_adaptors.postgres_cdc import chunk_reader, handover, opening, pending, reader
 from transporter_adaptors.postgres_cdc.position import Position
 
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
@@ -150,7 +150,7 @@ def test_a_chunk_waits_until_the_server_cannot_lose_it(
     crashing: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 3: a crash takes a commit that a chunk has seen, and another one gets its number."""
-    monkeypatch.setattr(copier, "_FLUSH_PATIENCE", 1000.0)
+    monkeypatch.setattr(chunk_reader, "_FLUSH_PATIENCE", 1000.0)
     log = begin_copy_flushed(crashing)
     before = copied(log)
     with crashing.connect(options="-c synchronous_commit=off") as writer:
@@ -210,8 +210,10 @@ def poll_once(log: MemoryLog) -> None:
 
 
 def poll_chunk(log: MemoryLog) -> None:
-    """Poll for a chunk before the stream has its turn."""
-    log.reader()._open_parts._is_streams_turn = False
+    """Poll for a chunk that is read now, before the stream has its turn."""
+    opened = log.reader()._open_parts
+    opened._copier._drop_ahead()
+    opened._is_streams_turn = False
     log.poll()
 
 
@@ -236,6 +238,28 @@ def test_a_chunk_has_what_it_saw_and_the_stream_the_rest(shop: Database) -> None
     assert history(log, 95) == [("copy", "first")]
     assert history(log, 15) == [("sync", "first")]
     assert history(log, 90) == []
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_a_chunk_read_ahead_counts_only_without_what_has_passed(
+    shop: Database, monkeypatch: pytest.MonkeyPatch, *, is_forgotten: bool
+) -> None:
+    """Rule 2 where the next chunk is older than a change that the stream has dropped since."""
+    log = begin_copy(shop, 4)
+    opened = log.reader()._open_parts
+    until(opened._copier._ahead.chunk.done)
+    shop.execute("UPDATE items SET name = 'second' WHERE id = 50")
+    monkeypatch.setattr(handover, "MAX_CHUNKS", 0)
+    until(lambda: log.poll() and opened._handover.passed)
+    if is_forgotten:
+        # A snapshot of now has it, and that of the chunk has not.
+        monkeypatch.setattr(reader, "_PASSED", 0)
+        until(lambda: log.poll() and not opened._handover.passed)
+    monkeypatch.undo()
+    log.drain(shop)
+    log.kill()
+    assert history(log, 50) == [("copy", "second")]
+    assert last_rows(log) == stored_rows(shop)
 
 
 def test_a_copy_over_rows_that_are_logged_drops_no_change(

@@ -333,7 +333,8 @@ def read_histories(messages: Sequence[Message]) -> Histories:
         elif message.key is not None:
             if message.phase == "copy":
                 run = source.rpartition("/")[0]
-                if loose.setdefault(table, run) != run:
+                # One that was to be repeated before it had begun drops no change, either.
+                if loose.setdefault(table, run if run.endswith("/1") else "") != run:
                     loose[table] = run
                     found.loose.add(table)
             op = "copy" if message.phase == "copy" else message.op

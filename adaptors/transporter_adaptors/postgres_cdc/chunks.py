@@ -93,26 +93,41 @@ class CopyPlan:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRows:
-    """The rows of a chunk: the JSON and the key of each, and the copy's key of the last one."""
+    """The rows of a chunk as the server sent them, and the copy's key of the last one."""
 
-    data: pa.BinaryArray
-    keys: pa.BinaryArray
-    last: Key | None
+    sent: list[bytes]
+    has_order: bool
+    """Whether the copy's key is sent beside the entry's."""
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self.sent)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all rows."""
+        return sum(map(len, self.sent))
+
+    @property
+    def last(self) -> Key | None:
+        """The copy's key of the last row."""
+        if not self.sent:
+            return None
+        *_, field = split_fields(self.sent[-1:], 3 if self.has_order else 2)
+        text = field[0].as_py().decode(errors="surrogateescape")
+        return tuple(json.loads(text)) if self.has_order else (text,)
+
+    def split(self) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+        """Return the JSON and the key of each row."""
+        data, keys, *_ = split_fields(self.sent, 3 if self.has_order else 2)
+        return data, keys
 
 
 def read_chunk(
     connection: BoundedConnection, plan: CopyPlan, boundary: Key | None, rows: int
 ) -> ChunkRows:
     """Read the next rows behind *boundary*, at most *rows*, in the transaction of *connection*."""
-    found = fetch_copy(connection, chunk_query(plan, boundary, rows))
-    data, keys, *more = split_fields(found, 2 if plan.is_key_last else 3)
-    if not found:
-        return ChunkRows(data, keys, None)
-    last = (more[0] if more else keys)[-1].as_py().decode(errors="surrogateescape")
-    return ChunkRows(data, keys, tuple(json.loads(last)) if more else (last,))
+    sent = fetch_copy(connection, chunk_query(plan, boundary, rows))
+    return ChunkRows(sent, has_order=not plan.is_key_last)
 
 
 def count_fitting(

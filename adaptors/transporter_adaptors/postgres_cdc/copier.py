@@ -1,66 +1,48 @@
-"""The copy of tables, chunk by chunk, between the transactions of the stream."""
+"""The copy of tables, chunk by chunk, between the transactions of the stream.
+
+While a chunk is on its way into the log, a thread reads the next one. It counts only if nothing has
+come in between that it would have to contain.
+"""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import os
+import socket
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
-from time import monotonic
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import psycopg
 import pyarrow as pa
 
-from transporter.errors import EnvironmentFault
 from transporter.message import JSON, MESSAGE_SCHEMA
-from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres_cdc import publication as pub
-from transporter_adaptors.postgres_cdc.chunks import (
-    CopyColumn,
-    CopyPlan,
-    count_fitting,
-    find_key_types,
-    read_chunk,
-)
-from transporter_adaptors.postgres_cdc.columns import follow_renames
-from transporter_adaptors.postgres_cdc.lsn import parse_lsn
-from transporter_adaptors.postgres_cdc.opening import logged_columns
-from transporter_adaptors.postgres_cdc.snapshots import Snapshot
-from transporter_adaptors.postgres_cdc.tables import read_definition
+from transporter_adaptors.postgres_cdc.chunk_reader import ChunkReader
+from transporter_adaptors.postgres_cdc.types import TypeCatalog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from transporter_adaptors.postgres.session import BoundedConnection
-    from transporter_adaptors.postgres_cdc.chunks import ChunkRows
+    from transporter_adaptors.postgres_cdc.chunk_reader import ReadChunk
     from transporter_adaptors.postgres_cdc.columns import LoggedColumn
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.handover import Handover, TableCopy
     from transporter_adaptors.postgres_cdc.opening import Names
     from transporter_adaptors.postgres_cdc.state import FollowedTable
     from transporter_adaptors.postgres_cdc.tables import TableDefinition
-    from transporter_adaptors.postgres_cdc.types import TypeCatalog
 
-_SNAPSHOT: Final = (
-    "SELECT pg_current_snapshot()::text, (extract(epoch FROM now()) * 1000000)::bigint,"
-    " %s::regclass::oid::bigint"
-)
-_SHAPE: Final = """
-SELECT c.relkind = 'p', EXISTS (
-         SELECT FROM pg_class l WHERE l.reltoastrelid <> 0 AND pg_relation_size(l.reltoastrelid) > 0
-         AND l.oid IN (SELECT c.oid UNION ALL SELECT t.relid FROM pg_partition_tree(c.oid) t))
-FROM pg_class c WHERE c.oid = %s
-"""
-"""Whether a table is partitioned, and whether it has large values, which are stored apart."""
 _FIRST_ROWS: Final = 1000
 _CHUNK_SECONDS: Final = 0.25
 """Seconds that a chunk should take: the stream waits meanwhile."""
-_FLUSH_PATIENCE: Final = 1.0
-"""Seconds until the server's log is made to be flushed, where nothing else does that."""
-_FLUSH_LIMIT: Final = 10.0
-_HEADROOM: Final = 512
+_HEADROOM: Final = 160
 """Bytes of an entry besides data, key and namespace, at most."""
 LARGEST: Final = 7 << 20
 """Bytes of one batch: it has to fit into one frame, together with its position."""
+_ALONE: Final = 20
+"""Chunks that are read without the next one, after one that was read in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +60,32 @@ class CopiedChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """The plan of a chunk by the catalog of its snapshot."""
+class _Ahead:
+    """A chunk that a thread reads, of this table and behind this copy's boundary."""
 
-    plan: CopyPlan
-    definition: TableDefinition
-    columns: tuple[LoggedColumn, ...]
-    has_large: bool
+    table: FollowedTable
+    copy: TableCopy
+    chunk: Future[ReadChunk | None]
 
-
-class _NotNow(Exception):
-    """The chunk has to wait."""
+    def is_for(self, table: FollowedTable, copy: TableCopy) -> bool:
+        """Return whether it is the next chunk of *copy*, with the columns of *table*."""
+        same = (self.copy.begun, self.copy.run, self.copy.boundary, self.copy.rows)
+        return self.table == table and same == (copy.begun, copy.run, copy.boundary, copy.rows)
 
 
 class Copier:
     """Reads the next chunk when that is possible. Belongs to one thread."""
 
     def __init__(
-        self, queries: BoundedConnection, config: CdcConfig, types: TypeCatalog, names: Names
+        self, connect: Callable[[], BoundedConnection], config: CdcConfig, names: Names
     ) -> None:
-        """Read by the session *queries* what the publications of *names* publish."""
-        self._queries, self._config, self._types, self._names = queries, config, types, names
+        """Read what the publications of *names* publish, by sessions that *connect* opens."""
+        self._connect, self._config, self._names = connect, config, names
         self._rows = min(_FIRST_ROWS, config.copy_rows)
-        encoding = queries.info.parameter_status("server_encoding")
-        # Bytes of a database without an encoding are fetched as they are.
-        self._encoding = "SQL_ASCII" if encoding == "SQL_ASCII" else ""
+        self._session: BoundedConnection | None = None
+        self._reader: ChunkReader | None = None
+        self._ahead: _Ahead | None = None
+        self._alone = 0
 
     def read_next(
         self, handover: Handover, copy: TableCopy, table: FollowedTable, namespace: str
@@ -114,139 +97,74 @@ class Copier:
             SourceError: the table cannot be read.
 
         """
-        began = monotonic()
-        with translate_errors(f"cannot copy {table.full_name}"):
-            try:
-                with self._snapshot(table) as (snapshot, read_at, oid):
-                    _check_turn(handover, copy, snapshot, oid)
-                    reading = self._plan(table, copy)
-                    rows = self._rows
-                    if reading.has_large:
-                        rows = count_fitting(
-                            self._queries,
-                            reading.plan,
-                            copy.boundary,
-                            rows,
-                            self._config.copy_bytes,
-                        )
-                    found = read_chunk(self._queries, reading.plan, copy.boundary, rows)
-                end = self._end_of_log()
-            except (_NotNow, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
-                return None  # A migration that waits for the table goes first.
-            except UnicodeError as error:
-                raise EnvironmentFault(
-                    f"cannot copy {table.full_name}: a value of its key is not UTF-8 in a database "
-                    "with the encoding SQL_ASCII; leave the table out, or write copy: none in its "
-                    "item of tables"
-                ) from error
-        count = len(found)
-        size = found.data.nbytes + found.keys.nbytes + count * (len(namespace) + _HEADROOM)
+        chunk = self._take_ahead(handover, copy, table) or self._open_reader().read(
+            table, copy, self._rows, lambda snapshot: handover.accepts(copy, snapshot)
+        )
+        if chunk is None:
+            return None
+        count = len(chunk.rows)
+        size = chunk.rows.size + count * (len(namespace.encode()) + _HEADROOM)
         if size > LARGEST and count > 1:
             self._rows = max(1, count * LARGEST // size // 2)
             return None
-        is_last = count < rows
-        self._adapt(monotonic() - began, size)
-        if not self._is_flushed(end):
-            return None
-        made = handover.add_chunk(copy, snapshot, end, found.last, count, is_last=is_last)
-        messages = _messages(found, namespace, read_at, copy)
-        return CopiedChunk(messages, made, size, reading.definition, reading.columns)
-
-    @contextmanager
-    def _snapshot(self, table: FollowedTable) -> Iterator[tuple[Snapshot, int, int]]:
-        """Begin a transaction that reads *table*.
-
-        Yields its snapshot, its time (µs UTC), and the number of the table of that name.
-        """
-        with self._queries.transaction():
-            self._queries.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            # Before the snapshot, because neither a rewrite nor a TRUNCATE shows in it.
-            lock = psycopg.sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
-            self._queries.execute(lock.format(table.full_name.identifier))
-            name = table.full_name.identifier.as_string()
-            row = self._queries.execute(_SNAPSHOT, [name]).fetchone()
-            assert row is not None  # noqa: S101 - a SELECT without FROM has a row
-            yield Snapshot.parse(row[0]), int(row[1]), int(row[2])
-
-    def _plan(self, table: FollowedTable, copy: TableCopy) -> _Reading:
-        """Return the plan by the columns as they are in this snapshot.
-
-        Raises:
-            _NotNow: the table has left the publication, which the watch reports.
-
-        """
-        definition = read_definition(self._queries, table.oid)
-        version = self._queries.info.server_version
-        publication = self._names.publication_of(insert_only=table.insert_only)
-        members = pub.find_members(self._queries, publication, version, table.oid)
-        if not members:
-            raise _NotNow
-        (member,) = members
-        columns = member.published(definition.columns)
-        self._types.load(self._queries, [each.type_oid for each in columns])
-        logged = logged_columns(definition, member)
-        key = follow_renames(table.key, table.columns, logged)
-        copy_key = follow_renames(table.copy_key, table.columns, logged)
-        has_bounds = copy.boundary is not None
-        types = find_key_types(table, definition, copy_key, has_bounds=has_bounds)
-        if missing := {*key} - {each.name for each in columns}:
-            raise EnvironmentFault(
-                f"cannot copy {table.full_name}: its column {min(missing)}, which is part of its "
-                "key, is gone; raise copy_run, which copies every table again, by its present key"
-            )
-        row = self._queries.execute(_SHAPE, [table.oid]).fetchone()
-        is_partitioned, has_large = row or (False, False)
-        item = self._config.item_of(table.full_name)
-        plan = CopyPlan(
-            table=table.full_name,
-            only=not is_partitioned,
-            columns=tuple(
-                CopyColumn(
-                    each.name,
-                    each.type,
-                    as_text=self._types.casts_to_json(each.type_oid),
-                    type_oid=each.type_oid,
-                )
-                for each in columns
-            ),
-            order=tuple(zip(copy_key, (kind for _, kind in types), strict=True)),
-            key=key,
-            is_json_key=self._config.key == "json" or len(key) > 1,
-            where=member.where or "",
-            copy_where=item.copy_where if item else "",
-            encoding=self._encoding,
+        self._adapt(chunk.seconds, size)
+        made = handover.add_chunk(
+            copy, chunk.snapshot, chunk.end, chunk.rows.last, count, is_last=chunk.is_last
         )
-        return _Reading(plan, definition, logged, has_large)
+        if not made.is_complete:
+            self._read_ahead(table, made)
+        messages = _messages(chunk, namespace, copy)
+        return CopiedChunk(messages, made, size, chunk.definition, chunk.columns)
 
     def see_snapshot(self, handover: Handover) -> None:
         """Let *handover* forget transactions that are visible by now, while no chunk is read."""
-        with translate_errors("cannot copy"):
-            row = self._queries.execute("SELECT pg_current_snapshot()::text").fetchone()
-        assert row is not None  # noqa: S101 - a SELECT without FROM has a row
-        handover.see(Snapshot.parse(row[0]))
+        # A chunk that was read before would not have them.
+        self._drop_ahead()
+        handover.see(self._open_reader().see_snapshot())
 
-    def _end_of_log(self) -> int:
-        row = self._queries.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-        assert row is not None  # noqa: S101 - a SELECT without FROM has a row
-        return parse_lsn(row[0])
+    def close(self) -> None:
+        """End the session, until the next chunk is read. Safe to call twice."""
+        session, ahead = self._session, self._ahead
+        self._session = self._reader = self._ahead = None
+        if session is not None and ahead is not None and not ahead.chunk.done():
+            _hang_up(session)
+            ahead.chunk.exception()
+        if session is not None:
+            session.close()
 
-    def _is_flushed(self, end: int) -> bool:
-        """Wait until the server's log is flushed up to *end*, in the session of the chunk."""
-        begun, is_forced = monotonic(), False
-        with translate_errors("cannot copy"):
-            while monotonic() - begun < _FLUSH_LIMIT:
-                row = self._queries.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-                if row is not None and parse_lsn(row[0]) >= end:
-                    return True
-                if not is_forced and monotonic() - begun > _FLUSH_PATIENCE:
-                    is_forced = True
-                    with self._queries.transaction():
-                        self._queries.execute("SET LOCAL synchronous_commit = local")
-                        self._queries.execute(
-                            "SELECT pg_logical_emit_message(true, 'transporter.flush', '')"
-                        )
-                self._queries.execute("SELECT pg_sleep(0.005)")
-        return False
+    def _open_reader(self) -> ChunkReader:
+        if self._reader is None:
+            self._session = self._connect()
+            self._reader = ChunkReader(self._session, self._config, TypeCatalog(), self._names)
+        return self._reader
+
+    def _read_ahead(self, table: FollowedTable, copy: TableCopy) -> None:
+        """Let a thread read the next chunk, where that is likely to help."""
+        if self._alone:
+            self._alone -= 1
+            return
+        if self._config.copy_rate is not None:
+            return  # The chunk would be old when its time comes.
+        read = partial(self._open_reader().read, table, copy, self._rows)
+        self._ahead = _Ahead(table, copy, _in_thread(read))
+
+    def _take_ahead(
+        self, handover: Handover, copy: TableCopy, table: FollowedTable
+    ) -> ReadChunk | None:
+        """Return the chunk that was read ahead, if it still counts."""
+        ahead, chunk = self._ahead, self._drop_ahead()
+        if ahead is None or chunk is None:
+            return None
+        # No later snapshot has been seen, so what it does not have is not forgotten.
+        if ahead.is_for(table, copy) and handover.accepts(copy, chunk.snapshot):
+            return chunk
+        self._alone = _ALONE
+        return None
+
+    def _drop_ahead(self) -> ReadChunk | None:
+        """Wait for the chunk that is being read ahead, so that the session is free."""
+        ahead, self._ahead = self._ahead, None
+        return None if ahead is None else ahead.chunk.result()
 
     def _adapt(self, seconds: float, size: int) -> None:
         """Let the next chunk take as long, and be as large, as chunks should."""
@@ -258,25 +176,45 @@ class Copier:
         self._rows = max(1, min(self._config.copy_rows, int(self._rows * factor)))
 
 
-def _check_turn(handover: Handover, copy: TableCopy, snapshot: Snapshot, oid: int) -> None:
-    """Raise ``_NotNow`` if no chunk of *copy* counts, or another table, *oid*, has its name."""
-    if oid != copy.oid or not handover.accepts(copy, snapshot):
-        raise _NotNow
+def _in_thread(read: Callable[[], ReadChunk | None]) -> Future[ReadChunk | None]:
+    """Return what *read* is going to return. Its thread holds up no end of the process."""
+    found: Future[ReadChunk | None] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(read())
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found
 
 
-def _messages(rows: ChunkRows, namespace: str, read_at: int, copy: TableCopy) -> pa.RecordBatch:
+def _hang_up(session: BoundedConnection) -> None:
+    """Let the thread that waits for *session* find it lost."""
+    with (
+        suppress(psycopg.OperationalError, OSError),
+        socket.socket(fileno=os.dup(session.pgconn.socket)) as ours,
+    ):
+        ours.shutdown(socket.SHUT_RDWR)
+
+
+def _messages(chunk: ReadChunk, namespace: str, copy: TableCopy) -> pa.RecordBatch:
     """Return the rows of a chunk as messages. The texts are not copied row by row."""
-    count = len(rows)
+    count = len(chunk.rows)
+    data, keys = chunk.rows.split()
     first = f"copy/{copy.oid}/{copy.run}/"
     ids = [f"{first}{number}" for number in range(copy.rows, copy.rows + count)]
     columns = {
         "namespace": pa.repeat(pa.scalar(namespace, pa.string()), count),
         "op": pa.repeat(pa.scalar("insert", pa.string()), count),
         "phase": pa.repeat(pa.scalar("copy", pa.string()), count),
-        "key": rows.keys,
-        "timestamp": pa.repeat(pa.scalar(read_at, MESSAGE_SCHEMA.field("timestamp").type), count),
+        "key": keys,
+        "timestamp": pa.repeat(
+            pa.scalar(chunk.read_at, MESSAGE_SCHEMA.field("timestamp").type), count
+        ),
         "source_id": pa.array(ids, pa.string()),
-        "data": rows.data,
+        "data": data,
         "content_type": pa.repeat(pa.scalar(JSON, pa.string()), count),
         "headers": pa.array([[]] * count, MESSAGE_SCHEMA.field("headers").type),
     }

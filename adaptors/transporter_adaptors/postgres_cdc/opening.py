@@ -347,15 +347,15 @@ def identify(replication: Connection) -> SystemPosition:
         return servers.identify_system(replication)
 
 
-def check_same_server(server: Server, replication: Connection) -> None:
-    """Check that both sessions are on *server*, in one run of its process.
+def check_same_server(server: Server, session: Connection) -> None:
+    """Check that *session* is on *server*, too, in the same run of its process.
 
     Raises:
         SourceUnavailable: they are not, as while another server takes over.
 
     """
     with translate_errors("cannot look at the server"):
-        other = servers.read_server(replication)
+        other = servers.read_server(session)
     if (other.system_id, other.started) != (server.system_id, server.started):
         raise SourceUnavailable(
             "the dsn leads to two servers, or the server was started again meanwhile; trying again "

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from transporter.adaptor import Resume
     from transporter.change_source import ChangeSource, LoggedReader
-    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.session import BoundedConnection, Connection
     from transporter_adaptors.postgres_cdc.handover import TableCopy
     from transporter_adaptors.postgres_cdc.runs import LooseMessage
 
@@ -109,7 +109,7 @@ class _Open:
 
     def __init__(self, config: CdcConfig, resume: Resume) -> None:
         self._config, self._resume = config, resume
-        self._sessions: list[Connection] = []
+        self._sessions: list[Connection | SlotStream | Copier] = []
         self._emptied: list[int] = []
         self._unlogged_state: TablesState | None = None
         try:
@@ -140,7 +140,8 @@ class _Open:
         self._follow(made)
         if is_logged:
             self._unlogged_state = None
-        self._copier = Copier(queries, config, TypeCatalog(), self._names)
+        self._server = plan.server
+        self._copier = Copier(self._connect_copy, config, self._names)
         self._watch = Watch(queries, config, self._names, plan.server.version, resume)
         wants_messages = bool(config.messages) or config.heartbeat is not None
         self._stream = SlotStream(
@@ -149,6 +150,7 @@ class _Open:
             self._position.at,
             opening.stream_options(self._names, messages=wants_messages),
         )
+        self._sessions += [self._stream, self._copier]
         self._transactions = TransactionReader(self._stream, self._position.inside)
         self._pending = PendingChanges(self._translator, self._handover, self._take_other)
         self._confirmed = self._reported = self._position.at
@@ -157,6 +159,16 @@ class _Open:
         self._copy_after = self._beat_at = 0.0
         # After each chunk of the copy, so that neither waits for long.
         self._is_streams_turn = False
+
+    def _connect_copy(self) -> BoundedConnection:
+        """Open a session for the chunks of the copy, on the server that is streamed from."""
+        session = connect_queries(self._config.dsn)
+        try:
+            opening.check_same_server(self._server, session)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def _logged(self) -> tuple[Position | None, TablesState | None]:
         """Return the position in the log and the state that it names, if there is one."""
@@ -354,6 +366,8 @@ class _Open:
             for oid in self._handover.pass_chunks(at):
                 name = str(self._translator.state.tables[oid].full_name)
                 self._resume.tell("table-in-sync", table=name)
+            if not self._handover.copies:
+                self._copier.close()
         return self._batch([] if found is None else [found])
 
     def _take_other(self, item: NewColumns | LooseMessage) -> list[Message]:
@@ -475,7 +489,7 @@ class _Open:
 
     def close(self) -> None:
         """End all sessions."""
-        for session in self._sessions:
+        for session in reversed(self._sessions):
             session.close()
 
 

@@ -48,6 +48,8 @@ _COMMIT_SIZE: Final = 51
 _COMMIT_END: Final = Struct(">B8xQ").unpack_from
 """The flags of a Commit, and the LSN of its end."""
 _NO_HEADS: Final[dict[bytes, int]] = {}
+_BUSY: Final = 64 << 10
+"""Bytes that take a while to log, so that the next ones are taken from the server meanwhile."""
 
 
 class TransactionReader:
@@ -97,6 +99,8 @@ class TransactionReader:
             self._collect(messages, found)
             taken = sum(len(item) if isinstance(item, Run) else 1 for item in found)
             taken += max(len(self._run), len(self._run.ends))
+        if bytes_ >= _BUSY:
+            self._stream.read_ahead()
         self._close_run(found)
         return found
 

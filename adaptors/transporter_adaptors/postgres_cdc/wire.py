@@ -6,7 +6,11 @@ See "Streaming Replication Protocol" in PostgreSQL's manual. Messages are passed
 from __future__ import annotations
 
 import select
+import threading
 import time
+from fcntl import ioctl
+from struct import unpack
+from termios import FIONREAD
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import BoundedConnection
 
 _LOST: Final = "lost the replication session"
+_AHEAD: Final = 8 << 20
+"""Bytes that are taken from the socket while nobody receives."""
+_LOOK: Final = 50
+"""Milliseconds after which the thread that takes them sees that it is to end."""
 
 
 class SlotStream:
@@ -44,6 +52,8 @@ class SlotStream:
         """
         self._connection, self._pgconn = connection, connection.pgconn
         self._poll = select.poll()
+        self._lock = threading.Lock()  # of libpq
+        self._turn = self._ahead = 0
         listed = sql.SQL(", ").join(
             sql.SQL("{} {}").format(sql.Identifier(name), sql.Literal(value))
             for name, value in options.items()
@@ -62,7 +72,8 @@ class SlotStream:
             if result.status != pq.ExecStatus.COPY_BOTH:
                 raise psycopg.errors.error_from_result(result)
             self._pgconn.nonblocking = 1
-        self._poll.register(self._pgconn.socket, select.POLLIN)
+        self._socket = self._pgconn.socket
+        self._poll.register(self._socket, select.POLLIN)
 
     def receive(self, count: int, size: int, timeout: float) -> list[bytes]:
         """Return what is here, up to *count* messages and about *size* bytes.
@@ -74,6 +85,7 @@ class SlotStream:
             SourceError: the server cannot decode further.
 
         """
+        self._stop_reading_ahead()
         found: list[bytes] = []
         ends = None
         get_copy_data = self._pgconn.get_copy_data
@@ -96,10 +108,40 @@ class SlotStream:
                 self._pgconn.consume_input()
         return found
 
+    def read_ahead(self) -> None:
+        """Let a thread fill libpq's buffer until the next call of :meth:`receive`.
+
+        The server would wait as soon as the buffers of the socket are full, which are small.
+        """
+        self._turn += 1
+        threading.Thread(target=self._fill_buffer, args=[self._turn], daemon=True).start()
+
+    def _fill_buffer(self, turn: int) -> None:
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        while self._ahead < _AHEAD and self._turn == turn:
+            if not waiting.poll(_LOOK):
+                continue
+            with self._lock:
+                if self._turn != turn:
+                    return
+                (size,) = unpack("i", ioctl(self._socket, FIONREAD, bytes(4)))
+                try:
+                    self._pgconn.consume_input()
+                except psycopg.Error:
+                    return  # The next call finds the same.
+                self._ahead += size
+
+    def _stop_reading_ahead(self) -> None:
+        """Return once libpq is only used by this thread."""
+        with self._lock:
+            self._turn += 1
+            self._ahead = 0
+
     @property
     def has_input(self) -> bool:
         """Whether the server has sent something that is not received yet."""
-        return bool(self._poll.poll(0))
+        return self._ahead > 0 or bool(self._poll.poll(0))
 
     def report(self, at: int, *, reply: bool = False) -> None:
         """Report that everything up to *at* is durable here. With *reply* request an answer.
@@ -110,7 +152,7 @@ class SlotStream:
         """
         status = encode_status(at, time.time_ns() // 1000, reply_requested=reply)
         ends = time.monotonic() + PATIENCE
-        with translate_errors(_LOST):
+        with self._lock, translate_errors(_LOST):
             self._pgconn.put_copy_data(status)
             while self._pgconn.flush():
                 if time.monotonic() > ends:
@@ -120,6 +162,7 @@ class SlotStream:
 
     def close(self) -> None:
         """End the session. Safe to call twice."""
+        self._stop_reading_ahead()
         self._connection.close()
 
     def _raise_end(self) -> None:

@@ -1,0 +1,251 @@
+"""One chunk of a table, read in a transaction of its own."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+from transporter.errors import EnvironmentFault
+from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc.chunks import (
+    CopyColumn,
+    CopyPlan,
+    count_fitting,
+    find_key_types,
+    read_chunk,
+)
+from transporter_adaptors.postgres_cdc.columns import follow_renames
+from transporter_adaptors.postgres_cdc.lsn import parse_lsn
+from transporter_adaptors.postgres_cdc.opening import logged_columns
+from transporter_adaptors.postgres_cdc.snapshots import Snapshot
+from transporter_adaptors.postgres_cdc.tables import read_definition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from transporter_adaptors.postgres.session import BoundedConnection
+    from transporter_adaptors.postgres_cdc.chunks import ChunkRows
+    from transporter_adaptors.postgres_cdc.columns import LoggedColumn
+    from transporter_adaptors.postgres_cdc.config import CdcConfig
+    from transporter_adaptors.postgres_cdc.handover import TableCopy
+    from transporter_adaptors.postgres_cdc.opening import Names
+    from transporter_adaptors.postgres_cdc.state import FollowedTable
+    from transporter_adaptors.postgres_cdc.tables import TableDefinition
+    from transporter_adaptors.postgres_cdc.types import TypeCatalog
+
+_SNAPSHOT: Final = (
+    "SELECT pg_current_snapshot()::text, (extract(epoch FROM now()) * 1000000)::bigint,"
+    " %s::regclass::oid::bigint"
+)
+_SHAPE: Final = """
+SELECT c.relkind = 'p', EXISTS (
+         SELECT FROM pg_class l WHERE l.reltoastrelid <> 0 AND pg_relation_size(l.reltoastrelid) > 0
+         AND l.oid IN (SELECT c.oid UNION ALL SELECT t.relid FROM pg_partition_tree(c.oid) t))
+FROM pg_class c WHERE c.oid = %s
+"""
+"""Whether a table is partitioned, and whether it has large values, which are stored apart."""
+_FLUSH_PATIENCE: Final = 1.0
+"""Seconds until the server's log is made to be flushed, where nothing else does that."""
+_FLUSH_LIMIT: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChunk:
+    """A chunk that was read, and what the hand-over has to know of it.
+
+    Attributes:
+        rows: the rows.
+        is_last: whether the table has none behind them.
+        snapshot: what they were read in.
+        end: an LSN behind every commit that the snapshot sees. The server's log is flushed to it.
+        read_at: when they were read, µs UTC by the server's clock.
+        definition: the table's.
+        columns: those in the rows.
+        seconds: how long it took, without the wait for the flush.
+
+    """
+
+    rows: ChunkRows
+    is_last: bool
+    snapshot: Snapshot
+    end: int
+    read_at: int
+    definition: TableDefinition
+    columns: tuple[LoggedColumn, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The plan of a chunk by the catalog of its snapshot."""
+
+    plan: CopyPlan
+    definition: TableDefinition
+    columns: tuple[LoggedColumn, ...]
+    has_large: bool
+
+
+class _NotNow(Exception):
+    """The chunk has to wait."""
+
+
+class ChunkReader:
+    """Reads chunks by a session of its own. Belongs to one thread at a time."""
+
+    def __init__(
+        self, session: BoundedConnection, config: CdcConfig, types: TypeCatalog, names: Names
+    ) -> None:
+        """Read by *session* what the publications of *names* publish."""
+        self._session, self._config, self._types, self._names = session, config, types, names
+        encoding = session.info.parameter_status("server_encoding")
+        # Bytes of a database without an encoding are fetched as they are.
+        self._encoding = "SQL_ASCII" if encoding == "SQL_ASCII" else ""
+
+    def read(
+        self,
+        table: FollowedTable,
+        copy: TableCopy,
+        rows: int,
+        may_read: Callable[[Snapshot], bool] = lambda _: True,
+    ) -> ReadChunk | None:
+        """Return the next chunk of *copy*, at most *rows* rows, or ``None`` if it has to wait.
+
+        It does where *may_read* refuses its snapshot.
+
+        Raises:
+            SourceUnavailable: the session was lost.
+            SourceError: the table cannot be read.
+
+        """
+        began = monotonic()
+        with translate_errors(f"cannot copy {table.full_name}"):
+            try:
+                with self._snapshot(table) as (snapshot, read_at, oid):
+                    if oid != copy.oid or not may_read(snapshot):
+                        return None  # Another table may have its name.
+                    reading = self._plan(table, copy)
+                    if reading.has_large:
+                        size = self._config.copy_bytes
+                        rows = count_fitting(self._session, reading.plan, copy.boundary, rows, size)
+                    found = read_chunk(self._session, reading.plan, copy.boundary, rows)
+                end, seconds = self._end_of_log(), monotonic() - began
+            except (_NotNow, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
+                return None  # A migration that waits for the table goes first.
+            except UnicodeError as error:
+                raise EnvironmentFault(
+                    f"cannot copy {table.full_name}: a value of its key is not UTF-8 in a database "
+                    "with the encoding SQL_ASCII; leave the table out, or write copy: none in its "
+                    "item of tables"
+                ) from error
+            if not self._is_flushed(end):
+                return None
+        return ReadChunk(
+            rows=found,
+            is_last=len(found) < rows,
+            snapshot=snapshot,
+            end=end,
+            read_at=read_at,
+            definition=reading.definition,
+            columns=reading.columns,
+            seconds=seconds,
+        )
+
+    @contextmanager
+    def _snapshot(self, table: FollowedTable) -> Iterator[tuple[Snapshot, int, int]]:
+        """Begin a transaction that reads *table*.
+
+        Yields its snapshot, its time (µs UTC), and the number of the table of that name.
+        """
+        with self._session.transaction():
+            self._session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            # Before the snapshot, because neither a rewrite nor a TRUNCATE shows in it.
+            lock = psycopg.sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
+            self._session.execute(lock.format(table.full_name.identifier))
+            name = table.full_name.identifier.as_string()
+            row = self._session.execute(_SNAPSHOT, [name]).fetchone()
+            assert row is not None  # noqa: S101 - a SELECT without FROM has a row
+            yield Snapshot.parse(row[0]), int(row[1]), int(row[2])
+
+    def _plan(self, table: FollowedTable, copy: TableCopy) -> _Reading:
+        """Return the plan by the columns as they are in this snapshot.
+
+        Raises:
+            _NotNow: the table has left the publication, which the watch reports.
+
+        """
+        definition = read_definition(self._session, table.oid)
+        version = self._session.info.server_version
+        publication = self._names.publication_of(insert_only=table.insert_only)
+        members = pub.find_members(self._session, publication, version, table.oid)
+        if not members:
+            raise _NotNow
+        (member,) = members
+        columns = member.published(definition.columns)
+        self._types.load(self._session, [each.type_oid for each in columns])
+        logged = logged_columns(definition, member)
+        key = follow_renames(table.key, table.columns, logged)
+        copy_key = follow_renames(table.copy_key, table.columns, logged)
+        has_bounds = copy.boundary is not None
+        types = find_key_types(table, definition, copy_key, has_bounds=has_bounds)
+        if missing := {*key} - {each.name for each in columns}:
+            raise EnvironmentFault(
+                f"cannot copy {table.full_name}: its column {min(missing)}, which is part of its "
+                "key, is gone; raise copy_run, which copies every table again, by its present key"
+            )
+        row = self._session.execute(_SHAPE, [table.oid]).fetchone()
+        is_partitioned, has_large = row or (False, False)
+        item = self._config.item_of(table.full_name)
+        plan = CopyPlan(
+            table=table.full_name,
+            only=not is_partitioned,
+            columns=tuple(
+                CopyColumn(
+                    each.name,
+                    each.type,
+                    as_text=self._types.casts_to_json(each.type_oid),
+                    type_oid=each.type_oid,
+                )
+                for each in columns
+            ),
+            order=tuple(zip(copy_key, (kind for _, kind in types), strict=True)),
+            key=key,
+            is_json_key=self._config.key == "json" or len(key) > 1,
+            where=member.where or "",
+            copy_where=item.copy_where if item else "",
+            encoding=self._encoding,
+        )
+        return _Reading(plan, definition, logged, has_large)
+
+    def see_snapshot(self) -> Snapshot:
+        """Return a snapshot of now."""
+        with translate_errors("cannot copy"):
+            row = self._session.execute("SELECT pg_current_snapshot()::text").fetchone()
+        assert row is not None  # noqa: S101 - a SELECT without FROM has a row
+        return Snapshot.parse(row[0])
+
+    def _end_of_log(self) -> int:
+        row = self._session.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None  # noqa: S101 - a SELECT without FROM has a row
+        return parse_lsn(row[0])
+
+    def _is_flushed(self, end: int) -> bool:
+        """Wait until the server's log is flushed up to *end*, in the session of the chunk."""
+        begun, is_forced = monotonic(), False
+        while monotonic() - begun < _FLUSH_LIMIT:
+            row = self._session.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+            if row is not None and parse_lsn(row[0]) >= end:
+                return True
+            if not is_forced and monotonic() - begun > _FLUSH_PATIENCE:
+                is_forced = True
+                with self._session.transaction():
+                    self._session.execute("SET LOCAL synchronous_commit = local")
+                    self._session.execute(
+                        "SELECT pg_logical_emit_message(true, 'transporter.flush', '')"
+                    )
+            self._session.execute("SELECT pg_sleep(0.005)")
+        return False
