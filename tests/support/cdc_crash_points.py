@@ -236,7 +236,13 @@ STREAMING: Final = {
     "columns kept inside": Point(ReaderStates, "keep", behind=True, place=3),
     "columns logged inside": Point(ReaderStates, "drop_others", place=3),
 }
-IDLING: Final = _of_frames("idle", _is_idle) | _of_feedback("idle", _is_idle)
+UNLOGGED: Final = "idle: not logged"
+"""The point behind others' changes, of which no position is logged yet."""
+IDLING: Final = {
+    UNLOGGED: Point(CdcReader, "poll", place=45),
+    **_of_frames("idle", _is_idle),
+    **_of_feedback("idle", _is_idle),
+}
 ADDING: Final = {
     "table published": Point(opening, "_publish", behind=True),
     "table's state kept": Point(ReaderStates, "keep", behind=True),
