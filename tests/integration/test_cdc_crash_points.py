@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,9 +15,11 @@ from cdc_crash_points import (
     COPYING,
     FOLLOWED,
     HALTED,
+    HANGING,
     IDLING,
     KILLED,
     OPENING,
+    PATIENT,
     READER,
     REMOVING,
     REPEATING,
@@ -28,6 +31,7 @@ from cdc_crash_points import (
     change_rows,
     logged_at,
 )
+from cdc_crashes import hanging_commits
 from cdc_history import (
     KeyedTable,
     create_tables,
@@ -148,7 +152,7 @@ class Crashes:
             confirmed = [parse_lsn(lsn) for (lsn,) in slots]
             assert has_new_slot or max(confirmed) <= at
         rng = random.Random(self._lives)
-        with self.source.connect() as connection:
+        with self.source.connect(options=PATIENT) as connection:
             for _ in range(10):
                 change_rows(connection, rng)
 
@@ -351,6 +355,18 @@ def test_a_crash_while_the_slot_is_created(crashes: Crashes, nursery: Nursery) -
         assert nursery.await_end() == KILLED
         crashes.start()
         until(lambda: "is active for PID" in crashes.problems("reader-unavailable"))
+    assert nursery.await_end() == 0
+    crashes.judge()
+
+
+def test_a_crash_beside_a_commit_that_hangs(crashes: Crashes, nursery: Nursery) -> None:
+    """Its change was passed in the stream, so the next copy waits until its snapshot sees it."""
+    crashes.die("slot created")  # The publication would wait, too.
+    with hanging_commits(crashes.source):
+        crashes.die(HANGING, acts={3: "hang"}, changes=60)
+        crashes.start()
+        until(lambda: len(crashes.events("reader-opened")) == 2)
+        time.sleep(1.5)  # The copy would be far beyond by then.
     assert nursery.await_end() == 0
     crashes.judge()
 

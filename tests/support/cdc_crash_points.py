@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import psycopg
+import pytest
 from cdc_history import EXPECTED, TABLES, Crowd
 from child_paths import python_path
 from transporter_adaptors.postgres_cdc import opening, publication, reader, slot
+from transporter_adaptors.postgres_cdc.columns import SCHEMA_TYPE
 from transporter_adaptors.postgres_cdc.copier import Copier
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 from transporter_adaptors.postgres_cdc.reader import CdcReader
@@ -33,7 +35,6 @@ from transporter_adaptors.postgres_cdc.watch import Watch
 from transporter_adaptors.postgres_cdc.wire import SlotStream
 
 from transporter.engine.backoff import Backoff
-from transporter.engine.reading import feed
 from transporter.engine.reading.feed import Feed
 from transporter.log.active_segment import ActiveSegment
 from transporter.log.commit_log import CommitLog
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 READER: Final = "shop"
 PATIENCE: Final = 60
 """Seconds after which an engine that has not ended is ended by SIGALRM."""
+PATIENT: Final = "-c synchronous_commit=local -c lock_timeout=100ms"
+"""Options of a session that waits neither for standbys nor, for long, for other sessions."""
 KILLED: Final = -signal.SIGKILL
 HALTED: Final = 3
 """Exit code of an engine whose reader has stopped at an error."""
@@ -65,7 +68,7 @@ class Life:
         folder: where its log is.
         settings: those of the reader.
         point: where it kills itself, one of :data:`POINTS`. Without one it ends when all is read.
-        acts: statements of the application, or names of its larger acts, by poll.
+        acts: statements of the application, or names of others of its acts, by poll.
         changes: polls before which the application changes rows at random.
         seed: for these changes.
         watches: whether it looks for other tables before each poll.
@@ -84,11 +87,15 @@ class Life:
 
 
 class Frame(NamedTuple):
-    """An append: its messages, the position behind them, and the byte where it begins."""
+    """An append: its messages, the position behind them, and the byte where it begins.
+
+    ``states`` were kept by then.
+    """
 
     messages: pa.RecordBatch
     position: dict[str, Any]
     begin: int
+    states: int
 
     @property
     def at(self) -> int:
@@ -114,6 +121,10 @@ def _is_any(_: Call) -> bool:
 
 def _is_in_append(call: Call) -> bool:
     return call.frame is not None
+
+
+def _has_state(call: Call) -> bool:
+    return call.frame is not None and call.frame.states > 0
 
 
 def _is_inside(call: Call) -> bool:
@@ -162,8 +173,32 @@ def _has_chunks(call: Call) -> bool:
     return any(copy["f"] for copy in copies) and not _is_copied(call)
 
 
+def _has_passed(call: Call) -> bool:
+    return call.frame is not None and "p" in call.frame.position
+
+
 def _is_of_states(call: Call) -> bool:
     return FOLDER in Path(call.arguments[2]).parts
+
+
+def _keeps_new_columns(call: Call) -> bool:
+    """Return whether a text of the tables' state, which is kept, has the column that was added."""
+    return '"extra"' in call.arguments[2]
+
+
+def _names_new_columns(call: Call) -> bool:
+    """Return whether a file that gets its name is such a state."""
+    return _is_of_states(call) and b"extra" in Path(call.arguments[1]).read_bytes()
+
+
+def _logs_new_columns(call: Call) -> bool:
+    """Return whether the newest frame has the entry about such columns."""
+    if call.frame is None:
+        return False
+    columns = (call.frame.messages.column(name).to_pylist() for name in ("content_type", "data"))
+    return any(
+        kind == SCHEMA_TYPE and b'"extra"' in data for kind, data in zip(*columns, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -214,6 +249,8 @@ OPENING: Final = {
     "first state kept": Point(ReaderStates, "keep", behind=True),
 } | _of_frames("first position", _is_in_append)
 COPYING: Final = {
+    "description kept": Point(ReaderStates, "keep", behind=True, place=2),
+    "description logged": Point(ReaderStates, "drop_others", place=2),
     "first chunk read": Point(Copier, "read_next", _has_chunk, behind=True),
     "third chunk read": Point(Copier, "read_next", _has_chunk, behind=True, place=3),
     "chunk read behind a truncate": Point(Copier, "read_next", _has_chunk, behind=True, place=7),
@@ -230,11 +267,12 @@ STREAMING: Final = {
     **_of_frames("inside", _is_inside),
     **_of_frames("further inside", _is_inside, 4),
     **_of_frames("inside rows of one LSN", _is_inside_a_run_of_one_lsn),
-    "columns begun": Point(RealFileSystem, "rename", _is_of_states, place=2),
-    "columns kept": Point(ReaderStates, "keep", behind=True, place=2),
-    "columns logged": Point(ReaderStates, "drop_others", place=2),
-    "columns kept inside": Point(ReaderStates, "keep", behind=True, place=3),
-    "columns logged inside": Point(ReaderStates, "drop_others", place=3),
+    "columns begun": Point(RealFileSystem, "rename", _names_new_columns),
+    "columns kept": Point(ReaderStates, "keep", _keeps_new_columns, behind=True),
+    **_of_frames("columns", _logs_new_columns),
+    "columns begun inside": Point(RealFileSystem, "rename", _names_new_columns, place=2),
+    "columns kept inside": Point(ReaderStates, "keep", _keeps_new_columns, behind=True, place=2),
+    **_of_frames("columns inside", _logs_new_columns, 2),
 }
 UNLOGGED: Final = "idle: not logged"
 """The point behind others' changes, of which no position is logged yet."""
@@ -253,7 +291,7 @@ ADDING: Final = {
 REMOVING: Final = {
     "table left the publication": Point(publication, "drop_tables", behind=True),
     "smaller state kept": Point(ReaderStates, "keep", behind=True),
-    **_of_frames("smaller state", _is_in_append),
+    **_of_frames("smaller state", _has_state),
     "smaller state logged": Point(ReaderStates, "drop_others"),
 }
 REPEATING: Final = {
@@ -265,8 +303,9 @@ REPEATING: Final = {
 }
 WAITING: Final = "slot begun"
 """The point at which the server is creating the slot, and waits for a transaction."""
+HANGING: Final = "a change was passed that no snapshot sees"
 POINTS: Final = (
-    {WAITING: Point(slot, "create_slot")}
+    {WAITING: Point(slot, "create_slot"), HANGING: Point(CdcReader, "commit", _has_passed, place=8)}
     | OPENING
     | COPYING
     | STREAMING
@@ -286,17 +325,20 @@ class Engine:
         self._frame: Frame | None = None
         self._failures = list[BaseException]()
         self._rest, self._end = threading.Event(), 0
-        self._polls, self._places = 0, 0
+        self._polls = self._places = self._states = 0
         self._random = random.Random(life.seed)
         dsn = life.settings["dsn"]
-        self._application = psycopg.connect(dsn, autocommit=True)
-        feed.Backoff = functools.partial(Backoff, first=0.01, longest=0.02)  # type: ignore[misc,assignment]
-        reader._REPORT_COMMITS = 0.0  # type: ignore[misc]
+        self._application = psycopg.connect(dsn, autocommit=True, options=PATIENT)
+        patch = pytest.MonkeyPatch()
+        hasty = functools.partial(Backoff, first=0.01, longest=0.02)
+        patch.setattr("transporter.engine.reading.feed.Backoff", hasty)
+        patch.setattr(reader, "_REPORT_COMMITS", 0.0)
         if life.watches:
-            Watch.is_due = property(lambda _: True)  # type: ignore[method-assign,assignment]
+            patch.setattr(Watch, "is_due", property(lambda _: True))
         if life.idles:
-            reader._IDLE_BYTES = 1  # type: ignore[misc]
-        self._note_frames()
+            patch.setattr(reader, "_IDLE_BYTES", 1)
+        self._wrap(ReaderStates, "keep", self._note_state)
+        self._wrap(CommitLog, "append", self._note_frame)
         self._wrap(CdcReader, "poll", self._before_poll)
         if life.point is not None:
             self._arm(POINTS[life.point])
@@ -333,18 +375,14 @@ class Engine:
 
         setattr(owner, name, wrapped)
 
-    def _note_frames(self) -> None:
-        def note(log: CommitLog, messages: pa.RecordBatch, _: str, position: str | None) -> None:
-            self._frame = Frame(messages, json.loads(position or "{}"), log._active.byte)
+    def _note_frame(
+        self, log: CommitLog, messages: pa.RecordBatch, _: str, position: str | None, *__: Any
+    ) -> None:
+        fields = json.loads(position or "{}")
+        self._frame = Frame(messages, fields, log._active.byte, self._states)
 
-        original = CommitLog.append
-
-        @functools.wraps(original)
-        def append(*values: Any) -> Any:
-            note(*values[:4])
-            return original(*values)
-
-        CommitLog.append = append  # type: ignore[method-assign]
+    def _note_state(self, *_: Any) -> None:
+        self._states += 1
 
     def _arm(self, point: Point) -> None:
         """Kill this process at *point*."""
@@ -410,8 +448,15 @@ class Engine:
         with self._application.transaction():
             if act == "large":
                 change_many(self._application, self._polls)
+            elif act == "hang":
+                threading.Thread(target=self._hang).start()
             else:
-                self._application.execute(act)  # type: ignore[arg-type]
+                self._application.execute(act)
+
+    def _hang(self) -> None:
+        """Commit by a session that waits for standbys."""
+        with psycopg.connect(self._life.settings["dsn"]) as connection:
+            connection.execute("UPDATE public.parts SET v = 'hung' WHERE k > 100")
 
 
 def _tear(active: ActiveSegment, begin: int) -> None:
