@@ -347,7 +347,7 @@ class _Open:
         if found is not None:
             before = self._use_columns(found)
         if chunk.copy.is_complete:
-            behind = [_completion(namespace, chunk.copy)]
+            behind = [_completion(namespace, chunk.copy, self._position.at)]
         return self._batch([before, chunk.messages, behind])
 
     def _announce(self, copy: TableCopy, *, is_first: bool) -> None:
@@ -493,8 +493,11 @@ class _Open:
             session.close()
 
 
-def _completion(namespace: str, copy: TableCopy) -> Message:
-    """Return the entry that ends a copy: the phase of its namespace is complete."""
+def _completion(namespace: str, copy: TableCopy, at: int) -> Message:
+    """Return the entry that ends a copy: the phase of its namespace is complete.
+
+    A TRUNCATE may begin the copy again behind it, so its id has the LSN *at* of the stream.
+    """
     fields = {"copied": copy.rows, "run": copy.run}
     return Message(
         namespace,
@@ -502,7 +505,7 @@ def _completion(namespace: str, copy: TableCopy) -> Message:
         None,
         NOOP,
         "complete",
-        source_id=f"copy/{copy.oid}/{copy.run}/complete",
+        source_id=f"copy/{copy.oid}/{copy.run}/complete/{at:016X}",
     )
 
 
