@@ -43,7 +43,7 @@ class SlotStream:
 
         """
         self._connection, self._pgconn = connection, connection.pgconn
-        self._poll = select.poll()
+        self._poll, self._poll_both = select.poll(), select.poll()
         listed = sql.SQL(", ").join(
             sql.SQL("{} {}").format(sql.Identifier(name), sql.Literal(value))
             for name, value in options.items()
@@ -63,6 +63,7 @@ class SlotStream:
                 raise psycopg.errors.error_from_result(result)
             self._pgconn.nonblocking = 1
         self._poll.register(self._pgconn.socket, select.POLLIN)
+        self._poll_both.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
 
     def receive(self, count: int, size: int, timeout: float) -> list[bytes]:
         """Return what is here, up to *count* messages and about *size* bytes.
@@ -115,7 +116,8 @@ class SlotStream:
             while self._pgconn.flush():
                 if time.monotonic() > ends:
                     raise SourceUnavailable(f"{_LOST}: the server takes no reports")
-                select.select([self._pgconn.socket], [self._pgconn.socket], [], 1.0)
+                # Not select(): it refuses descriptors from 1024 on.
+                self._poll_both.poll(1000)
                 self._pgconn.consume_input()
 
     def close(self) -> None:
