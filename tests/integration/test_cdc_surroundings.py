@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import time
-from typing import TYPE_CHECKING, Any
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from cdc_tools import LOG_ID, MemoryLog, clean_slots, short
+from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short
+from engine_tools import until
+from pgbouncer import pgbouncer
+from pooler import pooler
 from psycopg.conninfo import make_conninfo
+from services.postgres import ROTATING_ROLE, Database
 from transporter_adaptors.postgres_cdc import reader as reader_module
 from transporter_adaptors.postgres_cdc import session, watch, wire
 from transporter_adaptors.postgres_cdc.reader import CdcReader
 
-from transporter.errors import SourceUnavailable
+from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter.testing import FaultyProxy, FixedResume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from services.postgres import Database
-
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(60)]
 
 ROWS = 2000
@@ -281,3 +285,246 @@ def test_a_fault_at_any_place_of_an_open(
         clean(shop)
     else:
         assert after >= 0
+
+
+def is_untouched(database: Database) -> bool:
+    """Return whether there is neither a slot nor a publication."""
+    mine = "SELECT 1 FROM pg_replication_slots WHERE database = current_database()"
+    return not (database.execute(mine) or database.execute("SELECT 1 FROM pg_publication"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "ignored", "text"),
+    [
+        ("session", "", "refuses what the reader needs"),
+        ("session", "options", "does not pass the settings of a session on"),
+        ("transaction", "", "refuses what the reader needs"),
+        ("transaction", "options,replication", "does not pass the settings of a session on"),
+    ],
+)
+def test_a_pgbouncer_is_refused(shop: Database, mode: str, ignored: str, text: str) -> None:
+    """The error names the pooler, before anything is created."""
+    with pgbouncer(shop, mode, ignored) as dsn:
+        found = broken(shop, MemoryLog(shop, dsn=dsn))
+    assert found.startswith(f"the dsn leads to a pooler that {text}")
+    assert found.endswith("use the direct address of the server")
+    assert is_untouched(shop)
+
+
+@pytest.mark.parametrize("mode", ["transaction", "in turn"])
+def test_a_pooler_of_transactions_is_refused(
+    shop: Database, mode: Literal["transaction", "in turn"]
+) -> None:
+    """Also one that passes the settings of a session on."""
+    with pooler(shop, mode) as dsn:
+        found = broken(shop, MemoryLog(shop, dsn=dsn))
+    assert "gives each transaction another session of the server" in found
+    assert is_untouched(shop)
+
+
+def test_a_pooler_of_sessions_that_passes_everything_on_is_used(shop: Database) -> None:
+    """Its process ids differ from the server's, and that does no harm."""
+    with pooler(shop, "session") as dsn:
+        log = MemoryLog(shop, dsn=dsn)
+        log.reader()
+        log.kill()
+    assert [name for name, _ in log.told] == ["slot-created"]
+
+
+@contextmanager
+def running_change(database: Database) -> Iterator[int]:
+    """Hold a transaction open that has changed something, and yield its process id."""
+    with database.connect(autocommit=False, application_name="nightly") as connection:
+        connection.execute("INSERT INTO items VALUES (0, 'late')")
+        yield connection.info.backend_pid
+        connection.commit()
+
+
+def test_a_slot_waits_for_a_transaction_and_an_operator_sees_which(shop: Database) -> None:
+    """The event names process and age, polls return meanwhile, and then everything comes."""
+    shop.execute("INSERT INTO items VALUES (1, 'before')")
+    log = MemoryLog(shop)
+    with running_change(shop) as pid:
+        begun = time.monotonic()
+        log.poll()
+        assert log.messages == []
+        assert time.monotonic() - begun < 5
+        until(lambda: log.poll(0.1) and log.told)
+        ((event, fields),) = log.told
+        assert (event, [*fields]) == ("slot-waits", ["slot", "problem"])
+        assert re.search(
+            rf"PID {pid} \(nightly, idle in transaction for \d+ s\)", str(fields["problem"])
+        )
+    log.drain(shop)
+    log.kill()
+    assert sorted(keys(log)) == [0, 1]
+    assert [name for name, _ in log.told][:2] == ["slot-waits", "slot-created"]
+
+
+def test_a_reader_that_waits_for_its_slot_closes_at_once_and_leaves_none(shop: Database) -> None:
+    """The server ends the creation, so the next open waits for no stranger."""
+    log = MemoryLog(shop)
+    with running_change(shop):
+        log.poll()
+        begun = time.monotonic()
+        log.kill()
+        assert time.monotonic() - begun < 2
+        mine = "SELECT active_pid FROM pg_replication_slots WHERE database = current_database()"
+        until(lambda: shop.execute(mine) == [])
+        log.poll()
+    log.drain(shop)
+    log.kill()
+    assert keys(log) == [0]
+
+
+def test_the_creation_of_a_slot_ends_with_its_session(shop: Database) -> None:
+    """The process that creates the slot may be ended: that is tried again."""
+    log = MemoryLog(shop)
+    with running_change(shop):
+        log.poll()
+        shop.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+            " WHERE database = current_database()"
+        )
+        assert "terminating connection" in fails_within(log, 5)
+    log.drain(shop)
+    log.kill()
+    assert keys(log) == [0]
+
+
+@contextmanager
+def role_of(database: Database, options: str = "REPLICATION") -> Iterator[str]:
+    """Create a role that may use nothing but the schema, and yield its name."""
+    role = f"cdc_{uuid.uuid4().hex[:8]}"
+    database.execute(f"CREATE ROLE {role} LOGIN {options}")
+    try:
+        yield role
+    finally:
+        if database.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]):
+            database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_role_that_may_not_read_the_tables_is_refused_before_there_is_a_slot(
+    shop: Database,
+) -> None:
+    """A slot that nobody can use would keep the server's log for ever."""
+    shop.execute("CREATE PUBLICATION transporter_reader FOR TABLE items")
+    with role_of(shop) as role:
+        log = MemoryLog(shop, dsn=shop.dsn_as(role), manage="slot")
+        expected = f"role {role} may not read public.items: run GRANT SELECT ON public.items TO"
+        assert broken(shop, log).startswith(expected)
+        assert shop.execute("SELECT 1 FROM pg_replication_slots") == []
+        # Without a copy it needs no such right.
+        log.settings["copy"] = "none"
+        log.drain(shop)
+        log.kill()
+
+
+def test_rights_that_are_revoked_while_the_reader_runs(shop: Database) -> None:
+    """It stops with the remedy, and goes on where it was once the right is back."""
+    fill(shop, 10)
+    shop.execute("CREATE PUBLICATION transporter_reader FOR TABLE items")
+    with role_of(shop) as role:
+        shop.execute(f"GRANT SELECT ON items TO {role}")
+        log = MemoryLog(shop, dsn=shop.dsn_as(role), manage="slot", copy_rows=4)
+        while not keys(log):
+            log.poll()
+        shop.execute(f"REVOKE SELECT ON items FROM {role}")
+        with pytest.raises(EnvironmentFault, match="permission denied for table items; 'transp"):
+            poll_for(log, 5)
+        log.kill()
+        shop.execute(f"GRANT SELECT ON items TO {role}; ALTER ROLE {role} NOREPLICATION")
+        assert f"role {role} may not replicate: run ALTER ROLE" in broken(shop, log)
+        shop.execute(f"ALTER ROLE {role} REPLICATION")
+        log.drain(shop)
+        log.kill()
+    assert keys(log) == list(range(1, 11))
+
+
+def test_a_role_that_changes_while_the_reader_runs(shop: Database) -> None:
+    """A running session goes on. The next one is tried again, and a new dsn is taken up."""
+    with role_of(shop, "SUPERUSER") as role:
+        log = MemoryLog(shop, dsn=shop.dsn_as(role))
+        log.drain(shop)
+        shop.execute(f"ALTER ROLE {role} NOLOGIN")
+        fill(shop, 1)
+        log.drain(shop)
+        log.kill()
+        assert "is not permitted to log in" in refused(log)
+        shop.execute(f"ALTER ROLE {role} LOGIN; ALTER ROLE {role} RENAME TO {role}_b")
+        assert f'role "{role}" does not exist' in refused(log)
+        log.settings["dsn"] = shop.dsn_as(f"{role}_b")
+        assert refused(log) == ""
+        shop.execute(f"ALTER ROLE {role}_b RENAME TO {role}")
+    assert keys(log) == [1]
+
+
+def test_a_password_that_changes_while_the_reader_runs(shop: Database) -> None:
+    """It may be one of a file, which is read at each connection: that is tried again."""
+    shop.execute(f"CREATE ROLE {ROTATING_ROLE} LOGIN SUPERUSER PASSWORD 'one'")
+    try:
+        log = MemoryLog(shop, dsn=make_conninfo(shop.tcp_dsn("one"), user=ROTATING_ROLE))
+        log.drain(shop)
+        shop.execute(f"ALTER ROLE {ROTATING_ROLE} PASSWORD 'two'")
+        fill(shop, 1)
+        log.drain(shop)
+        log.kill()
+        assert "password authentication failed" in refused(log)
+        log.settings["dsn"] = make_conninfo(shop.tcp_dsn("two"), user=ROTATING_ROLE)
+        assert refused(log) == ""
+    finally:
+        shop.execute(f"DROP OWNED BY {ROTATING_ROLE}; DROP ROLE {ROTATING_ROLE}")
+    assert keys(log) == [1]
+
+
+def refused(log: MemoryLog) -> str:
+    """Open the reader of *log* once, and return the error, none if it opens."""
+    reader = CdcReader(CdcReader.Config.model_validate(log.settings))
+    resume = FixedResume(log.position, LOG_ID)
+    resume.states = dict(log.states)
+    try:
+        reader.open(resume)
+    except SourceUnavailable as error:
+        return str(error)
+    finally:
+        reader.close()
+    return ""
+
+
+def test_a_database_that_is_renamed(shop: Database) -> None:
+    """The slot belongs to the database by its number, so the log goes on under the new name."""
+    fill(shop, 1)
+    log = MemoryLog(shop)
+    log.drain(shop)
+    other = Database(f"{shop.name}_b", shop.server)
+    maintenance = Database("postgres", shop.server)
+    log.kill()
+    until(lambda: maintenance.execute(USERS, [shop.name]) == [(0,)])
+    maintenance.execute(f"ALTER DATABASE {shop.name} RENAME TO {other.name}")
+    try:
+        other.execute("INSERT INTO items VALUES (2)")
+        assert f'database "{shop.name}" does not exist' in refused(log)
+        log.settings["dsn"] = other.dsn
+        log.drain(other)
+        log.kill()
+        until(lambda: maintenance.execute(USERS, [other.name]) == [(0,)])
+    finally:
+        maintenance.execute(f"ALTER DATABASE {other.name} RENAME TO {shop.name}")
+    assert keys(log) == [1, 2]
+
+
+USERS = "SELECT count(*)::int FROM pg_stat_activity WHERE datname = %s"
+
+
+def test_a_copied_log_cannot_be_read_beside_the_first(shop: Database) -> None:
+    """The second engine waits, and finds out that its log has a gap when the first is gone."""
+    first = MemoryLog(shop)
+    first.drain(shop)
+    second = MemoryLog(shop)
+    second.position, second.states = first.position, dict(first.states)
+    assert "is another engine running?" in refused(second)
+    fill(shop, 10)
+    first.drain(shop)
+    first.kill()
+    assert "another client has read from it" in broken(shop, second)
+    assert keys(first) == list(range(1, 11))
