@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short
-from engine_tools import until
+from engine_tools import Events, SparklessHost, delivered, running, until
 from pgbouncer import pgbouncer
 from pooler import pooler
 from psycopg.conninfo import make_conninfo
 from services.postgres import ROTATING_ROLE, Database
 from transporter_adaptors.postgres_cdc import reader as reader_module
 from transporter_adaptors.postgres_cdc import session, watch, wire
+from transporter_adaptors.postgres_cdc.config import CdcConfig
+from transporter_adaptors.postgres_cdc.operating import (
+    findings,
+    progress,
+    removal,
+    server_findings,
+    setup,
+    setup_sql,
+)
+from transporter_adaptors.postgres_cdc.operating.source import PostgresSource
 from transporter_adaptors.postgres_cdc.reader import CdcReader
 
+from transporter.change_source import LoggedReader
+from transporter.engine.engine import Engine
 from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter.pipeline.config import load
 from transporter.testing import FaultyProxy, FixedResume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from transporter.pipeline.config import Pipeline
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(60)]
 
 ROWS = 2000
@@ -528,3 +545,83 @@ def test_a_copied_log_cannot_be_read_beside_the_first(shop: Database) -> None:
     first.kill()
     assert "another client has read from it" in broken(shop, second)
     assert keys(first) == list(range(1, 11))
+
+
+@pytest.mark.parametrize("after", [0, pytest.param(1500, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("command", ["status", "check", "init", "drop"])
+def test_commands_at_a_silent_server_end_soon(
+    shop: Database, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, command: str, after: int
+) -> None:
+    """Each has the limit of commands, and reports that the server does not answer."""
+    assert session.COMMAND_PATIENCE == 10
+    for module in (findings, progress, removal, server_findings, setup, setup_sql):
+        monkeypatch.setattr(module, "COMMAND_PATIENCE", 0.5)
+    dsn = make_conninfo(shop.tcp_dsn(), port=proxy.port, connect_timeout=2)
+    config = CdcConfig.model_validate({"dsn": dsn, "tables": ["public.items"], "slot": "mine"})
+    source = PostgresSource(config, LoggedReader("reader", LOG_ID, None, str))
+    calls: dict[str, Callable[[], object]] = {
+        "status": lambda: source.status().problem,
+        "check": lambda: list(source.check()),
+        "init": lambda: list(source.set_up("plain", None)),
+        "drop": source.find_removable,
+    }
+    proxy.hang(after)
+    begun = time.monotonic()
+    try:
+        found = str(calls[command]())
+    except SourceUnavailable as error:
+        found = str(error)
+    assert re.search("timeout expired|did not answer within 0.5 s", found)
+    assert time.monotonic() - begun < 5
+    proxy.heal()
+    calls[command]()
+
+
+def pipeline_of(folder: Path, dsn: str) -> Pipeline:
+    """Return a pipeline from the tables at *dsn* into a file."""
+    document = {
+        "readers": [{"name": "in", "adaptor": "postgres-cdc", "dsn": dsn, "tables": ["items"]}],
+        "routes": [
+            {"name": "out", "writer": {"adaptor": "engine_tools:LinesWriter", "path": "out.jsonl"}}
+        ],
+        "log": {"dir": "log"},
+    }
+    file = folder / "pipeline.yaml"
+    file.write_text(json.dumps(document))
+    return load(file, {})
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["open", "stream", pytest.param("chunk", marks=pytest.mark.exhaustive), "slot"],
+)
+def test_an_engine_stops_in_time(
+    shop: Database, proxy: FaultyProxy, tmp_path: Path, place: str
+) -> None:
+    """With the limits as they are: a source that does not answer is left after 5 s."""
+    fill(shop, 100)
+    pipeline = pipeline_of(tmp_path, make_conninfo(shop.tcp_dsn(), port=proxy.port))
+    with ExitStack() as held:
+        if place == "slot":
+            held.enter_context(running_change(shop))
+        elif place == "open":
+            proxy.hang(500)
+        elif place == "chunk":
+            proxy.hang(50_000)
+        engine = Engine(pipeline, SparklessHost(), events := Events())
+        engine.start()
+        if place == "stream":
+            until(lambda: len(delivered(tmp_path / "out.jsonl")) == 100)
+            proxy.hang()
+        elif place == "slot":
+            events.await_count("slot-waits")
+        time.sleep(0.5)
+        begun = time.monotonic()
+        engine.stop()
+        assert time.monotonic() - begun < (3 if place in ("slot", "stream") else 8)
+    proxy.heal()
+    proxy.cut()
+    with running(pipeline):
+        rows = 100 + (place == "slot")
+        until(lambda: len(delivered(tmp_path / "out.jsonl")) >= rows)
+    assert len(delivered(tmp_path / "out.jsonl")) == rows
