@@ -136,6 +136,11 @@ class ChunkReader:
                 end, seconds = self._end_of_log(), monotonic() - began
             except (_NotNow, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
                 return None  # A migration that waits for the table goes first.
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise EnvironmentFault(
+                    f"cannot copy {table.full_name}: {error.diag.message_primary}; "
+                    "'transporter cdc check' has the statement that helps"
+                ) from error
             except UnicodeError as error:
                 raise EnvironmentFault(
                     f"cannot copy {table.full_name}: a value of its key is not UTF-8 in a database "

@@ -15,6 +15,7 @@ from psycopg import sql
 from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc import rights, slot_creation
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.columns import LoggedColumn
@@ -27,9 +28,17 @@ from transporter_adaptors.postgres_cdc.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
-    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.session import BoundedConnection, Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc.config import CdcConfig, TableItem
     from transporter_adaptors.postgres_cdc.position import Position
@@ -123,9 +132,10 @@ def plan_tables(
         server = servers.read_server(queries)
         servers.check_server(server, host)
         plan = find_plan(queries, config, server)
+        lacking = _lacking_rights(queries, config, plan, followed)
     kept = {}
     for oid, (table, item, definition) in plan.tables.items():
-        problem = next(_problems_of(config, server, table, item, definition), "")
+        problem = next(_problems_of(config, server, table, item, definition), lacking.get(oid, ""))
         if problem and leave_out and item.is_pattern and oid not in followed:
             leave_out(table, problem)
         elif problem:
@@ -136,6 +146,22 @@ def plan_tables(
     for problem in _absences(config, known | {table.full_name for table, _, _ in kept.values()}):
         raise EnvironmentFault(problem)
     return Plan(server, kept)
+
+
+def _lacking_rights(
+    queries: Connection, config: CdcConfig, plan: Plan, followed: Mapping[int, FollowedTable]
+) -> dict[int, str]:
+    """Return why our role cannot copy tables of *plan* that are to be copied from now on.
+
+    A right on a table that is *followed* already is needed only if it is copied again.
+    """
+    copied = {
+        oid: (table.full_name, item.columns)
+        for oid, (table, item, _) in plan.tables.items()
+        if config.copies(item) and (oid not in followed or config.run_of(item) > followed[oid].run)
+    }
+    found = list(rights.copy_problems(queries, plan.server.role, copied))
+    return dict(reversed(found))  # The first of each.
 
 
 def find_plan(queries: Connection, config: CdcConfig, server: Server) -> Plan:
@@ -568,10 +594,24 @@ def check_position(
     return found
 
 
+def check_slot_room(queries: Connection, names: Names) -> None:
+    """Check that there is room for the slot, before anything is created."""
+    with translate_errors("cannot look at the replication slots"):
+        slots.check_room(queries, names.slot)
+
+
 def create_slot(
-    replication: Connection, queries: Connection, config: CdcConfig, names: Names, version: int
-) -> int:
+    replication: BoundedConnection,
+    queries: Connection,
+    config: CdcConfig,
+    names: Names,
+    version: int,
+    tell: Callable[..., None],
+) -> Generator[None, float, int]:
     """Create the slot, or take one that an earlier run has created and not logged.
+
+    Yields before each wait for transactions, and takes the seconds that it may last. Waits that
+    are long are passed to *tell* as events.
 
     Returns:
         The LSN from which it has everything.
@@ -587,7 +627,15 @@ def create_slot(
                 f"slot {names.slot} is missing, and manage is nothing; run SELECT "
                 f"pg_create_logical_replication_slot('{names.slot}', 'pgoutput')"
             )
-        return slots.create_slot(replication, names.slot, version, failover=config.failover)
+        command = slots.create_statement(names.slot, version, failover=config.failover)
+        return (
+            yield from slot_creation.create(
+                replication,
+                queries,
+                command,
+                lambda problem: tell("slot-waits", slot=names.slot, problem=problem),
+            )
+        )
 
 
 def drop_slot(queries: Connection, names: Names, version: int) -> None:

@@ -15,7 +15,7 @@ from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.operating import facts
-from transporter_adaptors.postgres_cdc.session import connect_queries
+from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
 
 if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import Connection
@@ -50,7 +50,7 @@ def find_removable(config: CdcConfig, logged: LoggedState) -> Removable:
 
     """
     with (
-        closing(connect_queries(config.dsn)) as session,
+        closing(connect_queries(config.dsn, COMMAND_PATIENCE)) as session,
         translate_errors("cannot look up the slot and the publication"),
     ):
         found = _find(session, config, logged)
@@ -66,7 +66,7 @@ def drop_objects(config: CdcConfig, logged: LoggedState) -> None:
         ActionRefused: a session reads from the slot. Nothing was dropped.
 
     """
-    with closing(connect_queries(config.dsn)) as session:
+    with closing(connect_queries(config.dsn, COMMAND_PATIENCE)) as session:
         with translate_errors("cannot drop the slot; nothing was dropped"):
             found = _find(session, config, logged)
             if found.slot:
