@@ -24,6 +24,7 @@ from transporter_adaptors.postgres_cdc.chunks import (
 from transporter_adaptors.postgres_cdc.columns import follow_renames
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 from transporter_adaptors.postgres_cdc.opening import logged_columns
+from transporter_adaptors.postgres_cdc.restart_points import RestartPoints
 from transporter_adaptors.postgres_cdc.snapshots import Snapshot
 from transporter_adaptors.postgres_cdc.tables import read_definition
 
@@ -100,6 +101,7 @@ class Copier:
         """Read by the session *queries* what the publications of *names* publish."""
         self._queries, self._config, self._types, self._names = queries, config, types, names
         self._rows = min(_FIRST_ROWS, config.copy_rows)
+        self._restart_points = RestartPoints(queries)
         encoding = queries.info.parameter_status("server_encoding")
         # Bytes of a database without an encoding are fetched as they are.
         self._encoding = "SQL_ASCII" if encoding == "SQL_ASCII" else ""
@@ -131,6 +133,7 @@ class Copier:
                         )
                     found = read_chunk(self._queries, reading.plan, copy.boundary, rows)
                 end = self._end_of_log()
+                self._restart_points.request(end)
             except (_NotNow, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
                 return None  # A migration that waits for the table goes first.
             except UnicodeError as error:
