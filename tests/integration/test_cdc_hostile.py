@@ -16,7 +16,6 @@ from transporter.engine.reading.oversized import split_to_loggable
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-
     from transporter.adaptor import Batch
 
 pytestmark = pytest.mark.postgres
