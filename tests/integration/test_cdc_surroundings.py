@@ -625,3 +625,19 @@ def test_an_engine_stops_in_time(
         rows = 100 + (place == "slot")
         until(lambda: len(delivered(tmp_path / "out.jsonl")) >= rows)
     assert len(delivered(tmp_path / "out.jsonl")) == rows
+
+
+@pytest.mark.usefixtures("impatient")
+def test_init_names_the_transactions_that_a_slot_waits_for(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends after its limit, without a slot, and with the statement for later."""
+    monkeypatch.setattr(setup, "_LIMIT", 0.5)
+    config = CdcConfig.model_validate({"dsn": shop.dsn, "tables": ["public.items"], "slot": "mine"})
+    source = PostgresSource(config, LoggedReader("reader", LOG_ID, None, str))
+    with running_change(shop) as pid:
+        made = {each.name: each for each in source.set_up("plain", None)}["slot mine"]
+        assert made.outcome == "problem"
+        assert f"PID {pid} (nightly, idle in transaction for" in made.detail
+        assert "have a DBA run SELECT pg_create_logical_replication_slot('mine'" in made.detail
+    assert [each.outcome for each in source.set_up("plain", None)][-1] == "created"
