@@ -17,7 +17,7 @@ from pooler import pooler
 from psycopg.conninfo import make_conninfo
 from services.postgres import ROTATING_ROLE, Database
 from transporter_adaptors.postgres_cdc import reader as reader_module
-from transporter_adaptors.postgres_cdc import session, watch, wire
+from transporter_adaptors.postgres_cdc import session, slot_creation, watch, wire
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.operating import (
     findings,
@@ -40,12 +40,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from _pytest.mark import ParameterSet
+
     from transporter.pipeline.config import Pipeline
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(60)]
 
 ROWS = 2000
 PATIENCE = 1.0
 """Seconds that a call may take here until the server counts as silent."""
+
+
+def many(case: object) -> ParameterSet:
+    """Return one of many like cases, left to ``make soak``."""
+    return pytest.param(case, marks=pytest.mark.exhaustive)
 
 
 @pytest.fixture
@@ -59,6 +66,14 @@ def proxy(shop: Database) -> Iterator[FaultyProxy]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the reader wait for the server for a moment only."""
     monkeypatch.setattr(session, "PATIENCE", PATIENCE)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a reader report early that its slot has to wait."""
+    assert slot_creation.NOTICE == 2
+    for module in (reader_module, slot_creation):
+        monkeypatch.setattr(module, "NOTICE", 0.3)
 
 
 def through(proxy: FaultyProxy, database: Database, **settings: Any) -> MemoryLog:
@@ -104,7 +119,7 @@ def poll_for(log: MemoryLog, seconds: float) -> None:
         log.poll(0.05)
 
 
-@pytest.mark.parametrize("after", [0, 300_000])
+@pytest.mark.parametrize("after", [many(0), 300_000])
 @pytest.mark.usefixtures("impatient")
 def test_a_server_that_falls_silent_in_a_chunk(
     shop: Database, proxy: FaultyProxy, after: int
@@ -174,12 +189,7 @@ def test_a_server_that_falls_silent_while_the_reader_looks(
     assert keys(log) == list(range(1, 11))
 
 
-PLACES = [
-    0,
-    pytest.param(30, marks=pytest.mark.exhaustive),
-    1_000_000,
-    pytest.param(2_000_000, marks=pytest.mark.exhaustive),
-]
+PLACES = [many(0), many(30), 1_000_000, many(2_000_000)]
 """Bytes of the stream before a fault: between two messages, inside of one, and far behind."""
 
 
@@ -268,10 +278,7 @@ def test_a_server_that_takes_no_reports(shop: Database, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("fault", ["hang", "lose_answers"])
-@pytest.mark.parametrize(
-    "after",
-    [0, 10, 300, 1200, 2400, pytest.param(-1, marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.parametrize("after", [many(0), many(10), many(300), 1200, many(2400), many(-1)])
 @pytest.mark.usefixtures("impatient")
 def test_a_fault_at_any_place_of_an_open(
     shop: Database, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, fault: str, after: int
@@ -357,6 +364,7 @@ def running_change(database: Database) -> Iterator[int]:
         connection.commit()
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_slot_waits_for_a_transaction_and_an_operator_sees_which(shop: Database) -> None:
     """The event names process and age, polls return meanwhile, and then everything comes."""
     shop.execute("INSERT INTO items VALUES (1, 'before')")
@@ -378,6 +386,7 @@ def test_a_slot_waits_for_a_transaction_and_an_operator_sees_which(shop: Databas
     assert [name for name, _ in log.told][:2] == ["slot-waits", "slot-created"]
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_reader_that_waits_for_its_slot_closes_at_once_and_leaves_none(shop: Database) -> None:
     """The server ends the creation, so the next open waits for no stranger."""
     log = MemoryLog(shop)
@@ -394,6 +403,7 @@ def test_a_reader_that_waits_for_its_slot_closes_at_once_and_leaves_none(shop: D
     assert keys(log) == [0]
 
 
+@pytest.mark.usefixtures("hasty")
 def test_the_creation_of_a_slot_ends_with_its_session(shop: Database) -> None:
     """The process that creates the slot may be ended: that is tried again."""
     log = MemoryLog(shop)
@@ -547,7 +557,7 @@ def test_a_copied_log_cannot_be_read_beside_the_first(shop: Database) -> None:
     assert keys(first) == list(range(1, 11))
 
 
-@pytest.mark.parametrize("after", [0, pytest.param(1500, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("after", [many(0), 1500])
 @pytest.mark.parametrize("command", ["status", "check", "init", "drop"])
 def test_commands_at_a_silent_server_end_soon(
     shop: Database, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, command: str, after: int
@@ -591,10 +601,8 @@ def pipeline_of(folder: Path, dsn: str) -> Pipeline:
     return load(file, {})
 
 
-@pytest.mark.parametrize(
-    "place",
-    ["open", "stream", pytest.param("chunk", marks=pytest.mark.exhaustive), "slot"],
-)
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("place", [many("open"), "stream", many("chunk"), "slot"])
 def test_an_engine_stops_in_time(
     shop: Database, proxy: FaultyProxy, tmp_path: Path, place: str
 ) -> None:
