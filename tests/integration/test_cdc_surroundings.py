@@ -277,6 +277,7 @@ def test_a_server_that_takes_no_reports(shop: Database, monkeypatch: pytest.Monk
     log.kill()
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("fault", ["hang", "lose_answers"])
 @pytest.mark.parametrize("after", [many(0), many(10), many(300), 1200, many(2400), many(-1)])
 @pytest.mark.usefixtures("impatient")
@@ -384,6 +385,17 @@ def test_a_slot_waits_for_a_transaction_and_an_operator_sees_which(shop: Databas
     log.kill()
     assert sorted(keys(log)) == [0, 1]
     assert [name for name, _ in log.told][:2] == ["slot-waits", "slot-created"]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_role_that_may_not_see_other_sessions_gets_their_process_ids(shop: Database) -> None:
+    """The server hides everything else about them."""
+    shop.execute("CREATE PUBLICATION transporter_reader FOR TABLE items")
+    with role_of(shop) as role, running_change(shop) as pid:
+        log = MemoryLog(shop, dsn=shop.dsn_as(role), manage="slot", copy="none")
+        until(lambda: log.poll(0.1) and log.told)
+        assert f": PID {pid}; end them" in str(log.told[0][1]["problem"])
+        log.kill()
 
 
 @pytest.mark.usefixtures("hasty")
