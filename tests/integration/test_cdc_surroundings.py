@@ -459,6 +459,22 @@ def test_a_role_that_may_not_read_the_tables_is_refused_before_there_is_a_slot(
         log.kill()
 
 
+def test_a_new_table_without_a_right_is_left_out_until_it_is_granted(shop: Database) -> None:
+    """A pattern matches it, and the others go on."""
+    shop.execute("CREATE PUBLICATION transporter_reader FOR TABLE items")
+    with role_of(shop) as role:
+        shop.execute(f"GRANT SELECT ON items TO {role}")
+        log = MemoryLog(shop, dsn=shop.dsn_as(role), manage="slot", watch="1s")
+        log.drain(shop)
+        shop.execute("CREATE TABLE more (id int PRIMARY KEY); INSERT INTO more VALUES (7)")
+        shop.execute("ALTER PUBLICATION transporter_reader ADD TABLE more")
+        until(lambda: log.poll(0.1) and log.told[-1][0] == "table-left-out")
+        assert "may not read public.more: run GRANT SELECT" in str(log.told[-1][1]["problem"])
+        shop.execute(f"INSERT INTO items VALUES (1); GRANT SELECT ON more TO {role}")
+        until(lambda: log.poll(0.1) and sorted(keys(log)) == [1, 7])
+        log.kill()
+
+
 def test_rights_that_are_revoked_while_the_reader_runs(shop: Database) -> None:
     """It stops with the remedy, and goes on where it was once the right is back."""
     fill(shop, 10)
