@@ -50,9 +50,9 @@ PATIENCE = 1.0
 """Seconds that a call may take here until the server counts as silent."""
 
 
-def many(case: object) -> ParameterSet:
+def many(*case: object) -> ParameterSet:
     """Return one of many like cases, left to ``make soak``."""
-    return pytest.param(case, marks=pytest.mark.exhaustive)
+    return pytest.param(*case, marks=pytest.mark.exhaustive)
 
 
 @pytest.fixture
@@ -119,7 +119,8 @@ def poll_for(log: MemoryLog, seconds: float) -> None:
         log.poll(0.05)
 
 
-@pytest.mark.parametrize("after", [many(0), 300_000])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("after", [0, 300_000])
 @pytest.mark.usefixtures("impatient")
 def test_a_server_that_falls_silent_in_a_chunk(
     shop: Database, proxy: FaultyProxy, after: int
@@ -130,6 +131,19 @@ def test_a_server_that_falls_silent_in_a_chunk(
     log.poll()
     proxy.hang(after)
     assert "did not answer within 1 s" in fails_within(log, 5)
+    proxy.heal()
+    log.drain(shop)
+    log.kill()
+    assert keys(log) == list(range(1, ROWS + 1))
+
+
+def test_a_connection_that_is_reset_in_a_chunk(shop: Database, proxy: FaultyProxy) -> None:
+    """In the middle of a message of COPY: the chunk is discarded and read again."""
+    fill(shop)
+    log = through(proxy, shop)
+    log.poll()
+    proxy.lose_answers(300_000)
+    assert fails_within(log, 5).startswith("cannot copy public.items: consuming input failed")
     proxy.heal()
     log.drain(shop)
     log.kill()
@@ -322,8 +336,8 @@ def is_untouched(database: Database) -> bool:
     ("mode", "ignored", "text"),
     [
         ("session", "", "refuses what the reader needs"),
-        ("session", "options", "does not pass the settings of a session on"),
-        ("transaction", "", "refuses what the reader needs"),
+        many("session", "options", "does not pass the settings of a session on"),
+        many("transaction", "", "refuses what the reader needs"),
         ("transaction", "options,replication", "does not pass the settings of a session on"),
     ],
 )
@@ -347,6 +361,7 @@ def test_a_pooler_of_transactions_is_refused(
     assert is_untouched(shop)
 
 
+@pytest.mark.exhaustive
 def test_a_pooler_of_sessions_that_passes_everything_on_is_used(shop: Database) -> None:
     """Its process ids differ from the server's, and that does no harm."""
     with pooler(shop, "session") as dsn:
