@@ -17,7 +17,7 @@ from pooler import pooler
 from psycopg.conninfo import make_conninfo
 from services.postgres import ROTATING_ROLE, Database
 from transporter_adaptors.postgres_cdc import reader as reader_module
-from transporter_adaptors.postgres_cdc import session, watch, wire
+from transporter_adaptors.postgres_cdc import session, slot_creation, watch, wire
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.operating import (
     findings,
@@ -40,12 +40,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from _pytest.mark import ParameterSet
+
     from transporter.pipeline.config import Pipeline
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(60)]
 
 ROWS = 2000
 PATIENCE = 1.0
 """Seconds that a call may take here until the server counts as silent."""
+
+
+def many(*case: object) -> ParameterSet:
+    """Return one of many like cases, left to ``make soak``."""
+    return pytest.param(*case, marks=pytest.mark.exhaustive)
 
 
 @pytest.fixture
@@ -59,6 +66,14 @@ def proxy(shop: Database) -> Iterator[FaultyProxy]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the reader wait for the server for a moment only."""
     monkeypatch.setattr(session, "PATIENCE", PATIENCE)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a reader report early that its slot has to wait."""
+    assert slot_creation.NOTICE == 2
+    for module in (reader_module, slot_creation):
+        monkeypatch.setattr(module, "NOTICE", 0.3)
 
 
 def through(proxy: FaultyProxy, database: Database, **settings: Any) -> MemoryLog:
@@ -104,6 +119,7 @@ def poll_for(log: MemoryLog, seconds: float) -> None:
         log.poll(0.05)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("after", [0, 300_000])
 @pytest.mark.usefixtures("impatient")
 def test_a_server_that_falls_silent_in_a_chunk(
@@ -115,6 +131,19 @@ def test_a_server_that_falls_silent_in_a_chunk(
     log.poll()
     proxy.hang(after)
     assert "did not answer within 1 s" in fails_within(log, 5)
+    proxy.heal()
+    log.drain(shop)
+    log.kill()
+    assert keys(log) == list(range(1, ROWS + 1))
+
+
+def test_a_connection_that_is_reset_in_a_chunk(shop: Database, proxy: FaultyProxy) -> None:
+    """In the middle of a message of COPY: the chunk is discarded and read again."""
+    fill(shop)
+    log = through(proxy, shop)
+    log.poll()
+    proxy.lose_answers(300_000)
+    assert fails_within(log, 5).startswith("cannot copy public.items: consuming input failed")
     proxy.heal()
     log.drain(shop)
     log.kill()
@@ -174,12 +203,7 @@ def test_a_server_that_falls_silent_while_the_reader_looks(
     assert keys(log) == list(range(1, 11))
 
 
-PLACES = [
-    0,
-    pytest.param(30, marks=pytest.mark.exhaustive),
-    1_000_000,
-    pytest.param(2_000_000, marks=pytest.mark.exhaustive),
-]
+PLACES = [many(0), many(30), 1_000_000, many(2_000_000)]
 """Bytes of the stream before a fault: between two messages, inside of one, and far behind."""
 
 
@@ -267,11 +291,9 @@ def test_a_server_that_takes_no_reports(shop: Database, monkeypatch: pytest.Monk
     log.kill()
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("fault", ["hang", "lose_answers"])
-@pytest.mark.parametrize(
-    "after",
-    [0, 10, 300, 1200, 2400, pytest.param(-1, marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.parametrize("after", [many(0), many(10), many(300), 1200, many(2400), many(-1)])
 @pytest.mark.usefixtures("impatient")
 def test_a_fault_at_any_place_of_an_open(
     shop: Database, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, fault: str, after: int
@@ -314,8 +336,8 @@ def is_untouched(database: Database) -> bool:
     ("mode", "ignored", "text"),
     [
         ("session", "", "refuses what the reader needs"),
-        ("session", "options", "does not pass the settings of a session on"),
-        ("transaction", "", "refuses what the reader needs"),
+        many("session", "options", "does not pass the settings of a session on"),
+        many("transaction", "", "refuses what the reader needs"),
         ("transaction", "options,replication", "does not pass the settings of a session on"),
     ],
 )
@@ -339,6 +361,7 @@ def test_a_pooler_of_transactions_is_refused(
     assert is_untouched(shop)
 
 
+@pytest.mark.exhaustive
 def test_a_pooler_of_sessions_that_passes_everything_on_is_used(shop: Database) -> None:
     """Its process ids differ from the server's, and that does no harm."""
     with pooler(shop, "session") as dsn:
@@ -357,6 +380,7 @@ def running_change(database: Database) -> Iterator[int]:
         connection.commit()
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_slot_waits_for_a_transaction_and_an_operator_sees_which(shop: Database) -> None:
     """The event names process and age, polls return meanwhile, and then everything comes."""
     shop.execute("INSERT INTO items VALUES (1, 'before')")
@@ -378,6 +402,18 @@ def test_a_slot_waits_for_a_transaction_and_an_operator_sees_which(shop: Databas
     assert [name for name, _ in log.told][:2] == ["slot-waits", "slot-created"]
 
 
+@pytest.mark.usefixtures("hasty")
+def test_a_role_that_may_not_see_other_sessions_gets_their_process_ids(shop: Database) -> None:
+    """The server hides everything else about them."""
+    shop.execute("CREATE PUBLICATION transporter_reader FOR TABLE items")
+    with role_of(shop) as role, running_change(shop) as pid:
+        log = MemoryLog(shop, dsn=shop.dsn_as(role), manage="slot", copy="none")
+        until(lambda: log.poll(0.1) and log.told)
+        assert f": PID {pid}; end them" in str(log.told[0][1]["problem"])
+        log.kill()
+
+
+@pytest.mark.usefixtures("hasty")
 def test_a_reader_that_waits_for_its_slot_closes_at_once_and_leaves_none(shop: Database) -> None:
     """The server ends the creation, so the next open waits for no stranger."""
     log = MemoryLog(shop)
@@ -394,6 +430,7 @@ def test_a_reader_that_waits_for_its_slot_closes_at_once_and_leaves_none(shop: D
     assert keys(log) == [0]
 
 
+@pytest.mark.usefixtures("hasty")
 def test_the_creation_of_a_slot_ends_with_its_session(shop: Database) -> None:
     """The process that creates the slot may be ended: that is tried again."""
     log = MemoryLog(shop)
@@ -434,6 +471,22 @@ def test_a_role_that_may_not_read_the_tables_is_refused_before_there_is_a_slot(
         # Without a copy it needs no such right.
         log.settings["copy"] = "none"
         log.drain(shop)
+        log.kill()
+
+
+def test_a_new_table_without_a_right_is_left_out_until_it_is_granted(shop: Database) -> None:
+    """A pattern matches it, and the others go on."""
+    shop.execute("CREATE PUBLICATION transporter_reader FOR TABLE items")
+    with role_of(shop) as role:
+        shop.execute(f"GRANT SELECT ON items TO {role}")
+        log = MemoryLog(shop, dsn=shop.dsn_as(role), manage="slot", watch="1s")
+        log.drain(shop)
+        shop.execute("CREATE TABLE more (id int PRIMARY KEY); INSERT INTO more VALUES (7)")
+        shop.execute("ALTER PUBLICATION transporter_reader ADD TABLE more")
+        until(lambda: log.poll(0.1) and log.told[-1][0] == "table-left-out")
+        assert "may not read public.more: run GRANT SELECT" in str(log.told[-1][1]["problem"])
+        shop.execute(f"INSERT INTO items VALUES (1); GRANT SELECT ON more TO {role}")
+        until(lambda: log.poll(0.1) and sorted(keys(log)) == [1, 7])
         log.kill()
 
 
@@ -547,7 +600,7 @@ def test_a_copied_log_cannot_be_read_beside_the_first(shop: Database) -> None:
     assert keys(first) == list(range(1, 11))
 
 
-@pytest.mark.parametrize("after", [0, pytest.param(1500, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("after", [many(0), 1500])
 @pytest.mark.parametrize("command", ["status", "check", "init", "drop"])
 def test_commands_at_a_silent_server_end_soon(
     shop: Database, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, command: str, after: int
@@ -591,10 +644,8 @@ def pipeline_of(folder: Path, dsn: str) -> Pipeline:
     return load(file, {})
 
 
-@pytest.mark.parametrize(
-    "place",
-    ["open", "stream", pytest.param("chunk", marks=pytest.mark.exhaustive), "slot"],
-)
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("place", [many("open"), "stream", many("chunk"), "slot"])
 def test_an_engine_stops_in_time(
     shop: Database, proxy: FaultyProxy, tmp_path: Path, place: str
 ) -> None:
@@ -625,3 +676,19 @@ def test_an_engine_stops_in_time(
         rows = 100 + (place == "slot")
         until(lambda: len(delivered(tmp_path / "out.jsonl")) >= rows)
     assert len(delivered(tmp_path / "out.jsonl")) == rows
+
+
+@pytest.mark.usefixtures("impatient")
+def test_init_names_the_transactions_that_a_slot_waits_for(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends after its limit, without a slot, and with the statement for later."""
+    monkeypatch.setattr(setup, "_LIMIT", 0.5)
+    config = CdcConfig.model_validate({"dsn": shop.dsn, "tables": ["public.items"], "slot": "mine"})
+    source = PostgresSource(config, LoggedReader("reader", LOG_ID, None, str))
+    with running_change(shop) as pid:
+        made = {each.name: each for each in source.set_up("plain", None)}["slot mine"]
+        assert made.outcome == "problem"
+        assert f"PID {pid} (nightly, idle in transaction for" in made.detail
+        assert "have a DBA run SELECT pg_create_logical_replication_slot('mine'" in made.detail
+    assert [each.outcome for each in source.set_up("plain", None)][-1] == "created"

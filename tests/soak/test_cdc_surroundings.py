@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short, started
 from engine_tools import until
-from pg_nodes import give_away, nodes
+from pg_nodes import WHEEL, give_away, make_node, nodes, upgrade
 from psycopg.conninfo import make_conninfo
 from services.postgres import Database, free_port
 from transporter_adaptors.postgres_cdc import reader as reader_module
@@ -316,6 +317,28 @@ def test_a_server_of_a_new_version_is_accepted_only_by_its_id() -> None:
         for row in old.execute("SELECT id, name FROM items"):
             new.execute("INSERT INTO items VALUES (%s, %s)", row)
         old.stop()
+        after_upgrade(log, Database("postgres", new.service))
+
+
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+"""The server of Debian 12, which has all programs: the archives of each version do not."""
+
+
+def test_a_server_after_pg_upgrade_is_accepted_only_by_its_id() -> None:
+    """The publication is upgraded with the data and the slot is not, so nothing passes silently."""
+    if not (DEBIAN / "pg_upgrade").exists():
+        pytest.skip("PostgreSQL 15 of Debian is not installed")
+    with nodes(WHEEL) as new:
+        old = make_node(DEBIAN, new, "old")
+        shop = shop_of(old)
+        log = started(shop)
+        old.execute("INSERT INTO items VALUES (2)")
+        log.drain(shop)
+        log.kill()
+        old.execute("INSERT INTO items VALUES (3)")
+        old.stop()
+        upgrade(old, new)
+        new.start()
         after_upgrade(log, Database("postgres", new.service))
 
 

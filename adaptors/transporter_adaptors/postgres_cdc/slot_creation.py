@@ -11,6 +11,7 @@ import psycopg
 from psycopg import generators, pq, sql
 
 from transporter.errors import SourceUnavailable
+from transporter_adaptors.postgres.session import backend_pid
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ _SHOWN: Final = 3
 # The server waits for each transaction that has a number, in any database. What another role's
 # session does is hidden from an ordinary role, but not its process id.
 _RUNNING: Final = """
-SELECT 'PID ' || a.pid || coalesce(
+SELECT 'PID ' || a.pid || CASE WHEN a.xact_start IS NULL THEN '' ELSE
          format(' (%s, %s for %s s)', coalesce(nullif(a.application_name, ''), 'unnamed'), a.state,
-                extract(epoch FROM now() - a.xact_start)::int), '') AS text
+                extract(epoch FROM now() - a.xact_start)::int) END AS text
 FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
 UNION ALL
 SELECT format('the prepared transaction %s (for %s s)', quote_literal(p.gid),
@@ -97,7 +98,8 @@ def create(
         SourceUnavailable: the server, or its process that creates the slot, is gone.
 
     """
-    creation, pid = SlotCreation(replication, command), replication.info.backend_pid
+    pid = backend_pid(replication)
+    creation = SlotCreation(replication, command)
     begun = looked_at = monotonic()
     reported_at, at = -_AGAIN, None
     try:
