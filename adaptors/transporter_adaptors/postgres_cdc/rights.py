@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.postgres.session import Connection
 
+# A table or schema of the snapshot that was dropped meanwhile has NULL for a right.
 _RIGHTS: Final = """
 SELECT c.oid::bigint AS oid, n.nspname AS schema,
-       has_schema_privilege(%(role)s, n.oid, 'USAGE') AS may_use_schema,
-       has_table_privilege(%(role)s, c.oid, 'SELECT') AS may_select,
+       coalesce(has_schema_privilege(%(role)s, n.oid, 'USAGE'), true) AS may_use_schema,
+       coalesce(has_table_privilege(%(role)s, c.oid, 'SELECT'), true) AS may_select,
        pg_has_role(%(role)s, c.relowner, 'USAGE') AS is_owner,
        c.relrowsecurity AND row_security_active(c.oid) AS is_filtered
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
