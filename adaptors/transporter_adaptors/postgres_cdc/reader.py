@@ -205,7 +205,7 @@ class _Open:
             conninfo_to_dict(self._config.dsn.get_secret_value()).get("host") or "the server"
         )
         return opening.plan_tables(
-            self._queries, self._config, host, state, self._leave_out if state else None
+            self._queries, self._config, self._names, host, state, self._leave_out
         )
 
     def _leave_out(self, table: FoundTable, problem: str) -> None:
@@ -247,7 +247,7 @@ class _Open:
             return position, opening.next_state(config, state, fresh, changes, ())
         found = opening.check_position(replication, position, config)
         slot = slots.find_slot(queries, self._names.slot, version)
-        slots.check_slot(slot, self._names.slot, position.at, opening.REMEDY)
+        slots.check_slot(slot, self._names.slot, position.at, state.remedy)
         position = replace(position, system_id=found.system_id, timeline=found.timeline)
         return self._apply(plan, changes, position, state)
 

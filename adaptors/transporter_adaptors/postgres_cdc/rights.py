@@ -54,6 +54,12 @@ def may_select_columns(connection: Connection, oid: int, columns: Iterable[str],
     return bool(found)
 
 
+def owns_publication(connection: Connection, oid: int) -> bool:
+    """Return whether we may alter the publication *oid*."""
+    query = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE oid = %s"
+    return connection.execute(query, [oid]).fetchall() == [(True,)]
+
+
 def copy_problems(
     connection: Connection, role: str, tables: Mapping[int, tuple[TableName, Sequence[str]]]
 ) -> Iterator[tuple[int, str]]:

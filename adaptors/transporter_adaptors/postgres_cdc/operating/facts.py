@@ -80,12 +80,6 @@ def database_rights(connection: Connection, role: str) -> DatabaseRights:
     return found
 
 
-def owns_publication(connection: Connection, oid: int) -> bool:
-    """Return whether we may alter the publication *oid*."""
-    query = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE oid = %s"
-    return connection.execute(query, [oid]).fetchall() == [(True,)]
-
-
 def read_limits(connection: Connection) -> Limits:
     """Return the server's settings."""
     with connection.cursor(row_factory=class_row(Limits)) as cursor:

@@ -65,6 +65,7 @@ class _Checks:
 
     def run(self) -> Iterator[Finding]:
         """Yield all findings."""
+        yield from self._leave_out_tables()
         problems = list(opening.table_problems(self._config, self._plan))
         yield from (Finding(each, "problem") for each in problems)
         yield from self._check_rights()
@@ -77,6 +78,18 @@ class _Checks:
         yield from describe_large_values(self._queries, self._names)
         if to_copy := self._tables_to_copy():
             yield describe_copy(self._queries, to_copy)
+
+    def _leave_out_tables(self) -> Iterator[Finding]:
+        """Report tables that a running reader leaves out, and check the rest of the plan."""
+        if self._logged.state is None:
+            return
+        left_out = opening.find_left_out(
+            self._queries, self._config, self._logged.names, self._plan, self._logged.state
+        )
+        for problem in left_out.values():
+            yield Finding(f"{problem}; until then the reader leaves it out", "warning")
+        self._plan = self._plan.without(left_out)
+        self._names = {oid: table.full_name for oid, (table, _, _) in self._plan.tables.items()}
 
     def _tables_to_copy(self) -> set[int]:
         """Return the tables that are not copied completely yet, or are to be copied again."""
@@ -156,7 +169,7 @@ class _Checks:
         )
         if found is None:
             return owned and facts.database_rights(self._queries, self._role).may_create
-        return owned and facts.owns_publication(self._queries, found.oid)
+        return owned and rights.owns_publication(self._queries, found.oid)
 
     def _check_slot(self, slot: slots.Slot | None) -> Iterator[Finding]:
         name, position, manage = self._logged.slot, self._logged.position, self._config.manage
@@ -187,7 +200,7 @@ class _Checks:
             )
             return
         at = None if position is None else position.at
-        wrong = list(_problem_of(lambda: slots.check_slot(slot, name, at, opening.REMEDY)))
+        wrong = list(_problem_of(lambda: slots.check_slot(slot, name, at, self._logged.remedy)))
         yield from wrong or [Finding(f"slot {name}: {slot.status if slot else 'ready'}")]
 
 

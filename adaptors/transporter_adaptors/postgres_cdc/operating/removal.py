@@ -13,8 +13,8 @@ from transporter.change_source import Removable
 from transporter.errors import ActionRefused
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc import rights
 from transporter_adaptors.postgres_cdc import slot as slots
-from transporter_adaptors.postgres_cdc.operating import facts
 from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _reason_to_keep(
     for name in slot_names:
         if name != logged.slot and pattern.fullmatch(name):
             return f"slot {name}, of another log, may need it; drop that one first"
-    if not facts.owns_publication(session, publication.oid):
+    if not rights.owns_publication(session, publication.oid):
         statement = sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(publication.name))
         return f"only its owner may drop it; have the owner run {statement.as_string(session)}"
     return ""

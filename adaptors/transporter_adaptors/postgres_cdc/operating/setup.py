@@ -193,7 +193,7 @@ class _Setup:
             return SourceObject(shown, "exists", f"active for PID {found.pid}")
         at = None if self._logged.position is None else self._logged.position.at
         try:
-            slots.check_slot(found, name, at, opening.REMEDY)
+            slots.check_slot(found, name, at, self._logged.remedy)
         except TransporterError as error:
             return SourceObject(shown, "problem", str(error))
         return SourceObject(shown, "exists")
