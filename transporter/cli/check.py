@@ -57,7 +57,7 @@ def check(
     from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415 - the same
 
     found, document = load_with_lines(pipeline, os.environ)
-    if problems := [*path_problems(found, document), *sql_problems(found, document)]:
+    if problems := [*path_problems(found, document), *sql_problems(found.spark, document)]:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
     refuse_without_extra(found.observe.tracing)
     _warn_of_open_secrets(found, document)

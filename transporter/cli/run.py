@@ -153,7 +153,7 @@ def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None: 
                 signals.reload_requested = False
                 # In a thread, because it may wait for slices and a stop must not.
                 thread = Thread(
-                    target=_reload, args=(engine.log.directory, report), name="reload", daemon=True
+                    target=_reload, args=(engine, report), name="reload", daemon=True
                 )
                 thread.start()
                 reloads = [*(each for each in reloads if each.is_alive()), thread]
@@ -168,15 +168,19 @@ def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None: 
         report.show_status(running_status(engine), "stopped")
 
 
-def _reload(directory: Path, report: Any) -> None:  # noqa: ANN401 - the reporter
+def _reload(engine: Engine, report: Any) -> None:  # noqa: ANN401 - the reporter
     """Reload as ``transporter reload`` does. Report a problem, with the engine left running."""
-    from transporter.control.client import perform  # noqa: PLC0415 - only on SIGHUP
-    from transporter.control.requests import Reload  # noqa: PLC0415
+    from transporter.cli.check_sql import refuse_invalid_sql  # noqa: PLC0415 - only on SIGHUP
+    from transporter.control.client import perform  # noqa: PLC0415 - the same
+    from transporter.control.requests import Reload  # noqa: PLC0415 - the same
 
     try:
-        perform(directory, Reload("SIGHUP"))
+        refuse_invalid_sql(engine.pipeline.file, os.environ, on_unchecked=lambda _: None)
+        if not engine.stopping:
+            perform(engine.log.directory, Reload("SIGHUP"))
     except TransporterError as error:
-        report("reload-refused", problem=str(error))
+        if not engine.stopping:
+            report("reload-refused", problem=str(error))
 
 
 def _hint_text(directory: Path) -> str:
