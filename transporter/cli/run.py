@@ -19,7 +19,7 @@ from transporter.cli.output import printable
 from transporter.errors import TransporterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from transporter.engine.engine import Engine
@@ -101,8 +101,12 @@ def run_pipeline(
     log_level: str = "info",
     live: bool | None = None,
     fail_fast: bool = False,
+    hints: Sequence[str] = (),
 ) -> int:
-    """Run *pipeline* to its end and return the exit code. Its variables come from *environ*."""
+    """Run *pipeline* to its end and return the exit code. Its variables come from *environ*.
+
+    *hints* are further lines for another terminal, below the live table.
+    """
     from transporter.cli.run_display import (  # noqa: PLC0415 - imports rich
         engine_reporter,
         printable_output,
@@ -117,7 +121,7 @@ def run_pipeline(
     with _handle_signals() as signals, unfailing_stderr():
         with (
             engine_reporter(
-                log_format, live=live, hints=_hint_text(pipeline.log.dir), level=log_level
+                log_format, live=live, hints=_hint_text(pipeline.log.dir, hints), level=log_level
             ) as report,
             printable_output(),
             assemble_engine(pipeline, report, environ, fail_fast=fail_fast) as engine,
@@ -183,13 +187,13 @@ def _reload(engine: Engine, report: Any) -> None:  # noqa: ANN401 - the reporter
             report("reload-refused", problem=str(error))
 
 
-def _hint_text(directory: Path) -> str:
+def _hint_text(directory: Path, others: Sequence[str] = ()) -> str:
     """Return commands to try in another terminal, ready to be copied."""
     me = sys.argv[0]
     command = "transporter" if shutil.which("transporter") == me else short_path(Path(me))
     log = short_path(directory)
     tries = (f"log show {log} --last 5", f"offsets list {log}", f"log info {log}")
-    return "\n".join(["in another terminal, try:", *(f"  {command} {each}" for each in tries)])
+    return "\n".join(["in another terminal, try:", *(f"  {command} {each}" for each in tries), *others])
 
 
 def short_path(path: Path) -> str:
