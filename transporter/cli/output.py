@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from transporter.errors import ConfigError, TransporterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+
+_INDENTED: Final = re.compile(r"\n[ \t]+(?!at )")
+_LINE_END: Final = re.compile(r"\s*[\n\r\t\v\f]\s*")
 
 
 def printable(text: object) -> str:
@@ -32,6 +37,30 @@ def printable(text: object) -> str:
         else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
         for letter in str(text)
     )
+
+
+def value_text(value: object) -> str:
+    """Return a plain *value* as people write it: ``yes``, ``no``, ``none``, text or JSON."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "none"
+    if isinstance(value, dict | list | tuple):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def problem_text(text: object) -> str:
+    """Return the *text* of a problem on one line, with unprintable characters escaped.
+
+    Errors of other systems, such as those of PostgreSQL, have several lines.
+    """
+    return printable(_LINE_END.sub(" ", str(text).strip()))
+
+
+def count_text(count: int, one: str, many: str) -> str:
+    """Return *count* with the word for *one*, or for *many*."""
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def confirm(question: str) -> None:
@@ -142,7 +171,8 @@ def write_error(error: TransporterError, *, as_json: bool) -> None:
     if as_json:
         _write_object({"ok": False, "error": _error_object(error)})
         return
-    lines = [printable(line) for line in str(error).split("\n")]
+    # An indented line continues the one before, as in messages of libpq.
+    lines = [printable(line) for line in _INDENTED.sub(" ", str(error)).split("\n")]
     mark = "" if getattr(error, "file", "") else "error: "
     sys.stderr.write("".join(f"{mark}{line}\n" for line in lines))
 

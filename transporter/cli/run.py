@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.output import printable
+from transporter.cli.output import problem_text
 from transporter.errors import TransporterError
 
 if TYPE_CHECKING:
@@ -136,11 +136,11 @@ def _report_halted(engine: Engine) -> None:
     status = engine.status()
     for reader in status.readers:
         if reader.name in engine.halted:
-            typer.echo(printable(f"reader {reader.name} stopped: {reader.problem}"), err=True)
+            typer.echo(problem_text(f"reader {reader.name} stopped: {reader.problem}"), err=True)
     for route in status.routes:
         if route.name in engine.halted:
             place = f"route {route.name} stopped before offset {route.watermark + 1}"
-            typer.echo(printable(f"{place}: {route.problem}"), err=True)
+            typer.echo(problem_text(f"{place}: {route.problem}"), err=True)
 
 
 def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # noqa: ANN401 - the reporter
@@ -156,9 +156,7 @@ def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None: 
             if signals.reload_requested:
                 signals.reload_requested = False
                 # In a thread, because it may wait for slices and a stop must not.
-                thread = Thread(
-                    target=_reload, args=(engine, report), name="reload", daemon=True
-                )
+                thread = Thread(target=_reload, args=(engine, report), name="reload", daemon=True)
                 thread.start()
                 reloads = [*(each for each in reloads if each.is_alive()), thread]
     finally:
@@ -193,7 +191,9 @@ def _hint_text(directory: Path, others: Sequence[str] = ()) -> str:
     command = "transporter" if shutil.which("transporter") == me else short_path(Path(me))
     log = short_path(directory)
     tries = (f"log show {log} --last 5", f"offsets list {log}", f"log info {log}")
-    return "\n".join(["in another terminal, try:", *(f"  {command} {each}" for each in tries), *others])
+    return "\n".join(
+        ["in another terminal, try:", *(f"  {command} {each}" for each in tries), *others]
+    )
 
 
 def short_path(path: Path) -> str:
