@@ -255,7 +255,7 @@ def test_a_step_reports_a_parked_entry_as_parked(tmp_path: Path) -> None:
         until(lambda: route_status(pipeline)["lag"] == 2)
         said = command("route", "step", str(pipeline), "out")
         assert (said.returncode, said.stderr) == (0, "")
-        assert said.stdout.startswith("route out: 1 is parked: ")
+        assert said.stdout.startswith("route out: offset 1 is parked: ")
         assert "no 1 here" in said.stdout
         stepped = told(pipeline, "route", "step", "out")
         assert (stepped["outcome"], stepped["through"]) == ("parked", 2)

@@ -11,10 +11,10 @@ import pytest
 from acceptance_tools import await_true, running
 from cdc_tools import clean_slots
 from ruamel.yaml import YAML
+from transporter_adaptors.postgres_cdc.config import CdcConfig
 
 from transporter.cli import app
 from transporter.engine.events import EVENTS
-from transporter_adaptors.postgres_cdc.config import CdcConfig
 
 if TYPE_CHECKING:
     from services.postgres import Database

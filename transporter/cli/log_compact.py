@@ -11,7 +11,14 @@ import typer
 
 from transporter.cli.action_options import Reason  # noqa: TC001 - Typer reads the annotations
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import printable, write, write_json, write_table
+from transporter.cli.output import (
+    count_text,
+    printable,
+    problem_text,
+    write,
+    write_json,
+    write_table,
+)
 from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -196,13 +203,14 @@ def _report_json(hold: Hold | None, report: Report, *, dry_run: bool) -> dict[st
 
 def _write_report(hold: Hold | None, report: Report, *, dry_run: bool) -> None:
     for problem in report.problems:
-        write(f"not compacted: {printable(problem)}")
+        write(f"not compacted: {problem_text(problem)}")
     holder = "no route has run here, so nothing may be dropped"
     if hold is not None:
         holder = f"everything beyond offset {hold.through} is held by {printable(str(hold))}"
     write(holder)
     doing = "would drop" if dry_run else "dropped"
-    write(f"{doing} {report.dropped_entries} entries of {len(report.segments)} segments")
+    entries = count_text(report.dropped_entries, "entry", "entries")
+    write(f"{doing} {entries} of {count_text(len(report.segments), 'segment', 'segments')}")
     columns = ("segment", "entries", "kept", "bytes", "bytes now")
     rows = [
         (each.name, each.entries, each.kept, f"{each.before:,}", _bytes_text(each.after))

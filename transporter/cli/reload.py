@@ -8,7 +8,7 @@ from pathlib import Path
 from transporter.cli.action_options import Reason, perform_request
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import printable, write, write_json
+from transporter.cli.output import printable, problem_text, write, write_json
 from transporter.control.requests import Reload, Status
 
 
@@ -47,7 +47,7 @@ def reload(target: Target, *, reason: Reason = "", as_json: AsJson = False) -> N
     for name in result["leaving"]:
         note(printable(f"{name} is removed, and ends after its present work"))
     for reader, problem in result["problems"].items():
-        note(printable(f"reader {reader}: {problem}"))
+        note(problem_text(f"reader {reader}: {problem}"))
 
 
 def _refuse_invalid_sql(target: Path) -> None:
@@ -64,7 +64,7 @@ def _refuse_invalid_sql(target: Path) -> None:
 
 
 def _file_to_reload(target: Path) -> Path | None:
-    """Return the pipeline file: *target*, or the one that the log in this directory has last run."""
+    """Return the pipeline file: *target*, or the one that has last run on this log directory."""
     if not target.is_dir():
         return target
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow

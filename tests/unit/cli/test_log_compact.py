@@ -78,7 +78,7 @@ def test_it_compacts_as_the_pipeline_says(
     compact(pipeline)
     shown = capsys.readouterr().out
     assert "held by route out" in shown
-    assert "dropped 2 entries of 1 segments" in shown
+    assert "dropped 2 entries of 1 segment\n" in shown
     assert list(everything(pipeline.parent / "log")) == [2, 3, 4]
 
 

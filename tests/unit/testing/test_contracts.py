@@ -1,4 +1,4 @@
-"""Tests of the contracts as an author of an adaptor runs them: by pytest, in a project of his own."""
+"""Tests of the contracts as an author of an adaptor runs them: by pytest, in another project."""
 
 from __future__ import annotations
 
