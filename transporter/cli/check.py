@@ -11,7 +11,7 @@ import typer
 
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import align_columns, printable, problem_text, write, write_json
+from transporter.cli.output import align_columns, printable, text_lines, write, write_json
 from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ def _probe_connections(pipeline: Pipeline, *, quiet: bool) -> list[ProbeResult]:
         write(printable(f"{result.kind} {result.name}{adaptor}"))
         for each in result.findings:
             mark = "" if each.level == "fine" else f"{each.level}: "
-            write(f"  {problem_text(mark + each.text)}")
+            for line in text_lines(mark + each.text):
+                write(f"  {line}")
     return found
 
 

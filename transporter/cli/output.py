@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
-_INDENTED: Final = re.compile(r"\n[ \t]+(?!at )")
 _LINE_END: Final = re.compile(r"\s*[\n\r\t\v\f]\s*")
 
 
@@ -56,6 +55,11 @@ def problem_text(text: object) -> str:
     Errors of other systems, such as those of PostgreSQL, have several lines.
     """
     return printable(_LINE_END.sub(" ", str(text).strip()))
+
+
+def text_lines(text: object) -> list[str]:
+    """Return the lines of *text* with their indentation, made :func:`printable`."""
+    return [printable(line.expandtabs(4)) for line in str(text).split("\n")]
 
 
 def count_text(count: int, one: str, many: str) -> str:
@@ -171,10 +175,10 @@ def write_error(error: TransporterError, *, as_json: bool) -> None:
     if as_json:
         _write_object({"ok": False, "error": _error_object(error)})
         return
-    # An indented line continues the one before, as in messages of libpq.
-    lines = [printable(line) for line in _INDENTED.sub(" ", str(error)).split("\n")]
     mark = "" if getattr(error, "file", "") else "error: "
-    sys.stderr.write("".join(f"{mark}{line}\n" for line in lines))
+    for line in text_lines(error):
+        # An indented line belongs to the one before, such as SQL to copy.
+        sys.stderr.write(f"{'' if line.startswith(' ') else mark}{line}\n")
 
 
 def _error_object(error: TransporterError) -> dict[str, Any]:

@@ -60,10 +60,10 @@ def test_a_value_is_written_as_people_do(value: object, text: str) -> None:
     assert value_text(value) == text
 
 
-def test_an_indented_line_continues_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """Only lines of their own are marked as errors."""
+def test_an_indented_line_belongs_to_the_error_before(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only lines at the margin are marked, and SQL can be copied."""
     write_error(EnvironmentFault("refused\n\tIs it up?\nand more"), as_json=False)
-    assert capsys.readouterr().err == "error: refused Is it up?\nerror: and more\n"
+    assert capsys.readouterr().err == "error: refused\n    Is it up?\nerror: and more\n"
 
 
 def test_aligned_columns() -> None:
