@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from transporter.log.compaction import CompactionSettings, Report
     from transporter.log.maintenance import MaintenanceRecord
     from transporter.offsets.retention_holds import Hold
-    from transporter.pipeline.config import Pipeline
 
 
 def compact(
@@ -93,10 +92,9 @@ def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSetti
                 "file instead of the directory"
             )
     else:
-        from transporter.pipeline.config import load  # noqa: PLC0415 - heavy
+        from transporter.pipeline.config import load_log  # noqa: PLC0415 - heavy
 
-        pipeline = load(target, os.environ)
-        log = pipeline.log
+        log = load_log(target, os.environ)
         after, keep, tombstones = (
             log.compaction.manual_after,
             log.compaction.keep,
@@ -108,22 +106,23 @@ def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSetti
                 "'keep: namespace' there, with 'after: off' if the engine must not compact",
                 str(target),
             )
-        _refuse_unknown_sources(pipeline, record)
+        if record is None:
+            _refuse_unknown_sources(target)
         compression = log.codec
     return CompactionSettings(after, keep, tombstones, compression)
 
 
-def _refuse_unknown_sources(pipeline: Pipeline, record: MaintenanceRecord | None) -> None:
-    """Refuse if the sources' progress is unknown.
+def _refuse_unknown_sources(file: Path) -> None:
+    """Refuse if the sources' progress is unknown, which no record holds.
 
-    Without a record, only a clean stop proves that every entry is acknowledged to its
-    source (Invariant 11).
+    Then only a clean stop proves that every entry is acknowledged to its source
+    (Invariant 11).
     """
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - as above
     from transporter.log.meta import read_meta  # noqa: PLC0415 - as above
+    from transporter.pipeline.config import load  # noqa: PLC0415 - as above
 
-    if record is not None:
-        return
+    pipeline = load(file, os.environ)
     directory = pipeline.log.dir
     meta = read_meta(RealFileSystem(), directory)
     waiting = any(reader.waits_for_delivery for reader in pipeline.readers)
