@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -538,6 +539,8 @@ def test_results_for_people(
     assert [line.split()[0] for line in out[2:8]] == [
         "logged", "server", "slot", "retained", "safe", "lag"
     ]  # fmt: skip
+    sizes = [line.split(maxsplit=1)[1] for line in (out[5], out[7])]
+    assert all(re.fullmatch(r"[0-9.,]+ ([KMGT]i)?B", size) for size in sizes), sizes
     assert out[9:] == [
         "TABLE         PHASE        RUN  COPIED  ROWS  %",
         "public.items  catching up  1    100     100   100",

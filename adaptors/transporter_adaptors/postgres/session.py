@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import selectors
 import time
 from contextlib import contextmanager, suppress
@@ -69,6 +70,12 @@ _SETUP: Final = (
     pg.UndefinedColumn,
     pg.InvalidSchemaName,
 )
+
+_REFUSED: Final = re.compile(
+    r'(role|database) ".*" does not exist|(password|peer|ident) authentication failed|no password '
+    r"supplied|no pg_hba\.conf entry|pg_hba\.conf rejects|is not permitted to log in"
+)
+"""Refusals of a connection that last until somebody changes the setup. libpq gives no code."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -255,13 +262,15 @@ def translate_error(error: psycopg.Error, operation: str) -> TransporterError:
 
     It quotes only the server's primary message, because details may hold row contents.
     """
-    text = (error.diag.message_primary or str(error)).strip()
+    # libpq's own messages have several lines.
+    text = " ".join((error.diag.message_primary or str(error)).split())
     if isinstance(error, pg.QueryCanceled):
         return StatementTooSlow(f"{operation}: {text}; trying again may help")
     if isinstance(error, _SETUP):
         return EnvironmentFault(f"{operation}: {text}")
     if isinstance(error, _TRANSIENT) or _is_of_a_dropped_object(error, text):
-        return SourceUnavailable(f"{operation}: {text}; trying again may help")
+        advice = "check the dsn" if _REFUSED.search(text) else "trying again may help"
+        return SourceUnavailable(f"{operation}: {text}; {advice}")
     return SourceError(f"{operation}: {text}")
 
 
