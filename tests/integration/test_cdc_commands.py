@@ -218,6 +218,25 @@ def test_status_waits_for_no_migration(
     assert (code, result["problem"], result["tables"][0]["estimated"]) == (0, "", 100)
 
 
+def test_a_table_that_is_left_out_is_a_warning(
+    shop: Database, tmp_path: Path, cdc: Callable[..., tuple[int, Any]]
+) -> None:
+    """The reader goes on without it, and its status names it."""
+    log = started(shop, tmp_path / "log", tables=["public.*"])
+    log.close()
+    shop.execute("CREATE TABLE bare (a int); ANALYZE bare")
+    code, result = cdc("check", tables=["public.*"])
+    (found,) = texts(result, "warning")
+    assert (code, texts(result, "problem")) == (0, [])
+    assert found.startswith("public.bare has no primary key")
+    assert found.endswith("; until then the reader leaves it out")
+    code, result = cdc("status", tables=["public.*"])
+    assert [(each["name"], each["phase"]) for each in result["tables"]] == [
+        ("public.items", "catching up"),
+        ("public.bare", "left out"),
+    ]
+
+
 def test_what_the_log_follows_is_not_created_again(
     shop: Database, tmp_path: Path, cdc: Callable[..., tuple[int, Any]]
 ) -> None:

@@ -45,4 +45,4 @@ def _slot_facts(slot: SlotStatus | None) -> dict[str, str]:
 def _table_row(table: TableStatus) -> tuple[object, ...]:
     counts = ["" if each is None else f"{each:,}" for each in (table.copied, table.estimated)]
     percent = "" if table.percent is None else table.percent
-    return (table.name, table.phase, table.run, *counts, percent)
+    return (table.name, table.phase, table.run or "", *counts, percent)

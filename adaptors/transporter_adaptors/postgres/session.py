@@ -181,7 +181,7 @@ def _refuse_shared(connection: Connection, conninfo: str) -> None:
 
     Our settings would stay in the application's sessions, and we would get no notifications.
     """
-    if backend_pid(connection) != connection.info.backend_pid and _is_shared(connection, conninfo):
+    if backend_pid(connection) != connection.info.backend_pid and is_shared(connection, conninfo):
         raise EnvironmentFault(
             "the dsn leads to a pooler that gives each transaction another session of the "
             "server (pool_mode = transaction), but LISTEN and session time-outs need a session of "
@@ -189,7 +189,8 @@ def _refuse_shared(connection: Connection, conninfo: str) -> None:
         )
 
 
-def _is_shared(connection: Connection, conninfo: str) -> bool:
+def is_shared(connection: Connection, conninfo: str) -> bool:
+    """Return whether a pooler lends the server's session of *connection* to others as well."""
     with (
         suppress(psycopg.OperationalError),
         BoundedConnection.connect(conninfo, autocommit=True) as other,
