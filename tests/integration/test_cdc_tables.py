@@ -11,7 +11,7 @@ import pytest
 from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short, started
 from engine_tools import until
 from services.postgres import Database
-from transporter_adaptors.postgres_cdc import opening
+from transporter_adaptors.postgres_cdc import opening, watch
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.handover import MAX_CHUNKS
 from transporter_adaptors.postgres_cdc.reader import CdcReader
@@ -211,6 +211,87 @@ def test_a_new_table_that_only_its_owner_may_publish_is_left_out(shop: Database)
         log.kill()
         until(lambda: not shop.execute("SELECT 1 FROM pg_replication_slots WHERE active"))
         shop.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_new_table_that_is_locked_holds_up_no_other(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index that is built on it keeps it from being published, perhaps for hours."""
+    monkeypatch.setattr(watch, "_RETRY", 1.0)
+    log = started(shop, watch="1s")
+    shop.execute("CREATE TABLE late (id int PRIMARY KEY); INSERT INTO late VALUES (1)")
+    with shop.connect() as build, build.transaction():
+        build.execute("LOCK TABLE late IN SHARE UPDATE EXCLUSIVE MODE")
+        until(lambda: log.poll(0.1) and events(log, "table-left-out"))
+        shop.execute("INSERT INTO items VALUES (7)")
+        until(
+            lambda: (
+                log.poll(0.1) and ("insert", "sync", "7") in [e[:3] for e in short(log.messages)]
+            )
+        )
+    until(lambda: log.poll(0.1) and ("insert", "copy", "1", {"id": 1}) in short(log.messages))
+    assert log.kills == 0
+    log.kill()
+
+
+def test_each_new_problem_of_a_left_out_table_is_reported(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has done what was advised sees what else is missing, and then that it is read."""
+    monkeypatch.setattr(watch, "_RETRY", 1.0)
+    log = started(shop, watch="1s")
+    shop.execute("CREATE TABLE late (id int NOT NULL); INSERT INTO late VALUES (1)")
+    until(lambda: log.poll(0.1) and events(log, "table-left-out"))
+    shop.execute("ALTER TABLE late REPLICA IDENTITY FULL")
+    until(lambda: log.poll(0.1) and events(log, "table-left-out")[1:])
+    shop.execute("ALTER TABLE late ADD PRIMARY KEY (id)")
+    until(lambda: log.poll(0.1) and ("insert", "copy", "1", {"id": 1}) in short(log.messages))
+    log.kill()
+
+
+def test_a_new_table_whose_changes_would_fail_is_not_published(shop: Database) -> None:
+    """One of its partitions has no identity, so the application could not change its rows."""
+    log = started(shop, watch="1s")
+    shop.execute(
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);"
+        "ALTER TABLE parts_1 REPLICA IDENTITY NOTHING; INSERT INTO parts VALUES (1)"
+    )
+    until(lambda: log.poll(0.1) and events(log, "table-left-out"))
+    shop.execute("UPDATE parts SET id = 2; DELETE FROM parts")
+    ((_, told),) = events(log, "table-left-out")
+    assert "every UPDATE and DELETE of it would fail" in str(told["problem"])
+    log.kill()
+
+
+def test_a_key_that_is_replaced_during_the_copy_stops_the_reader(shop: Database) -> None:
+    """Rows with one value of the old key would be passed over."""
+    shop.execute(
+        "CREATE TABLE keyed (a int PRIMARY KEY, b int NOT NULL);"
+        "INSERT INTO keyed SELECT n, n FROM generate_series(1, 20) n"
+    )
+    log = MemoryLog(shop, tables=["public.keyed"], copy_rows=4)
+    until(lambda: log.poll() and len(short(log.messages)) >= 4)
+    log.kill()
+    shop.execute(
+        "ALTER TABLE keyed DROP CONSTRAINT keyed_pkey, ADD PRIMARY KEY (b);"
+        "INSERT INTO keyed SELECT 10, n FROM generate_series(100, 120) n"
+    )
+    with pytest.raises(EnvironmentFault, match="a is no longer its primary key"):
+        until(lambda: log.poll() is None)
+    log.kill()
+
+
+def test_columns_that_an_index_only_includes_are_no_key(shop: Database) -> None:
+    """A DELETE comes without them."""
+    shop.execute("CREATE TABLE wide (id int, v int NOT NULL, PRIMARY KEY (id) INCLUDE (v))")
+    shop.execute("INSERT INTO wide VALUES (1, 1)")
+    log = started(shop, tables=["public.wide"])
+    shop.execute("UPDATE wide SET v = 2; DELETE FROM wide")
+    log.drain(shop)
+    log.kill()
+    found = [each[:3] for each in short(log.messages) if each[0] != "noop"]
+    assert found == [("insert", "copy", "1"), ("update", "sync", "1"), ("delete", "sync", "1")]
 
 
 def test_the_remedy_names_a_run_above_that_of_every_table(shop: Database) -> None:

@@ -211,8 +211,8 @@ MENDS = (
     ),
     Mend(
         "a chunk waits for the server's log",
-        "adaptors/transporter_adaptors/postgres_cdc/copier.py",
-        "        if not self._is_flushed(end):\n            return None\n",
+        "adaptors/transporter_adaptors/postgres_cdc/chunk_reader.py",
+        "            if not self._is_flushed(end):\n                return None\n",
         "",
         "tests/integration/test_cdc_schedules.py",
         ("test_a_chunk_waits_until_the_server_cannot_lose_it",),

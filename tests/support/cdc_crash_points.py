@@ -26,11 +26,12 @@ import psycopg
 import pytest
 from cdc_history import EXPECTED, TABLES, Crowd
 from child_paths import python_path
-from transporter_adaptors.postgres_cdc import opening, publication, reader, slot
+from transporter_adaptors.postgres_cdc import opening, publication, reader
 from transporter_adaptors.postgres_cdc.columns import SCHEMA_TYPE
 from transporter_adaptors.postgres_cdc.copier import Copier
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 from transporter_adaptors.postgres_cdc.reader import CdcReader
+from transporter_adaptors.postgres_cdc.slot_creation import SlotCreation
 from transporter_adaptors.postgres_cdc.watch import Watch
 from transporter_adaptors.postgres_cdc.wire import SlotStream
 
@@ -159,7 +160,7 @@ def _is_idle(call: Call) -> bool:
     return call.frame is not None and call.frame.has("namespace", f"transporter.{READER}")
 
 
-def _has_chunk(call: Call) -> bool:
+def _has_result(call: Call) -> bool:
     return call.result is not None
 
 
@@ -242,7 +243,7 @@ def _of_feedback(name: str, counts: Callable[[Call], bool]) -> dict[str, Point]:
 OPENING: Final = {
     "before the publication": Point(opening, "ensure_published"),
     "publication created": Point(opening, "ensure_published", behind=True),
-    "slot created": Point(slot, "create_slot", behind=True),
+    "slot created": Point(SlotCreation, "wait", _has_result, behind=True),
     "state of the tables made": Point(opening, "make_state", behind=True),
     "stream started": Point(SlotStream, "__init__", behind=True),
     "first state begun": Point(RealFileSystem, "rename", _is_of_states),
@@ -251,9 +252,9 @@ OPENING: Final = {
 COPYING: Final = {
     "description kept": Point(ReaderStates, "keep", behind=True, place=2),
     "description logged": Point(ReaderStates, "drop_others", place=2),
-    "first chunk read": Point(Copier, "read_next", _has_chunk, behind=True),
-    "third chunk read": Point(Copier, "read_next", _has_chunk, behind=True, place=3),
-    "chunk read behind a truncate": Point(Copier, "read_next", _has_chunk, behind=True, place=7),
+    "first chunk read": Point(Copier, "read_next", _has_result, behind=True),
+    "third chunk read": Point(Copier, "read_next", _has_result, behind=True, place=3),
+    "chunk read behind a truncate": Point(Copier, "read_next", _has_result, behind=True, place=7),
     "last chunk read": Point(Copier, "read_next", _has_last_chunk, behind=True),
     **_of_frames("chunk", _is_copied, 4),
     **_of_frames("truncate", _is_truncated),
@@ -285,7 +286,7 @@ ADDING: Final = {
     "table published": Point(opening, "_publish", behind=True),
     "table's state kept": Point(ReaderStates, "keep", behind=True),
     "table's state logged": Point(ReaderStates, "drop_others"),
-    "table's first chunk read": Point(Copier, "read_next", _has_chunk, behind=True),
+    "table's first chunk read": Point(Copier, "read_next", _has_result, behind=True),
     **_of_frames("table's chunk", _is_copied, 2),
 }
 REMOVING: Final = {
@@ -296,7 +297,7 @@ REMOVING: Final = {
 }
 REPEATING: Final = {
     "slot dropped": Point(opening, "drop_slot", behind=True),
-    "new slot created": Point(slot, "create_slot", behind=True),
+    "new slot created": Point(SlotCreation, "wait", _has_result, behind=True),
     "new state kept": Point(ReaderStates, "keep", behind=True),
     **_of_frames("new position", _is_in_append),
     **_of_frames("repeated chunk", _is_copied, 3),
@@ -305,7 +306,10 @@ WAITING: Final = "slot begun"
 """The point at which the server is creating the slot, and waits for a transaction."""
 HANGING: Final = "a change was passed that no snapshot sees"
 POINTS: Final = (
-    {WAITING: Point(slot, "create_slot"), HANGING: Point(CdcReader, "commit", _has_passed, place=8)}
+    {
+        WAITING: Point(SlotCreation, "wait"),
+        HANGING: Point(CdcReader, "commit", _has_passed, place=8),
+    }
     | OPENING
     | COPYING
     | STREAMING

@@ -200,6 +200,12 @@ class ChunkReader:
         copy_key = follow_renames(table.copy_key, table.columns, logged)
         has_bounds = copy.boundary is not None
         types = find_key_types(table, definition, copy_key, has_bounds=has_bounds)
+        if copy_key not in {tuple(each.columns) for each in definition.keys if each.not_null}:
+            raise EnvironmentFault(
+                f"cannot copy {table.full_name}: {', '.join(copy_key)} is no longer its primary "
+                "key or replica identity; raise copy_run, which copies every table again, by its "
+                "present key"
+            )
         if missing := {*key} - {each.name for each in columns}:
             raise EnvironmentFault(
                 f"cannot copy {table.full_name}: its column {min(missing)}, which is part of its "

@@ -11,7 +11,7 @@ import socket
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -70,7 +70,9 @@ class _Ahead:
     def is_for(self, table: FollowedTable, copy: TableCopy) -> bool:
         """Return whether it is the next chunk of *copy*, with the columns of *table*."""
         same = (self.copy.begun, self.copy.run, self.copy.boundary, self.copy.rows)
-        return self.table == table and same == (copy.begun, copy.run, copy.boundary, copy.rows)
+        # A schema that was logged meanwhile makes no difference to the rows.
+        read = replace(self.table, is_described=table.is_described)
+        return read == table and same == (copy.begun, copy.run, copy.boundary, copy.rows)
 
 
 class Copier:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter.errors import EnvironmentFault, SourceUnavailable, TransporterError
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import rights, slot_creation
@@ -347,6 +347,50 @@ def ensure_published(queries: Connection, config: CdcConfig, names: Names, plan:
     return Published(publications, members)
 
 
+def publish_new(
+    queries: Connection,
+    config: CdcConfig,
+    names: Names,
+    plan: Plan,
+    state: TablesState,
+    leave_out: Callable[[FoundTable, str], None],
+) -> Plan:
+    """Publish the new tables of patterns one by one; return *plan* without those that fail.
+
+    These are passed to *leave_out* with the reason.
+
+    Raises:
+        SourceUnavailable: the publications cannot be read, or the session was lost.
+
+    """
+    new = {
+        oid
+        for oid, (_, item, _) in plan.tables.items()
+        if item.is_pattern and oid not in state.tables
+    }
+    if not new:
+        return plan
+    with translate_errors("cannot look at the publications"):
+        published = find_published(queries, names, plan.server.version)
+    failed = set()
+    for oid in sorted(new - published.members.keys()):
+        table, wanted = plan.tables[oid][0], plan.wanted[oid]
+        name = names.publication_of(insert_only=wanted.insert_only)
+        if (publication := published.publications.get(name)) is None:
+            continue
+        try:
+            if table.kind == "p":
+                pub.check_publication(publication, names.kinds[name], has_partitioned=True)
+            with translate_errors(f"cannot publish {wanted.name}"):
+                _publish(queries, config, name, [wanted], pub.add_statement(name, [wanted]))
+        except TransporterError as error:
+            if queries.broken:
+                raise
+            failed.add(oid)
+            leave_out(table, str(error))
+    return plan.without(failed)
+
+
 def find_published(queries: Connection, names: Names, version: int) -> Published:
     """Return those of the publications that are there, with all their tables."""
     publications, members = dict[str, pub.Publication](), dict[int, pub.Member]()
@@ -401,14 +445,15 @@ def _check_changeable(queries: Connection, tables: Iterable[pub.WantedTable]) ->
     """Check that the application can still change *tables*, in the transaction that publishes them.
 
     The server refuses UPDATE and DELETE of a table whose row filter or column list does not fit
-    its replica identity. It does so when a statement is planned, too.
+    its replica identity, and of one with a partition that has none. It does so when a statement is
+    planned, too.
 
     Raises:
         EnvironmentFault: it would refuse them.
 
     """
     for table in tables:
-        if table.insert_only or not (table.columns or table.where):
+        if table.insert_only:
             continue
         try:
             queries.execute(sql.SQL("EXPLAIN DELETE FROM {}").format(table.name.identifier))
@@ -418,6 +463,12 @@ def _check_changeable(queries: Connection, tables: Iterable[pub.WantedTable]) ->
                 f"the application ({error.diag.message_detail}): where may name only columns of "
                 "the replica identity, and columns has to have all of them; correct the item, or "
                 f"run ALTER TABLE {table.name} REPLICA IDENTITY FULL, or USING INDEX"
+            ) from error
+        except psycopg.errors.ObjectNotInPrerequisiteState as error:
+            raise EnvironmentFault(
+                f"once {table.name} is published, every UPDATE and DELETE of it would fail in the "
+                f"application ({error.diag.message_primary}); run ALTER TABLE {table.name} REPLICA "
+                "IDENTITY FULL, also for each of its partitions"
             ) from error
 
 

@@ -138,13 +138,15 @@ class _Open:
                 self._opening.send(seconds)
         except StopIteration:
             self._opening = None
-        return self._opening is None
+            return True
+        return False
 
     def _begin(self) -> Generator[None, float, None]:
         """Open everything. Yields before each wait, and takes the seconds that it may last."""
         config, resume = self._config, self._resume
         self._names = opening.names_of(config, resume.reader, resume.log_id)
         self._left_out = dict[int, FoundTable]()
+        self._told_problems = dict[int, str]()
         self._has_other_tables = False
         self._queries = queries = connect_queries(config.dsn)
         self._sessions.append(queries)
@@ -209,9 +211,10 @@ class _Open:
         )
 
     def _leave_out(self, table: FoundTable, problem: str) -> None:
-        """Report, once, that a new table that a pattern matches cannot be read."""
-        known, self._left_out[table.oid] = self._left_out.get(table.oid), table
-        if known is None:
+        """Report, once for each problem, that a new table of a pattern cannot be read."""
+        self._left_out[table.oid] = table
+        if self._told_problems.get(table.oid) != problem:
+            self._told_problems[table.oid] = problem
             self._resume.tell("table-left-out", table=str(table.full_name), problem=problem)
 
     def _begin_anew(
@@ -249,17 +252,15 @@ class _Open:
         slot = slots.find_slot(queries, self._names.slot, version)
         slots.check_slot(slot, self._names.slot, position.at, state.remedy)
         position = replace(position, system_id=found.system_id, timeline=found.timeline)
-        return self._apply(plan, changes, position, state)
+        return self._apply(plan, position, state)
 
     def _apply(
-        self,
-        plan: opening.Plan,
-        changes: opening.Changes,
-        position: Position,
-        state: TablesState,
+        self, plan: opening.Plan, position: Position, state: TablesState
     ) -> tuple[Position, TablesState]:
-        """Return position and state with the *changes*, published where they are tables."""
+        """Return position and state with the changes of *plan*, published where they are tables."""
         config, queries = self._config, self._queries
+        plan = opening.publish_new(queries, config, self._names, plan, state, self._leave_out)
+        changes = opening.compare_tables(config, plan, state, opening.moved_tables(queries, state))
         published = opening.ensure_published(queries, config, self._names, plan)
         opening.check_state(state, self._names, published, changes.repeated)
         if not changes:
@@ -308,12 +309,10 @@ class _Open:
         """Follow tables that are new, and leave out those that are gone, while all others go on."""
         state = self._translator.state
         self._has_other_tables = False
+        self._left_out.clear()
         plan = self._plan(state)
-        changes = opening.compare_tables(
-            self._config, plan, state, opening.moved_tables(self._queries, state)
-        )
         self._record_position()
-        self._position, made = self._apply(plan, changes, self._position, state)
+        self._position, made = self._apply(plan, self._position, state)
         if made != state:
             self._follow(made)
 

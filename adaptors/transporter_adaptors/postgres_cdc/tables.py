@@ -65,6 +65,7 @@ FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
 CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k (number, place)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
 WHERE i.indrelid = %s AND i.indisvalid AND i.indimmediate AND (i.indisprimary OR {IS_IDENTITY})
+  AND k.place <= i.indnkeyatts
 GROUP BY i.indexrelid, i.indisprimary, i.indisreplident, c.relreplident
 """  # noqa: S608 - of constants
 _FILES: Final = f"""
@@ -91,7 +92,7 @@ class FoundTable:
     has_full_identity: bool
     access: str
     """Its owner, the rights of all roles on it and on its schema, and its memberships in
-    publications. A table that was left out for lack of one counts again when they change."""
+    publications. A table that was left out counts again at once when they change."""
     has_identity_index: bool
 
     @property

@@ -38,6 +38,9 @@ _ESTIMATES: Final = f"""
 SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::float8 {PARTS} WHERE c.relkind = 'r'
 """
 """The rows of tables, as the server's statistics have them."""
+_RETRY: Final = 60.0
+"""Seconds after which tables that were left out are looked at again: what was missing may be in any
+part of the catalog."""
 _LOOKS: Final = 1000
 """Looks that are kept to measure the lag."""
 
@@ -52,6 +55,7 @@ class Watch:
         self._queries, self._config, self._names = queries, config, names
         self._version, self._resume = version, resume
         self._next, self._in_danger = monotonic(), False
+        self._next_retry = monotonic() + _RETRY
         self._ends: deque[tuple[float, int]] = deque()
 
     @property
@@ -64,7 +68,7 @@ class Watch:
     ) -> bool:
         """Look at everything, and measure it. The stream has come to the LSN *at*.
 
-        Tables *left_out* count again once something about them is different.
+        Tables *left_out* count again once something about them is different, and now and then.
 
         Returns:
             Whether other tables than those of *state* are there to be read.
@@ -76,15 +80,17 @@ class Watch:
         self._next = monotonic() + self._config.watch
         with translate_errors("cannot look at the slot and the publications"):
             slot = slots.find_slot(self._queries, self._names.slot, self._version)
+            if slot is None:
+                raise EnvironmentFault(f"slot {self._names.slot} is gone; {state.remedy}")
+            self._measure(slot, at)
             tables = find_tables(self._queries)
             try:
                 published = find_published(self._queries, self._names, self._version)
             except psycopg.errors.LockNotAvailable:
                 # The server's view reads each table's columns under a lock. A migration that has
                 # one for itself lasts, and the stream goes on until the next look.
+                self._next = monotonic() + self._config.watch
                 return False
-        if slot is None:
-            raise EnvironmentFault(f"slot {self._names.slot} is gone; {state.remedy}")
         if gone := self._names.kinds.keys() - published.publications.keys():
             raise EnvironmentFault(
                 f"publication {min(gone)} is gone: changes since then were never sent; "
@@ -96,7 +102,6 @@ class Watch:
             pub.check_publication(found, publish, has_partitioned=False)
         check_state(state, self._names, published)
         self._check_absent(state, state.tables.keys() - published.members.keys())
-        self._measure(slot, at)
         self._measure_copy(state, handover)
         wanted = {
             table.oid: table.full_name
@@ -105,6 +110,9 @@ class Watch:
             and not (item.is_pattern and (table.problem or table.is_partition))
             and left_out.get(table.oid) != table
         }
+        if left_out and monotonic() >= self._next_retry:
+            self._next_retry = monotonic() + _RETRY
+            return True
         known = {oid: table.full_name for oid, table in state.tables.items()}
         return wanted != known or bool(moved_tables(self._queries, state))
 

@@ -126,12 +126,18 @@ class SlotStream:
             with self._lock:
                 if self._turn != turn:
                     return
-                (size,) = unpack("i", ioctl(self._socket, FIONREAD, bytes(4)))
                 try:
+                    waiting_bytes = self._count_waiting()
                     self._pgconn.consume_input()
-                except psycopg.Error:
-                    return  # The next call finds the same.
-                self._ahead += size
+                    # With TLS a call takes one record.
+                    self._ahead += max(1, waiting_bytes - self._count_waiting())
+                except (psycopg.Error, OSError):
+                    return  # The next call to receive finds the session lost.
+
+    def _count_waiting(self) -> int:
+        """Return the bytes in the socket's buffer."""
+        (size,) = unpack("i", ioctl(self._socket, FIONREAD, bytes(4)))
+        return int(size)
 
     def _stop_reading_ahead(self) -> None:
         """Return once libpq is only used by this thread."""
@@ -170,8 +176,11 @@ class SlotStream:
     def _raise_end(self) -> None:
         """Raise the server's reason for the end of the stream."""
         with translate_errors(_LOST):
-            # get_result() would wait without a limit, and no other thread would run.
-            result = self._connection.wait(generators.fetch(self._pgconn))
+            if self._pgconn.status == pq.ConnStatus.BAD:
+                result = self._pgconn.get_result()  # The socket is closed: all of it is here.
+            else:
+                # get_result() would wait without a limit, and no other thread would run.
+                result = self._connection.wait(generators.fetch(self._pgconn))
         if result is None or result.status != pq.ExecStatus.FATAL_ERROR:
             raise SourceUnavailable(f"{_LOST}: the server has ended the stream")
         raise translate_error(psycopg.errors.error_from_result(result), _LOST)

@@ -45,7 +45,7 @@ SELECT w.oid::bigint, array_agg(DISTINCT a.attname::text ORDER BY a.attname::tex
 WHERE c.relkind = 'r' AND c.reltoastrelid <> 0 AND c.relreplident <> 'f'
   AND a.attnum > 0 AND NOT a.attisdropped AND a.attlen = -1 AND a.attstorage <> 'p'
   AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND {IS_IDENTITY}
-                  AND a.attnum = ANY(i.indkey))
+                  AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1]))
 GROUP BY w.oid
 """  # noqa: S608 - of constants
 
