@@ -174,12 +174,19 @@ def _refuse_shared(connection: Connection, conninfo: str) -> None:
 
     Our settings would stay in the application's sessions, and we would get no notifications.
     """
-    if backend_pid(connection) != connection.info.backend_pid and _is_shared(connection, conninfo):
+    if is_pooled(connection, conninfo):
         raise EnvironmentFault(
             "the dsn leads to a pooler that gives each transaction another session of the "
             "server (pool_mode = transaction), but LISTEN and session time-outs need a session of "
             "their own; name the server itself, or a pool in session mode"
         )
+
+
+def is_pooled(connection: Connection, conninfo: str) -> bool:
+    """Return whether the process behind *connection* may serve other clients next."""
+    return backend_pid(connection) != connection.info.backend_pid and _is_shared(
+        connection, conninfo
+    )
 
 
 def _is_shared(connection: Connection, conninfo: str) -> bool:

@@ -1,0 +1,103 @@
+"""Columns and tables that follow the source: they are added, and nothing else is changed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter_adaptors.postgres_writer.statements import quote, quote_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.table import TableName
+    from transporter_adaptors.postgres_writer.changes import Change
+    from transporter_adaptors.postgres_writer.target import Catalog
+
+_TYPE: Final = "SELECT pg_catalog.to_regtype(%s) IS NOT NULL"
+_SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s)"
+
+
+def follow_schema(
+    connection: Connection, catalog: Catalog, name: TableName, change: Change, *, creates: bool
+) -> None:
+    """Add to the table *name* the columns that *change* lists, or create it.
+
+    Raises:
+        psycopg.Error: The server refuses it.
+        RouteFault: The table is there, and rows cannot be written to it.
+        ValueError: The columns are not those of a table, or one has a type that is not here.
+    """
+    document = json.loads(change.data)
+    columns = _columns(document)
+    table = catalog.find(name)
+    if table is None:
+        if creates:
+            _create(connection, name, columns, document)
+            catalog.forget()
+        return
+    new = [column for column in columns if column["name"] not in table.columns]
+    for column in new:
+        kind = _type(connection, name, column)
+        _run(connection, f"ALTER TABLE {quote_table(name)} ADD {quote(column['name'])} {kind}")
+    if new:
+        catalog.forget()
+
+
+def _columns(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    columns = document.get("columns")
+    if not isinstance(columns, list) or not all(
+        isinstance(each, dict)
+        and isinstance(each.get("name"), str)
+        and isinstance(each.get("type"), str)
+        for each in columns
+    ):
+        raise ValueError("the entry does not list the columns of a table")
+    return columns
+
+
+def _create(
+    connection: Connection,
+    name: TableName,
+    columns: Sequence[Mapping[str, Any]],
+    document: Mapping[str, Any],
+) -> None:
+    key = document.get("key")
+    if not key:
+        raise ValueError(
+            f"{name} has no key at its source: create the table here with one, and name its "
+            "columns in key"
+        )
+    if name.schema is not None:
+        row = connection.execute(_SCHEMA, [name.schema]).fetchone()
+        if not (row and row[0]):
+            _run(connection, f"CREATE SCHEMA IF NOT EXISTS {quote(name.schema)}")
+    lines = [
+        f"{quote(column['name'])} {_type(connection, name, column)}"
+        + (" NOT NULL" if column.get("not_null") else "")
+        for column in columns
+    ]
+    lines.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
+    _run(connection, f"CREATE TABLE {quote_table(name)} ({', '.join(lines)})")
+
+
+def _type(connection: Connection, name: TableName, column: Mapping[str, Any]) -> str:
+    """Return the type of *column* for a statement, or raise ``ValueError``.
+
+    The server parses the text as a type alone, so that nothing else can be in it.
+    """
+    text: str = column["type"]
+    row = None
+    if "--" not in text and "/*" not in text:
+        row = connection.execute(_TYPE, [text]).fetchone()
+    if not (row and row[0]):
+        raise ValueError(
+            f"{name}: the type {text} of column {column['name']} is not in this database: create "
+            "the type, or the column with another type"
+        )
+    return text.replace("%", "%%")
+
+
+def _run(connection: Connection, statement: str) -> None:
+    connection.execute(statement, [])

@@ -1,0 +1,239 @@
+"""Groups of changes that one statement applies: the last one of each key, or all in order. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from transporter_adaptors.postgres_writer.changes import (
+    DELETE,
+    NOTHING,
+    UPDATE,
+    UPSERT,
+    Change,
+    parse_object,
+)
+from transporter_adaptors.postgres_writer.config import Mark, Rest
+from transporter_adaptors.postgres_writer.failures import BadEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+
+    from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
+    from transporter_adaptors.postgres_writer.target import Table
+
+
+class Shape(NamedTuple):
+    """The part of a row that a statement writes."""
+
+    kind: str
+    columns: tuple[str, ...] = ()
+    has_rest: bool = False
+    """Whether fields without a column go to the column for the rest."""
+    is_whole: bool = False
+    """Whether the other columns get a value, too."""
+
+    def replaces(self, earlier: Shape) -> bool:
+        """Return whether nothing is left of an *earlier* change of the same row."""
+        if self.is_whole or self.kind == DELETE:
+            return True
+        if earlier.kind == DELETE or (self.kind == UPDATE and earlier.kind == UPSERT):
+            return False
+        return earlier == self or (
+            self.has_rest >= earlier.has_rest and set(earlier.columns) <= set(self.columns)
+        )
+
+
+class Row(NamedTuple):
+    """A change at a place of its part, with the table and shape that it has there."""
+
+    place: int
+    change: Change
+    table: Table
+    shape: Shape
+    identity: Hashable
+
+
+@dataclass(slots=True)
+class Group:
+    """Changes of one table and shape, in order."""
+
+    table: Table
+    shape: Shape
+    changes: list[Change] = field(default_factory=list)
+
+
+def fit_rows(
+    changes: Sequence[Change], tables: Mapping[str, Table], config: PostgresWriterConfig
+) -> list[Row]:
+    """Return *changes* as rows of their *tables*, without those that change nothing there.
+
+    Raises:
+        BadEntry: One does not fit.
+    """
+    shapes: dict[tuple[str, str, tuple[str, ...]], Shape] = {}
+    checked: set[int] = set()
+    rows: list[Row] = []
+    for place, change in enumerate(changes):
+        if change.kind == NOTHING:
+            continue
+        try:
+            table = tables[change.namespace]
+            form = change.namespace, change.kind, change.fields
+            shape = shapes.get(form)
+            if shape is None or change.problem:
+                shape = shapes[form] = _fit(change, table, config)
+            if shape.kind == NOTHING:
+                continue
+            identity = place if change.key is None else table.identity(change.key)
+            if table.is_array_key and change.data and table.oid not in checked:
+                checked.add(table.oid)
+                _check_order(change, table)
+        except ValueError as error:
+            raise BadEntry(place, str(error)) from error
+        rows.append(Row(place, change, table, shape, (table.oid, identity)))
+    return rows
+
+
+def _fit(change: Change, table: Table, config: PostgresWriterConfig) -> Shape:
+    """Return the shape of *change*, or raise ``ValueError``."""
+    if change.problem:
+        raise ValueError(f"{table.name}: {change.problem}")
+    if change.kind == DELETE:
+        if isinstance(config.delete, Mark):
+            _require(table, config.delete.mark)
+        return Shape(NOTHING if config.delete == "ignore" else DELETE)
+    return row_shape(change.fields, table, config, is_partial=change.kind == UPDATE)
+
+
+def row_shape(
+    fields: Sequence[str], table: Table, config: PostgresWriterConfig, *, is_partial: bool
+) -> Shape:
+    """Return the shape of data with these *fields* in *table*.
+
+    Raises:
+        ValueError: The data does not fit.
+    """
+    rest = config.extra.column if isinstance(config.extra, Rest) else None
+    if rest is not None:
+        _require(table, rest)
+    own = {name: column for name, column in table.columns.items() if name != rest}
+    given = set(fields)
+    extra = [name for name in fields if name not in own]
+    if extra and config.extra == "refuse":
+        raise ValueError(
+            f"{table.name} has no column {', '.join(extra)}: add it, or set extra or evolve"
+        )
+    lacking = [name for name in table.key if name not in given]
+    if lacking:
+        raise ValueError(f"{table.name}: the data lacks {', '.join(lacking)}, a part of the key")
+    writable = {name: column for name, column in own.items() if not column.is_generated}
+    present = tuple(name for name in writable if name in given)
+    has_rest = rest is not None and bool(extra)
+    absent = [column for name, column in writable.items() if name not in given]
+    if is_partial:
+        return Shape(UPDATE, present, has_rest)
+    if config.missing == "null":
+        return Shape(UPSERT, tuple(writable), has_rest, is_whole=True)
+    if config.missing == "keep" and any(column.is_required for column in absent):
+        # An INSERT would be refused, even if the row is there.
+        return Shape(UPDATE, present, has_rest)
+    is_whole = not absent or config.missing == "default"
+    return Shape(UPSERT, present, has_rest, is_whole)
+
+
+def _require(table: Table, column: str) -> None:
+    if column not in table.columns:
+        raise ValueError(f"{table.name} has no column {column}, which a setting names")
+
+
+def _check_order(change: Change, table: Table) -> None:
+    """Check that the parts of a key are in the order of the columns of *table*."""
+    data = _exact(change.data)
+    if change.key is None:
+        return
+    key = json.loads(f"[{','.join(table.key_values(change.key))}]", parse_float=Decimal)
+    if key != [data.get(name) for name in table.key]:
+        raise ValueError(
+            f"{table.name}: the key of the entry is not that of its data, which is "
+            f"{', '.join(table.key)}: name the columns in the order of the entry's key in key"
+        )
+
+
+def _exact(data: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(data, parse_float=Decimal)
+    return found
+
+
+def group_folded(rows: Sequence[Row], rank: Callable[[Table], int]) -> Iterator[Group]:
+    """Yield groups of the last change of each key: deletes, then upserts, then updates.
+
+    Deletes go from children to parents, upserts from parents to children, by *rank*.
+
+    Raises:
+        BadEntry: Entries of one key are of different rows.
+    """
+    for run in _split_runs(rows):
+        groups: dict[tuple[int, Shape], Group] = {}
+        for row in run:
+            place = row.table.oid, row.shape
+            group = groups.get(place)
+            if group is None:
+                group = groups[place] = Group(row.table, row.shape)
+            group.changes.append(row.change)
+        by_kind: dict[str, list[Group]] = defaultdict(list)
+        for group in groups.values():
+            by_kind[group.shape.kind].append(group)
+        yield from sorted(by_kind[DELETE], key=lambda group: -rank(group.table))
+        others = by_kind[UPSERT] + by_kind[UPDATE]
+        yield from sorted(others, key=lambda group: rank(group.table))
+
+
+def _split_runs(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Yield the last change of each key, in runs in which it replaces the earlier ones."""
+    last: dict[Hashable, Row] = {}
+    for row in rows:
+        earlier = last.pop(row.identity, None)
+        if earlier is not None:
+            _check_same_row(earlier, row)
+            if not row.shape.replaces(earlier.shape):
+                last[earlier.identity] = earlier
+                yield [*last.values()]
+                last.clear()
+        last[row.identity] = row
+    yield [*last.values()]
+
+
+def _check_same_row(earlier: Row, later: Row) -> None:
+    """Check that two changes with one key are of one row, as far as their data shows."""
+    if not (earlier.change.data and later.change.data):
+        return
+    before, after = parse_object(earlier.change.data), parse_object(later.change.data)
+    key = later.table.key
+    if before is None or after is None or not later.table.has_exact_key:
+        return
+    if any(before.get(name) != after.get(name) for name in key):
+        raise BadEntry(
+            later.place,
+            f"{later.table.name}: entries with one key are of different rows: their key must be "
+            f"that of {', '.join(key)}, so name other columns in key, or change it by a step",
+        )
+
+
+def group_in_order(rows: Sequence[Row]) -> Iterator[Group]:
+    """Yield groups of changes that stand together, in the order of the log."""
+    group: Group | None = None
+    seen: set[Hashable] = set()
+    for row in rows:
+        is_same = group is not None and group.table is row.table and group.shape == row.shape
+        if group is None or not is_same or row.identity in seen:
+            if group is not None:
+                yield group
+            group, seen = Group(row.table, row.shape), set()
+        group.changes.append(row.change)
+        seen.add(row.identity)
+    if group is not None:
+        yield group

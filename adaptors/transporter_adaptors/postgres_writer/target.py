@@ -1,0 +1,296 @@
+"""Tables of the target as the catalog describes them: columns, key, foreign keys, rights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Final
+
+from psycopg.rows import class_row
+
+from transporter.errors import RouteFault
+from transporter_adaptors.postgres.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
+
+_NUMBERS: Final = frozenset({"numeric", "real", "double precision"})
+"""Types whose values have several texts."""
+_TABLE: Final = """
+SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
+       current_user::text AS role,
+       ARRAY(SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) r
+             WHERE NOT has_any_column_privilege(c.oid, r)) AS no_columns,
+       ARRAY(SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'DELETE']) r
+             WHERE NOT has_table_privilege(c.oid, r)) AS no_table
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = pg_catalog.to_regclass(%s)
+"""
+_COLUMNS: Final = """
+SELECT a.attname AS name, format_type(a.atttypid, -1) AS type, a.attnotnull AS not_null,
+       a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL AS has_default,
+       a.attidentity = 'a' AS is_always_identity, a.attgenerated <> '' AS is_generated
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_KEYS: Final = """
+SELECT i.indisprimary, (SELECT array_agg(a.attname ORDER BY k.place)::text[]
+  FROM unnest(i.indkey) WITH ORDINALITY AS k (number, place)
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+  WHERE k.place <= i.indnkeyatts) AS columns
+FROM pg_catalog.pg_index i
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
+  AND i.indpred IS NULL AND i.indexprs IS NULL ORDER BY 1 DESC
+"""
+_PARENTS: Final = """
+SELECT conrelid::bigint, confrelid::bigint FROM pg_catalog.pg_constraint
+WHERE contype = 'f' AND conrelid = ANY(%(oids)s::oid[]) AND confrelid = ANY(%(oids)s::oid[])
+  AND conrelid <> confrelid
+"""
+_KINDS: Final = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "i": "an index",
+    "S": "a sequence",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. ``type`` is as in SQL, without a modifier, by which a cast would cut values."""
+
+    name: str
+    type: str
+    not_null: bool
+    has_default: bool
+    is_always_identity: bool
+    is_generated: bool
+
+    @property
+    def is_json(self) -> bool:
+        """Whether its values are JSON."""
+        return self.type in {"json", "jsonb"}
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a new row must have a value for it."""
+        return self.not_null and not self.has_default and not self.is_generated
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with the columns of its key, in the order of the entries' keys."""
+
+    oid: int
+    name: TableName
+    columns: dict[str, Column]
+    key: tuple[str, ...]
+    is_array_key: bool = False
+    statements: dict[Hashable, str] = field(default_factory=dict, compare=False, repr=False)
+    """Statements that were made for it."""
+
+    @property
+    def has_exact_key(self) -> bool:
+        """Whether two different texts are always two keys."""
+        return not any(self.columns[name].type in _NUMBERS for name in self.key)
+
+    def key_values(self, key: bytes) -> list[str]:
+        """Return the JSON values of an entry's *key*, in the order of the columns.
+
+        Raises:
+            ValueError: It is not such a key.
+        """
+        try:
+            text = key.decode()
+            if "\0" in text:
+                raise ValueError  # noqa: TRY301 - as if it were not text
+            if not self.is_array_key:
+                return [json.dumps(text)]
+            values = json.loads(text, parse_int=_Number, parse_float=_Number)
+        except ValueError:
+            values = None
+        if not isinstance(values, list) or len(values) != len(self.key):
+            raise ValueError(
+                f"{self.name}: the key of the entry must be a JSON array of the values of "
+                f"{', '.join(self.key)}"
+                if self.is_array_key
+                else f"{self.name}: the key of the entry is not text in UTF-8, without NUL"
+            )
+        return [_encode(value) for value in values]
+
+    def identity(self, key: bytes) -> Hashable:
+        """Return a value that is the same for all texts of one key: 1.0 is 1.00."""
+        if self.has_exact_key:
+            return key
+        values = (json.loads(each, parse_float=Decimal) for each in self.key_values(key))
+        return tuple(
+            _as_number(value) if self.columns[name].type in _NUMBERS else json.dumps(value)
+            for name, value in zip(self.key, values, strict=True)
+        )
+
+
+class _Number(str):
+    """A number as it was spelled."""
+
+    __slots__ = ()
+
+
+def _encode(value: object) -> str:
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, list):
+        return f"[{','.join(map(_encode, value))}]"
+    if isinstance(value, dict):
+        members = (f"{json.dumps(name)}:{_encode(each)}" for name, each in value.items())
+        return f"{{{','.join(members)}}}"
+    return json.dumps(value)
+
+
+def _as_number(value: object) -> object:
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        return value
+    return "NaN" if number.is_nan() else number
+
+
+class Catalog:
+    """The tables that were looked at. Belongs to one thread."""
+
+    def __init__(self, connection: Connection, config: PostgresWriterConfig) -> None:
+        """Look tables up by *connection*, at the first use of each."""
+        self._connection, self._config = connection, config
+        self._tables: dict[TableName, Table] = {}
+        self._ranks: dict[int, int] | None = None
+
+    def forget(self) -> None:
+        """Look at every table again."""
+        self._tables.clear()
+        self._ranks = None
+
+    def find(self, name: TableName) -> Table | None:
+        """Return the table of this name, or ``None`` if there is none.
+
+        Raises:
+            psycopg.Error: The catalog cannot be read.
+            RouteFault: Rows cannot be written to it.
+        """
+        if name not in self._tables:
+            found = self._load(name)
+            if found is None:
+                return None
+            self._tables[name], self._ranks = found, None
+        return self._tables[name]
+
+    def table(self, name: TableName) -> Table:
+        """Return the table of this name.
+
+        Raises:
+            psycopg.Error: The catalog cannot be read.
+            RouteFault: There is none, or rows cannot be written to it.
+        """
+        found = self.find(name)
+        if found is None:
+            raise RouteFault(
+                f"table {name} does not exist: create it, or use evolve: create with a reader "
+                "that logs columns (postgres-cdc with schema: entries)"
+            )
+        return found
+
+    def rank(self, table: Table) -> int:
+        """Return the place of *table* in an order in which parents come before children."""
+        if self._ranks is None:
+            oids = [each.oid for each in self._tables.values()]
+            rows = self._connection.execute(_PARENTS, {"oids": oids}).fetchall()
+            self._ranks = rank_tables(oids, rows)
+        return self._ranks[table.oid]
+
+    def _load(self, name: TableName) -> Table | None:
+        with self._connection.cursor(row_factory=class_row(_Relation)) as cursor:
+            relation = cursor.execute(_TABLE, [str(name)]).fetchone()
+        if relation is None or relation.name != name.name:  # A longer name was cut.
+            return None
+        relation.check(self._config)
+        with self._connection.cursor(row_factory=class_row(Column)) as cursor:
+            columns = cursor.execute(_COLUMNS, [relation.oid]).fetchall()
+        by_name = {column.name: column for column in columns}
+        full_name = TableName(relation.name, relation.schema)
+        key: tuple[str, ...] = ()
+        if self._config.mode == "upsert":
+            keys = self._connection.execute(_KEYS, [relation.oid]).fetchall()
+            key = choose_key(full_name, keys, self._config.key)
+        is_array = len(key) > 1 or self._config.key_format == "json"
+        return Table(relation.oid, full_name, by_name, key, is_array)
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    role: str
+    no_columns: list[str]
+    no_table: list[str]
+
+    def check(self, config: PostgresWriterConfig) -> None:
+        """Raise :class:`RouteFault` if rows cannot be written to it."""
+        name = TableName(self.name, self.schema)
+        if self.kind not in {"r", "p"}:
+            raise RouteFault(f"{name} is {_KINDS.get(self.kind, 'not a table')}: name a table")
+        missing = set(self.no_columns)
+        if config.mode == "append":
+            missing.discard("UPDATE")
+        elif config.delete == "apply" and "DELETE" in self.no_table:
+            missing.add("DELETE")
+        if missing:
+            rights = ", ".join(sorted(missing))
+            raise RouteFault(
+                f"role {self.role} may not write to {name}: "
+                f"GRANT {rights} ON {name} TO {TableName(self.role)}"
+            )
+
+
+def choose_key(
+    table: TableName, keys: Iterable[tuple[bool, list[str]]], wanted: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the columns of the key of *table*, which has these unique *keys*.
+
+    Raises:
+        RouteFault: There is no such key.
+    """
+    if wanted:
+        if any(set(columns) == set(wanted) for _, columns in keys):
+            return wanted
+        names = ", ".join(str(TableName(name)) for name in wanted)
+        raise RouteFault(
+            f"{table} has no unique index on {names}: CREATE UNIQUE INDEX ON {table} ({names})"
+        )
+    for is_primary, columns in keys:
+        if is_primary:
+            return tuple(columns)
+    raise RouteFault(
+        f"{table} has no primary key: add one, or name the columns of a unique index in key"
+    )
+
+
+def rank_tables(oids: Iterable[int], parents: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Return the place of each of *oids* in an order in which parents come before children.
+
+    *parents* are pairs of child and parent. In a cycle some child comes before its parent.
+    """
+    graph: dict[int, set[int]] = {oid: set() for oid in oids}
+    for child, parent in parents:
+        graph[child].add(parent)
+    while True:
+        try:
+            return {oid: place for place, oid in enumerate(TopologicalSorter(graph).static_order())}
+        except CycleError as cycle:
+            parent, child = cycle.args[1][:2]
+            graph[child].discard(parent)
