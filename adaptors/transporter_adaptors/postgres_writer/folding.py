@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from transporter.errors import RouteFault
 from transporter_adaptors.postgres_writer.changes import (
     DELETE,
     NOTHING,
@@ -89,6 +90,8 @@ def fit_rows(
             if shape.kind == NOTHING:
                 continue
             identity = place if change.key is None else table.identity(change.key)
+            if change.kind == DELETE and change.key is not None:
+                table.key_values(change.key)
             if table.is_array_key and change.data and table.oid not in checked:
                 checked.add(table.oid)
                 _check_order(change, table)
@@ -174,7 +177,7 @@ def group_folded(rows: Sequence[Row], rank: Callable[[Table], int]) -> Iterator[
     Deletes go from children to parents, upserts from parents to children, by *rank*.
 
     Raises:
-        BadEntry: Entries of one key are of different rows.
+        RouteFault: Entries of one key are of different rows.
     """
     for run in _split_runs(rows):
         groups: dict[tuple[int, Shape], Group] = {}
@@ -216,10 +219,9 @@ def _check_same_row(earlier: Row, later: Row) -> None:
     if before is None or after is None or not later.table.has_exact_key:
         return
     if any(before.get(name) != after.get(name) for name in key):
-        raise BadEntry(
-            later.place,
+        raise RouteFault(
             f"{later.table.name}: entries with one key are of different rows: their key must be "
-            f"that of {', '.join(key)}, so name other columns in key, or change it by a step",
+            f"that of {', '.join(key)}, so name other columns in key, or change it by a step"
         )
 
 

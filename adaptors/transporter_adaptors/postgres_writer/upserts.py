@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
-    from transporter_adaptors.postgres_writer.folding import Group
+    from transporter_adaptors.postgres_writer.folding import Group, Row
     from transporter_adaptors.postgres_writer.target import Catalog
 
     Sent = list[tuple[psycopg.Cursor[Any], int, TableName]]
@@ -57,6 +57,7 @@ class Upserts:
         """The offset of each entry."""
         self._sent: Sent = []
         self._has_new_columns = False
+        self._has_looked = False
 
     def apply(self, begin: int, end: int, *, in_order: bool) -> bool:
         """Send the statements for the entries from *begin* to *end*, folded or *in_order*.
@@ -70,19 +71,15 @@ class Upserts:
             BadEntry: An entry cannot be applied, by its content.
         """
         self._sent, self._has_new_columns = [], False
-        first = place = self._starts[begin]
-        changes = self._changes[first : self._starts[end]]
-        try:
-            for kind, group in groupby(changes, key=_command):
-                run = [*group]
-                try:
-                    self._apply_run(kind, run, in_order=in_order)
-                except BadEntry as bad:
-                    raise BadEntry(self._unit(place + bad.place), bad.problem) from bad
-                place += len(run)
-        except BadEntry:
-            self._catalog.forget()  # Perhaps it fits by now.
-            raise
+        place = self._starts[begin]
+        changes = self._changes[place : self._starts[end]]
+        for kind, group in groupby(changes, key=_command):
+            run = [*group]
+            try:
+                self._apply_run(kind, run, in_order=in_order)
+            except BadEntry as bad:
+                raise BadEntry(self._unit(place + bad.place), bad.problem) from bad
+            place += len(run)
         return bool(self._sent)
 
     def check(self) -> None:
@@ -117,12 +114,22 @@ class Upserts:
             self._write(run, in_order=in_order)
 
     def _write(self, run: Sequence[Change], *, in_order: bool) -> None:
-        names = {change.namespace for change in run if change.kind != NOTHING}
-        tables = {name: self._catalog.table(self._config.table_of(name)) for name in sorted(names)}
-        rows = fit_rows(run, tables, self._config)
+        try:
+            rows = self._fit(run)
+        except BadEntry:
+            if self._has_looked:
+                raise
+            self._has_looked = True
+            self._catalog.forget()
+            rows = self._fit(run)  # Perhaps a column was added meanwhile.
         groups = group_in_order(rows) if in_order else group_folded(rows, self._catalog.rank)
         for group in groups:
             self._send(group)
+
+    def _fit(self, run: Sequence[Change]) -> list[Row]:
+        names = {change.namespace for change in run if change.kind != NOTHING}
+        tables = {name: self._catalog.table(self._config.table_of(name)) for name in sorted(names)}
+        return fit_rows(run, tables, self._config)
 
     def _send(self, group: Group) -> None:
         for text, parameters, rows in statements_of(group, self._config):
