@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from transporter_adaptors.postgres_writer.session import fetch
 from transporter_adaptors.postgres_writer.statements import quote, quote_table
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def _create(
             "columns in key"
         )
     if name.schema is not None:
-        row = connection.execute(_SCHEMA, [name.schema]).fetchone()
-        if not (row and row[0]):
+        ((exists,),) = fetch(connection, _SCHEMA, [name.schema])
+        if not exists:
             _run(connection, f"CREATE SCHEMA IF NOT EXISTS {quote(name.schema)}")
     lines = [
         f"{quote(column['name'])} {_type(connection, name, column)}"
@@ -88,10 +89,10 @@ def _type(connection: Connection, name: TableName, column: Mapping[str, Any]) ->
     The server parses the text as a type alone, so that nothing else can be in it.
     """
     text: str = column["type"]
-    row = None
+    is_type = False
     if "--" not in text and "/*" not in text:
-        row = connection.execute(_TYPE, [text]).fetchone()
-    if not (row and row[0]):
+        ((is_type,),) = fetch(connection, _TYPE, [text])
+    if not is_type:
         raise ValueError(
             f"{name}: the type {text} of column {column['name']} is not in this database: create "
             "the type, or the column with another type"

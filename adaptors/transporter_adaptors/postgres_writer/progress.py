@@ -11,6 +11,7 @@ import psycopg
 from transporter.adaptor import StoredOffset
 from transporter.errors import RouteFault
 from transporter_adaptors.postgres_writer.config import split_name
+from transporter_adaptors.postgres_writer.session import fetch
 from transporter_adaptors.postgres_writer.statements import quote_table
 
 if TYPE_CHECKING:
@@ -130,10 +131,10 @@ class Progress:
             psycopg.Error: It cannot be read.
             RouteFault: Another writer has claimed it.
         """
-        row = self._execute(connection, _FENCE).fetchone()
-        if row is None:
+        rows = fetch(connection, _FENCE.format(table=self._table), self._values)
+        if not rows:
             raise self._fenced()
-        return _stored(row)
+        return _stored(rows[0])
 
     def store(self, connection: Connection, stored: StoredOffset) -> None:
         """Store an offset in the transaction."""

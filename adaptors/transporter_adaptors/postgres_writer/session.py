@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg.adapt import Dumper
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Format
+from psycopg.rows import tuple_row
 
 from transporter.errors import RouteFault
 from transporter_adaptors.postgres.session import (
@@ -19,6 +20,11 @@ from transporter_adaptors.postgres.session import (
 from transporter_adaptors.postgres_writer.failures import sink_error, unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from psycopg.rows import RowFactory
+
+    from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
 
 _SETTINGS: Final = {
@@ -59,6 +65,19 @@ class _RawJsonDumper(Dumper):
 
     def dump(self, obj: bytes) -> bytes:
         return obj
+
+
+def fetch(
+    connection: Connection,
+    query: str,
+    parameters: Sequence[Any] | Mapping[str, Any],
+    factory: RowFactory[Any] = tuple_row,
+) -> list[Any]:
+    """Return the rows of *query*, also in the middle of a pipeline, whose errors are raised."""
+    with connection.cursor(row_factory=factory) as cursor:
+        with connection.pipeline():  # Its end is a sync, so the answer is here then.
+            cursor.execute(query, parameters)
+        return cursor.fetchall()
 
 
 def connect(config: PostgresWriterConfig, deadline: float) -> BoundedConnection:

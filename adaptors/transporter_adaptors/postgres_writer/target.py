@@ -12,6 +12,7 @@ from psycopg.rows import class_row
 
 from transporter.errors import RouteFault
 from transporter_adaptors.postgres.table import TableName
+from transporter_adaptors.postgres_writer.session import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -207,23 +208,22 @@ class Catalog:
         """Return the place of *table* in an order in which parents come before children."""
         if self._ranks is None:
             oids = [each.oid for each in self._tables.values()]
-            rows = self._connection.execute(_PARENTS, {"oids": oids}).fetchall()
+            rows = fetch(self._connection, _PARENTS, {"oids": oids})
             self._ranks = rank_tables(oids, rows)
         return self._ranks[table.oid]
 
     def _load(self, name: TableName) -> Table | None:
-        with self._connection.cursor(row_factory=class_row(_Relation)) as cursor:
-            relation = cursor.execute(_TABLE, [str(name)]).fetchone()
-        if relation is None or relation.name != name.name:  # A longer name was cut.
+        relations = fetch(self._connection, _TABLE, [str(name)], class_row(_Relation))
+        if not relations or relations[0].name != name.name:  # A longer name was cut.
             return None
+        relation: _Relation = relations[0]
         relation.check(self._config)
-        with self._connection.cursor(row_factory=class_row(Column)) as cursor:
-            columns = cursor.execute(_COLUMNS, [relation.oid]).fetchall()
+        columns = fetch(self._connection, _COLUMNS, [relation.oid], class_row(Column))
         by_name = {column.name: column for column in columns}
         full_name = TableName(relation.name, relation.schema)
         key: tuple[str, ...] = ()
         if self._config.mode == "upsert":
-            keys = self._connection.execute(_KEYS, [relation.oid]).fetchall()
+            keys = fetch(self._connection, _KEYS, [relation.oid])
             key = choose_key(full_name, keys, self._config.key)
         is_array = len(key) > 1 or self._config.key_format == "json"
         return Table(relation.oid, full_name, by_name, key, is_array)

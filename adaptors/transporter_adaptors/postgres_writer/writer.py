@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -72,6 +73,8 @@ class PostgresWriter:
                 "truncate: apply cannot be used with parallelism, because the other shards do not "
                 "wait for a TRUNCATE: set truncate to refuse or ignore, or parallelism to 1"
             )
+        # The errors that end a pipeline are raised. psycopg warns of them, too.
+        logging.getLogger("psycopg").setLevel(logging.ERROR)
         self._context = context
         self._progress = Progress(self._config.progress, context)
         connection = self._connect()
