@@ -1,0 +1,132 @@
+"""pipelines/replicate.yaml: a database becomes the copy of another, across kills of the engine."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from acceptance_tools import await_true, gone, running
+from cdc_tools import KEYS, Writers, clean_slots, prepare_traced
+from services.postgres import fresh_database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from services.postgres import Database
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark]
+
+PIPELINE = Path(__file__).parents[2] / "pipelines" / "replicate.yaml"
+CLASS = "transporter_adaptors.postgres_writer.writer:PostgresWriter"
+TABLES = """
+CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, seen timestamptz, tags text[]);
+CREATE TABLE orders (
+    shop int, number int, customer bigint REFERENCES customers, total numeric(10,2), doc jsonb,
+    note text, PRIMARY KEY (shop, number)
+);
+ALTER TABLE orders ALTER note SET STORAGE EXTERNAL;
+INSERT INTO customers SELECT n, 'é "' || n, now(), ARRAY['a', NULL, n::text]
+FROM generate_series(1, 300) n;
+INSERT INTO orders SELECT n % 3, n, n, n / 7.0, jsonb_build_object('n', n), repeat('x', 3000)
+FROM generate_series(1, 300) n;
+"""
+CHANGES = """
+UPDATE orders SET total = total + 1 WHERE number < 100;
+DELETE FROM orders WHERE number BETWEEN 100 AND 120;
+UPDATE orders SET shop = 9 WHERE number = 150;
+ALTER TABLE customers ADD COLUMN points int;
+UPDATE customers SET points = id * 2 WHERE id < 50;
+INSERT INTO customers VALUES (1000, 'last', NULL, '{}', 5);
+"""
+
+
+@contextmanager
+def replicated(source: Database, target: Database, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the pipeline's file and variables, and drop the reader's slot at the end."""
+    file = folder / "replicate.yaml"
+    text = PIPELINE.read_text()
+    if "postgres" not in entry_points(group="transporter.writers").names:
+        text = text.replace("{adaptor: postgres,", f'{{adaptor: "{CLASS}",')
+    file.write_text(text)
+    with clean_slots(source):
+        yield {
+            "pipeline": file,
+            "SOURCE_DSN": source.dsn,
+            "TARGET_DSN": target.dsn,
+            "REPLICATE_DIR": str(folder),
+        }
+
+
+def contents(database: Database, *tables: str) -> dict[str, set[str]]:
+    """Return all rows of *tables*, or an empty dictionary while one does not exist."""
+    there = database.execute("SELECT count(to_regclass(t)) FROM unnest(%s::text[]) t", [[*tables]])
+    if there != [(len(tables),)]:
+        return {}
+    return {
+        table: {row[0] for row in database.execute(f"SELECT row_to_json(t)::text FROM {table} t")}
+        for table in tables
+    }
+
+
+def offset(target: Database) -> int:
+    """Return the stored offset, or -1."""
+    if target.execute("SELECT to_regclass('transporter_progress')") == [(None,)]:
+        return -1
+    return target.execute('SELECT coalesce(max("offset"), -1) FROM transporter_progress')[0][0]
+
+
+def await_equal(source: Database, target: Database, *tables: str, timeout: float = 60) -> None:
+    """Wait until *tables* have the same rows in both databases."""
+    await_true(
+        lambda: contents(target, *tables) == contents(source, *tables), timeout, "equal tables"
+    )
+
+
+@pytest.mark.timeout(180)
+def test_an_empty_database_becomes_the_copy(postgres: Database, tmp_path: Path) -> None:
+    """Tables, rows and changes arrive, across a kill -9 and new columns, and nothing else."""
+    source = postgres
+    source.execute(TABLES)
+    with fresh_database(source.server) as target, replicated(source, target, tmp_path) as settings:
+        with running(**settings):
+            await_true(lambda: offset(target) > 100, 90, "the first rows")
+        before = offset(target)
+        source.execute(CHANGES)
+        with running(**settings) as engine:
+            await_equal(source, target, "customers", "orders")
+            assert offset(target) >= before
+            source.execute("TRUNCATE orders; INSERT INTO orders (shop, number) VALUES (1, 1)")
+            await_equal(source, target, "customers", "orders")
+            assert engine.stop() == 0
+        key = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'orders_pkey'"
+        assert target.execute(key) == source.execute(key)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+def test_the_copy_is_exact_across_kills(postgres: Database, tmp_path: Path) -> None:
+    """Beside writers, new columns and kill -9, source and target are equal in the end."""
+    chance, source = random.Random(11), postgres
+    prepare_traced(source)
+    source.execute("DROP TRIGGER trace ON numbers; DROP TRIGGER trace ON words")
+    with fresh_database(source.server) as target, replicated(source, target, tmp_path) as settings:
+        reached = -1
+        with Writers(source, KEYS, seed=11):
+            for number in range(5):
+                with running(**settings) as engine:
+                    engine.await_event("reader-opened")
+                    source.execute(f"ALTER TABLE numbers ADD COLUMN extra_{number} int")
+                    time.sleep(chance.uniform(0.5, 6.0))
+                    assert gone(engine.kill(), timeout=5) == []
+                assert offset(target) >= reached
+                reached = offset(target)
+        with running(**settings) as engine:
+            source.execute("INSERT INTO numbers VALUES (100000, 'end')")
+            await_equal(source, target, "numbers", "words", timeout=120)
+            assert engine.stop() == 0
+        assert offset(target) > reached
