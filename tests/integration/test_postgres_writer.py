@@ -67,7 +67,7 @@ def test_a_composite_key_in_another_order(driver: Driver) -> None:
 
     error = driver.fail(row("t", [1, 2], a=2, b=1))
     assert isinstance(error, Rejected)
-    assert "name the columns in the order of the entry's key in key" in str(error)
+    assert "name the columns of the entry's key, in its order, in key" in str(error)
     driver.close()
     using(driver, key=["b", "a"]).deliver(row("t", [1, 2], a=2, b=1), gone("t", [5, 6]))
     driver.deliver(gone("t", [1, 2]))
@@ -111,7 +111,10 @@ def test_texts_that_only_the_server_knows_as_one_key(driver: Driver) -> None:
 def test_entries_of_one_key_and_different_rows(driver: Driver) -> None:
     """Entries whose key is not that of the row are refused where one would hide the other."""
     driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, customer int)")
-    error = driver.fail(row("t", 7, id=1, customer=7), row("t", 7, id=2, customer=7))
+    error = driver.fail(row("t", 7, id=1, customer=7))
+    assert isinstance(error, Rejected)
+    assert "the key of the entry is not that of its data, which is id" in str(error)
+    error = driver.fail(row("t", 1, id=1, customer=7), row("t", 1, id=2, customer=7))
     assert isinstance(error, RouteFault)
     assert "entries with one key are of different rows" in str(error)
     assert driver.rows("t") == []
@@ -390,6 +393,19 @@ def test_columns_are_added(driver: Driver) -> None:
     assert driver.rows("t")[2][-1] == "glad"
 
 
+def test_a_column_that_is_gone_at_the_source(driver: Driver) -> None:
+    """With evolve a column that is not listed any more stays, and new rows have NULL there."""
+    using(driver, evolve="create").deliver(
+        described("t", ["id"], id="integer!", v="text!"), row("t", 1, id=1, v="a")
+    )
+    driver.deliver(
+        described("t", ["id"], id="integer!", w="text!"),
+        row("t", 1, "update", id=1, w="b"),
+        row("t", 2, id=2, w="c"),
+    )
+    assert driver.rows("t") == [(1, "a", "b"), (2, None, "c")]
+
+
 @pytest.mark.parametrize(
     "kind", ["int); DROP TABLE keep; --", "int -- x", "int /* */", "int, y int", "text DEFAULT 'x'"]
 )
@@ -477,7 +493,7 @@ def test_append_keeps_all_rows_of_an_entry(driver: Driver) -> None:
         (b'{"v": 1}', "lacks id, a part of the key"),
         (b'{"id": 1, "v": "\\u0000"}', "unsupported Unicode escape sequence"),
         (b'{"id": 1, "v": "\\ud800"}', "invalid input syntax for type json"),
-        (b'{"id": null, "v": "x"}', "null value in column"),
+        (b'{"id": null, "v": "x"}', "is not that of its data"),
         (b'{"id": 1, "v": "\xff"}', "not a JSON object"),
     ],
 )

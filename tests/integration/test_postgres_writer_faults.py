@@ -421,6 +421,7 @@ def test_a_standby(read_only_server: PostgresService) -> None:
         ("CREATE MATERIALIZED VIEW t AS SELECT 1 AS id", "is a materialized view"),
         ("CREATE TABLE t (id int)", "public.t has no primary key"),
         ("CREATE TABLE t (id int UNIQUE)", "has no primary key"),
+        ("CREATE UNLOGGED TABLE t (id int PRIMARY KEY)", "is unlogged or temporary"),
     ],
 )
 def test_tables_that_cannot_be_written(driver: Driver, made: str, problem: str) -> None:

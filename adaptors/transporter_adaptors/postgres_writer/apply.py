@@ -70,7 +70,7 @@ class Transactions:
             RouteFault: The writer was fenced, or a table cannot be written.
         """
         try:
-            known = self._begin()
+            known = self._progress.begin(self._connection)
             first = max(begin, self._covered(work, known, generation))
             if first >= end:
                 return end, None
@@ -89,11 +89,6 @@ class Transactions:
             return good, failure
         finally:
             self._roll_back()
-
-    def _begin(self) -> StoredOffset | None:
-        with self._connection.pipeline():
-            self._connection.execute("BEGIN")
-            return self._progress.fence(self._connection)
 
     def _covered(self, work: Work, known: StoredOffset | None, generation: int) -> int:
         """Return how many entries are there although the answer to their COMMIT was lost."""

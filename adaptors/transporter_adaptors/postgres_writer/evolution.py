@@ -25,6 +25,8 @@ def follow_schema(
 ) -> None:
     """Add to the table *name* the columns that *change* lists, or create it.
 
+    Columns that it does not list stay, and may be NULL then.
+
     Raises:
         psycopg.Error: The server refuses it.
         RouteFault: The table is there, and rows cannot be written to it.
@@ -38,11 +40,20 @@ def follow_schema(
             _create(connection, name, columns, document)
             catalog.forget()
         return
-    new = [column for column in columns if column["name"] not in table.columns]
-    for column in new:
-        kind = _type(connection, name, column)
-        _run(connection, f"ALTER TABLE {quote_table(name)} ADD {quote(column['name'])} {kind}")
-    if new:
+    actions = [
+        f"ADD {quote(column['name'])} {_type(connection, name, column)}"
+        for column in columns
+        if column["name"] not in table.columns
+    ]
+    there = {column["name"] for column in columns}
+    # New rows have no value for a column that is gone at the source.
+    actions += [
+        f"ALTER {quote(column.name)} DROP NOT NULL"
+        for column in table.columns.values()
+        if column.is_required and column.name not in there and column.name not in table.key
+    ]
+    if actions:
+        _run(connection, f"ALTER TABLE {quote_table(name)} {', '.join(actions)}")
         catalog.forget()
 
 

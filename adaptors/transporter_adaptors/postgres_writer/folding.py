@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from transporter.errors import RouteFault
 from transporter_adaptors.postgres_writer.changes import (
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
     from transporter_adaptors.postgres_writer.target import Table
+
+
+_PLAIN: Final = frozenset({"smallint", "integer", "bigint", "text", "character varying"})
+_JSON: Final = frozenset({"json", "jsonb"})
+_MARKS: Final = frozenset(
+    {"boolean", "timestamp with time zone", "timestamp without time zone", "date"}
+)
 
 
 class Shape(NamedTuple):
@@ -92,9 +99,9 @@ def fit_rows(
             identity = place if change.key is None else table.identity(change.key)
             if change.kind == DELETE and change.key is not None:
                 table.key_values(change.key)
-            if table.is_array_key and change.data and table.oid not in checked:
+            if change.data and table.oid not in checked:
                 checked.add(table.oid)
-                _check_order(change, table)
+                _check_key(change, table)
         except ValueError as error:
             raise BadEntry(place, str(error)) from error
         rows.append(Row(place, change, table, shape, (table.oid, identity)))
@@ -107,7 +114,7 @@ def _fit(change: Change, table: Table, config: PostgresWriterConfig) -> Shape:
         raise ValueError(f"{table.name}: {change.problem}")
     if change.kind == DELETE:
         if isinstance(config.delete, Mark):
-            _require(table, config.delete.mark)
+            _require(table, config.delete.mark, _MARKS)
         return Shape(NOTHING if config.delete == "ignore" else DELETE)
     return row_shape(change.fields, table, config, is_partial=change.kind == UPDATE)
 
@@ -122,7 +129,7 @@ def row_shape(
     """
     rest = config.extra.column if isinstance(config.extra, Rest) else None
     if rest is not None:
-        _require(table, rest)
+        _require(table, rest, _JSON)
     own = {name: column for name, column in table.columns.items() if name != rest}
     given = set(fields)
     extra = [name for name in fields if name not in own]
@@ -148,27 +155,34 @@ def row_shape(
     return Shape(UPSERT, present, has_rest, is_whole)
 
 
-def _require(table: Table, column: str) -> None:
-    if column not in table.columns:
-        raise ValueError(f"{table.name} has no column {column}, which a setting names")
-
-
-def _check_order(change: Change, table: Table) -> None:
-    """Check that the parts of a key are in the order of the columns of *table*."""
-    data = _exact(change.data)
-    if change.key is None:
-        return
-    key = json.loads(f"[{','.join(table.key_values(change.key))}]", parse_float=Decimal)
-    if key != [data.get(name) for name in table.key]:
+def _require(table: Table, column: str, kinds: frozenset[str]) -> None:
+    if column not in table.columns or table.columns[column].type not in kinds:
         raise ValueError(
-            f"{table.name}: the key of the entry is not that of its data, which is "
-            f"{', '.join(table.key)}: name the columns in the order of the entry's key in key"
+            f"{table.name} has no column {column} of the type {' or '.join(sorted(kinds))}, "
+            "which a setting names"
         )
 
 
-def _exact(data: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(data, parse_float=Decimal)
-    return found
+def _check_key(change: Change, table: Table) -> None:
+    """Check that the key of an entry is that of its data, in the order of the columns.
+
+    A single column is compared where the text of the key is like that in JSON.
+    """
+    if change.key is None:
+        return
+    data: dict[str, Any] = json.loads(change.data, parse_float=Decimal)
+    given = [data.get(name) for name in table.key]
+    if table.is_array_key:
+        values = f"[{','.join(table.key_values(change.key))}]"
+        is_same = json.loads(values, parse_float=Decimal) == given
+    else:
+        is_plain = table.columns[table.key[0]].type in _PLAIN
+        is_same = not is_plain or str(given[0]).encode() == change.key
+    if not is_same:
+        raise ValueError(
+            f"{table.name}: the key of the entry is not that of its data, which is "
+            f"{', '.join(table.key)}: name the columns of the entry's key, in its order, in key"
+        )
 
 
 def group_folded(rows: Sequence[Row], rank: Callable[[Table], int]) -> Iterator[Group]:

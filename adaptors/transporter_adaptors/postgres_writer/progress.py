@@ -11,7 +11,6 @@ import psycopg
 from transporter.adaptor import StoredOffset
 from transporter.errors import RouteFault
 from transporter_adaptors.postgres_writer.config import split_name
-from transporter_adaptors.postgres_writer.session import fetch
 from transporter_adaptors.postgres_writer.statements import quote_table
 
 if TYPE_CHECKING:
@@ -124,17 +123,20 @@ class Progress:
         self._execute(connection, _END_OTHER_SHARDS)
         return _stored(row)
 
-    def fence(self, connection: Connection) -> StoredOffset | None:
-        """Lock the stored offset for the transaction, and return it.
+    def begin(self, connection: Connection) -> StoredOffset | None:
+        """Begin a transaction with a lock on the stored offset, and return that.
 
         Raises:
             psycopg.Error: It cannot be read.
             RouteFault: Another writer has claimed it.
         """
-        rows = fetch(connection, _FENCE.format(table=self._table), self._values)
-        if not rows:
+        with connection.pipeline():
+            connection.execute("BEGIN")
+            cursor = self._execute(connection, _FENCE)
+        row = cursor.fetchone()
+        if row is None:
             raise self._fenced()
-        return _stored(rows[0])
+        return _stored(row)
 
     def store(self, connection: Connection, stored: StoredOffset) -> None:
         """Store an offset in the transaction."""

@@ -24,7 +24,7 @@ _NUMBERS: Final = frozenset({"numeric", "real", "double precision"})
 """Types whose values have several texts."""
 _TABLE: Final = """
 SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
-       current_user::text AS role,
+       c.relpersistence = 'p' AS is_permanent, current_user::text AS role,
        ARRAY(SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) r
              WHERE NOT has_any_column_privilege(c.oid, r)) AS no_columns,
        ARRAY(SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'DELETE']) r
@@ -235,6 +235,7 @@ class _Relation:
     schema: str
     name: str
     kind: str
+    is_permanent: bool
     role: str
     no_columns: list[str]
     no_table: list[str]
@@ -244,6 +245,11 @@ class _Relation:
         name = TableName(self.name, self.schema)
         if self.kind not in {"r", "p"}:
             raise RouteFault(f"{name} is {_KINDS.get(self.kind, 'not a table')}: name a table")
+        if not self.is_permanent:
+            raise RouteFault(
+                f"{name} is unlogged or temporary: its rows would be gone after a crash of the "
+                f"server, and the stored offset would not; run ALTER TABLE {name} SET LOGGED"
+            )
         missing = set(self.no_columns)
         if config.mode == "append":
             missing.discard("UPDATE")

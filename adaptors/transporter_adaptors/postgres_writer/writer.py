@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _GROWTH: Final = 4
 """Factor by which parts of a slice grow after one that succeeded."""
 _SMALLEST: Final = 16
+_LARGEST: Final = 100_000
 
 
 class PostgresWriter:
@@ -96,7 +97,7 @@ class PostgresWriter:
             failure = self._write(batch, ack)
         except psycopg.Error as error:
             if is_slow(error):
-                self._part = max(1, (self._part or len(batch)) // 2)
+                self._part = max(1, min(self._part or len(batch), len(batch)) // 2)
             ack.fail(sink_error(error, "cannot write to the database"))
             self._close_broken()
         except SinkError as error:
@@ -134,19 +135,19 @@ class PostgresWriter:
         kind = Upserts if self._config.mode == "upsert" else Appends
         work = kind(connection, self._config, self._catalog, batch)
         offsets, begin = work.offsets, 0
-        ends = time.monotonic() + self._context.deadline
+        # Parts begin in the first half of the time. The second half is for the last one's end.
+        ends = time.monotonic() + self._context.deadline / 2
         while begin < len(offsets):
+            started = time.monotonic()
+            if started > ends:
+                raise SinkTimeout("the slice was not written in full within the time for it")
             end = min(len(offsets), begin + (self._part or len(offsets)))
             done, failure = self._apply(transactions, work, begin, end, batch.generation)
             ack(offsets[begin:done])
-            self._adapt(done - begin, failure)
+            self._adapt(done - begin, failure, time.monotonic() - started)
             if failure is not None:
                 return Rejected(failure.problem, offsets[done])
             begin = done
-            if begin < len(offsets) and time.monotonic() > ends:
-                raise SinkTimeout(
-                    f"the slice was not written in full within {self._context.deadline:g} s"
-                )
         return None
 
     def _apply(
@@ -166,9 +167,9 @@ class PostgresWriter:
             self._catalog.forget()
             return transactions.apply(work, begin, end, generation)
 
-    def _adapt(self, good: int, failure: Failure | None) -> None:
+    def _adapt(self, good: int, failure: Failure | None, seconds: float) -> None:
         """Adapt the size of parts: where bad entries are dense, large parts are in vain."""
         if failure is not None:
             self._part = max(_SMALLEST, 2 * good)
-        elif self._part is not None:
-            self._part *= _GROWTH
+        elif self._part is not None and _GROWTH * seconds < self._context.deadline / 2:
+            self._part = self._part * _GROWTH if self._part < _LARGEST else None

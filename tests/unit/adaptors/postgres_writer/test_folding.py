@@ -200,7 +200,7 @@ def test_rows_that_do_not_fit() -> None:
 
 def test_one_key_of_two_rows() -> None:
     """Entries with one key must have one value in the columns of the key."""
-    first = Change(1, "x", UPSERT, b"7", b'{"id":1,"c":1}', ("id", "c"))
+    first = Change(1, "x", UPSERT, b"1", b'{"id":1,"c":1}', ("id", "c"))
     rows = fit_rows([first, first._replace(data=b'{"id":2,"c":1}')], {"x": table()}, CONFIG)
     with pytest.raises(RouteFault, match="entries with one key are of different rows"):
         [*group_folded(rows, lambda each: each.oid)]
