@@ -111,11 +111,9 @@ def parse_object(data: bytes) -> dict[str, object] | None:
     return found if isinstance(found, dict) else None
 
 
-def unit_starts(changes: Sequence[Change]) -> list[int]:
-    """Return the index of the first change of each entry, and the number of changes behind."""
+def unit_starts(offsets: Sequence[int]) -> list[int]:
+    """Return the index of the first row of each entry, and the number of rows behind."""
     starts = [
-        place
-        for place, change in enumerate(changes)
-        if not place or changes[place - 1].offset != change.offset
+        place for place, offset in enumerate(offsets) if not place or offsets[place - 1] != offset
     ]
-    return [*starts, len(changes)]
+    return [*starts, len(offsets)]

@@ -82,26 +82,31 @@ def fit_rows(
     Raises:
         BadEntry: One does not fit.
     """
-    shapes: dict[tuple[str, str, tuple[str, ...]], Shape] = {}
+    known: dict[tuple[str, str, tuple[str, ...]], tuple[Table, Shape]] = {}
     checked: set[int] = set()
     rows: list[Row] = []
     for place, change in enumerate(changes):
-        if change.kind == NOTHING:
+        _, namespace, kind, key, data, fields, problem = change
+        if kind == NOTHING:
             continue
         try:
-            table = tables[change.namespace]
-            form = change.namespace, change.kind, change.fields
-            shape = shapes.get(form)
-            if shape is None or change.problem:
-                shape = shapes[form] = _fit(change, table, config)
+            found = known.get((namespace, kind, fields))
+            if found is None or problem:
+                table = tables[namespace]
+                found = known[namespace, kind, fields] = table, _fit(change, table, config)
+            table, shape = found
             if shape.kind == NOTHING:
                 continue
-            identity = place if change.key is None else table.identity(change.key)
-            if change.kind == DELETE and change.key is not None:
-                table.key_values(change.key)
-            if change.data and table.oid not in checked:
+            if table.oid not in checked and data:
                 checked.add(table.oid)
                 _check_key(change, table)
+            if key is None:
+                identity: Hashable = place
+            elif kind == DELETE:
+                table.key_values(key)
+                identity = table.identity(key)
+            else:
+                identity = key if table.has_exact_key else table.identity(key)
         except ValueError as error:
             raise BadEntry(place, str(error)) from error
         rows.append(Row(place, change, table, shape, (table.oid, identity)))

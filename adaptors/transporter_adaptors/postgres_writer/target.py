@@ -95,11 +95,13 @@ class Table:
     is_array_key: bool = False
     statements: dict[Hashable, str] = field(default_factory=dict, compare=False, repr=False)
     """Statements that were made for it."""
+    has_exact_key: bool = field(init=False)
+    """Whether two different texts are always two keys."""
 
-    @property
-    def has_exact_key(self) -> bool:
-        """Whether two different texts are always two keys."""
-        return not any(self.columns[name].type in _NUMBERS for name in self.key)
+    def __post_init__(self) -> None:
+        """Look at the types of the key once, because this is needed for every row."""
+        is_exact = not any(self.columns[name].type in _NUMBERS for name in self.key)
+        object.__setattr__(self, "has_exact_key", is_exact)
 
     def key_values(self, key: bytes) -> list[str]:
         """Return the JSON values of an entry's *key*, in the order of the columns.

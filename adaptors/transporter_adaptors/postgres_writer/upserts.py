@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, Final
 
 from transporter_adaptors.postgres_writer.changes import (
     COMMANDS,
@@ -23,7 +24,7 @@ from transporter_adaptors.postgres_writer.folding import fit_rows, group_folded,
 from transporter_adaptors.postgres_writer.statements import quote_table, statements_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import psycopg
 
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_writer.target import Catalog
 
     Sent = list[tuple[psycopg.Cursor[Any], int, TableName]]
+
+
+_STEP: Final = 2048
+"""Rows that are read and sent at a time."""
 
 
 class Upserts:
@@ -51,9 +56,10 @@ class Upserts:
     ) -> None:
         """Apply entries of *batch* by *connection*, which is in pipeline mode then."""
         self._connection, self._config, self._catalog = connection, config, catalog
-        self._changes = read_changes(batch)
-        self._starts = unit_starts(self._changes)
-        self.offsets = [self._changes[start].offset for start in self._starts[:-1]]
+        self._batch, self._changes = batch, list[Change]()
+        offsets = batch.offsets
+        self._starts = unit_starts(offsets)
+        self.offsets = [offsets[start] for start in self._starts[:-1]]
         """The offset of each entry."""
         self._sent: Sent = []
         self._has_new_columns = False
@@ -72,14 +78,15 @@ class Upserts:
         """
         self._sent, self._has_new_columns = [], False
         place = self._starts[begin]
-        changes = self._changes[place : self._starts[end]]
+        changes = self._read(place, self._starts[end])
         for kind, group in groupby(changes, key=_command):
-            run = [*group]
-            try:
-                self._apply_run(kind, run, in_order=in_order)
-            except BadEntry as bad:
-                raise BadEntry(self._unit(place + bad.place), bad.problem) from bad
-            place += len(run)
+            # The server applies the rows that were sent while the next ones are read.
+            while run := [*islice(group, None if kind else _STEP)]:
+                try:
+                    self._apply_run(kind, run, in_order=in_order)
+                except BadEntry as bad:
+                    raise BadEntry(self._unit(place + bad.place), bad.problem) from bad
+                place += len(run)
         return bool(self._sent)
 
     def check(self) -> None:
@@ -99,6 +106,14 @@ class Upserts:
         """Forget columns of tables that were changed and are rolled back."""
         if self._has_new_columns:
             self._catalog.forget()
+
+    def _read(self, begin: int, end: int) -> Iterator[Change]:
+        """Yield the changes from *begin* to *end*, each of which is read once and when needed."""
+        for place in range(begin, end):
+            while place >= len(self._changes):
+                part = self._batch.batch.slice(len(self._changes), _STEP)
+                self._changes += read_changes(replace(self._batch, batch=part))
+            yield self._changes[place]
 
     def _unit(self, place: int) -> int:
         """Return the entry to which the change at *place* belongs."""
