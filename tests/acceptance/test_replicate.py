@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from acceptance_tools import await_true, gone, running
+from acceptance_tools import await_true, gone, running, transporter
 from cdc_tools import KEYS, Writers, clean_slots, prepare_traced
 from services.postgres import fresh_database
 
@@ -45,14 +45,18 @@ INSERT INTO customers VALUES (1000, 'last', NULL, '{}', 5);
 """
 
 
+def with_class(text: str) -> str:
+    """Return a pipeline with the writer's class, where its short name is not installed."""
+    if "postgres" in entry_points(group="transporter.writers").names:
+        return text
+    return text.replace("{adaptor: postgres,", f'{{adaptor: "{CLASS}",')
+
+
 @contextmanager
 def replicated(source: Database, target: Database, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the pipeline's file and variables, and drop the reader's slot at the end."""
     file = folder / "replicate.yaml"
-    text = PIPELINE.read_text()
-    if "postgres" not in entry_points(group="transporter.writers").names:
-        text = text.replace("{adaptor: postgres,", f'{{adaptor: "{CLASS}",')
-    file.write_text(text)
+    file.write_text(with_class(PIPELINE.read_text()))
     with clean_slots(source):
         yield {
             "pipeline": file,
@@ -130,3 +134,52 @@ def test_the_copy_is_exact_across_kills(postgres: Database, tmp_path: Path) -> N
             await_equal(source, target, "numbers", "words", timeout=120)
             assert engine.stop() == 0
         assert offset(target) > reached
+
+
+PARK = """
+name: replicate
+log: {dir: log}
+readers:
+  - {name: source, adaptor: postgres-cdc, dsn: "${SOURCE_DSN}", tables: [public.*]}
+routes:
+  - name: target
+    on_error: park
+    retry: {attempts: 2, backoff: 10ms..1s}
+    writer: {adaptor: postgres, dsn: "${TARGET_DSN}"}
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("every", [1000, 10])
+def test_bad_rows_are_parked(postgres: Database, tmp_path: Path, every: int) -> None:
+    """A running engine parks exactly the rows that the target refuses, across a kill."""
+    source, count = postgres, 100 * min(every, 50)
+    source.execute("CREATE TABLE items (id int PRIMARY KEY, v int, parent int)")
+    source.execute(
+        "INSERT INTO items SELECT n, CASE WHEN n %% %s = 1 THEN -1 ELSE n END,"
+        " CASE WHEN n %% %s = 2 THEN 77 ELSE 1 END FROM generate_series(1, %s) n",
+        [2 * every, 2 * every, count],
+    )
+    bad = {n for n in range(1, count + 1) if n % (2 * every) in {1, 2}}
+    with fresh_database(source.server) as target, replicated(source, target, tmp_path) as settings:
+        target.execute("CREATE TABLE parents (id int PRIMARY KEY); INSERT INTO parents VALUES (1)")
+        target.execute(
+            "CREATE TABLE items (id int PRIMARY KEY, v int CHECK (v > 0),"
+            " parent int REFERENCES parents)"
+        )
+        settings["pipeline"].write_text(with_class(PARK))
+        here = "SELECT count(*) FROM items"
+        with running(**settings):
+            await_true(lambda: target.execute(here)[0][0] > 20, 90, "the first rows")
+        with running(**settings) as engine:
+            await_true(lambda: target.execute(here) == [(count - len(bad),)], 120, "all good rows")
+            source.execute("INSERT INTO items VALUES (1000000, 1, 1)")
+            last = "SELECT count(*) FROM items WHERE id = 1000000"
+            await_true(lambda: target.execute(last) == [(1,)], 60, "the last row")
+            assert engine.stop() == 0
+        variables = {name: settings[name] for name in ("SOURCE_DSN", "TARGET_DSN")}
+        parked = transporter("parked", "list", str(settings["pipeline"]), "target", **variables)
+        assert len(parked) == len(bad), parked[:2]
+        keys = {row[0] for row in target.execute("SELECT id FROM items")}
+        assert keys == {*range(1, count + 1), 1000000} - bad

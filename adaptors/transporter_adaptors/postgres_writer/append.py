@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from transporter.message import Entries, Entry
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
+    from transporter_adaptors.postgres_writer.catalog import Catalog
     from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
-    from transporter_adaptors.postgres_writer.target import Catalog, Table
+    from transporter_adaptors.postgres_writer.table import Table
 
 DDL: Final = """CREATE TABLE {table} (
     log_id    text NOT NULL,

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
+    from transporter_adaptors.postgres_writer.catalog import Catalog
     from transporter_adaptors.postgres_writer.changes import Change
-    from transporter_adaptors.postgres_writer.target import Catalog
 
 _TYPE: Final = "SELECT pg_catalog.to_regtype(%s) IS NOT NULL"
 _SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s)"

@@ -9,11 +9,11 @@ import psycopg
 
 from transporter.adaptor import Finding
 from transporter.errors import RouteFault
+from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.config import split_name
 from transporter_adaptors.postgres_writer.failures import sink_error
 from transporter_adaptors.postgres_writer.progress import exists
 from transporter_adaptors.postgres_writer.session import connect
-from transporter_adaptors.postgres_writer.target import Catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

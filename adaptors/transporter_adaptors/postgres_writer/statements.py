@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_writer.changes import Change
     from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
-    from transporter_adaptors.postgres_writer.folding import Group, Shape
-    from transporter_adaptors.postgres_writer.target import Table
+    from transporter_adaptors.postgres_writer.folding import Group
+    from transporter_adaptors.postgres_writer.rows import Shape
+    from transporter_adaptors.postgres_writer.table import Table
 
 LARGEST: Final = 16 * 1024**2
 """Bytes of the values of one statement, unless one row has more."""

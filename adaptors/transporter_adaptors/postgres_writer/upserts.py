@@ -20,7 +20,8 @@ from transporter_adaptors.postgres_writer.changes import (
 )
 from transporter_adaptors.postgres_writer.evolution import follow_schema
 from transporter_adaptors.postgres_writer.failures import BadEntry, MissingRow
-from transporter_adaptors.postgres_writer.folding import fit_rows, group_folded, group_in_order
+from transporter_adaptors.postgres_writer.folding import group_folded, group_in_order
+from transporter_adaptors.postgres_writer.rows import fit_rows
 from transporter_adaptors.postgres_writer.statements import quote_table, statements_of
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
     from transporter.message import Entries
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
+    from transporter_adaptors.postgres_writer.catalog import Catalog
     from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
-    from transporter_adaptors.postgres_writer.folding import Group, Row
-    from transporter_adaptors.postgres_writer.target import Catalog
+    from transporter_adaptors.postgres_writer.folding import Group
+    from transporter_adaptors.postgres_writer.rows import Row
 
     Sent = list[tuple[psycopg.Cursor[Any], int, TableName]]
 

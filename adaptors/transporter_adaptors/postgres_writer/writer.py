@@ -11,12 +11,12 @@ import psycopg
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout
 from transporter_adaptors.postgres_writer.append import Appends
 from transporter_adaptors.postgres_writer.apply import Transactions
+from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
 from transporter_adaptors.postgres_writer.failures import is_slow, is_stale, sink_error
 from transporter_adaptors.postgres_writer.probing import probe_target
 from transporter_adaptors.postgres_writer.progress import Progress
 from transporter_adaptors.postgres_writer.session import connect
-from transporter_adaptors.postgres_writer.target import Catalog
 from transporter_adaptors.postgres_writer.upserts import Upserts
 
 if TYPE_CHECKING:

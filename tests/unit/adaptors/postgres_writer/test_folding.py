@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from transporter_adaptors.postgres.table import TableName
+from transporter_adaptors.postgres_writer.catalog import choose_key, rank_tables
 from transporter_adaptors.postgres_writer.changes import (
     DELETE,
     NOTHING,
@@ -25,11 +26,11 @@ from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
 from transporter_adaptors.postgres_writer.failures import BadEntry
 from transporter_adaptors.postgres_writer.folding import (
     Group,
-    fit_rows,
     group_folded,
     group_in_order,
 )
-from transporter_adaptors.postgres_writer.target import Column, Table, choose_key, rank_tables
+from transporter_adaptors.postgres_writer.rows import fit_rows
+from transporter_adaptors.postgres_writer.table import Column, Table
 
 from transporter.errors import RouteFault
 from transporter.message import Message
