@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pg_writer_tools import CONTEXT, Driver, described, emptied, gone, part, row
 
-from transporter.errors import Rejected, RouteFault
+from transporter.errors import Rejected, RouteFault, SinkUnavailable
 from transporter.message import Message
 
 if TYPE_CHECKING:
@@ -262,9 +262,26 @@ def test_truncate(driver: Driver) -> None:
         row("parent", 3, id=3),
     )
     assert (driver.rows("parent"), driver.rows("child")) == ([(3,)], [])
-    error = driver.fail(row("parent", 4, id=4), emptied("parent"))
+    driver.deliver(row("parent", 4, id=4))
+    error = driver.fail(emptied("parent"))
+    assert isinstance(error, Rejected)
     assert "cannot truncate a table referenced in a foreign key constraint" in str(error)
     assert driver.rows("parent") == [(3,), (4,)]
+
+
+def test_a_truncate_that_a_slice_cuts(driver: Driver) -> None:
+    """The entries of one TRUNCATE are tried again with those of the next slice."""
+    driver.database.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY);"
+        "CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent (id))"
+    )
+    messages = [row("parent", 1, id=1), emptied("parent"), emptied("child"), row("parent", 2, id=2)]
+    cut = driver.write(driver.batch(messages[:2]))
+    assert cut.prefix == [1]
+    assert isinstance(cut.failures[0][0], SinkUnavailable)
+    driver.next_offset = 2
+    driver.deliver(*messages[1:])
+    assert driver.rows("parent") == [(2,)]
 
 
 def test_truncate_refused_or_ignored(driver: Driver) -> None:
@@ -280,8 +297,10 @@ def test_truncate_refused_or_ignored(driver: Driver) -> None:
 def test_truncate_with_several_shards(driver: Driver) -> None:
     """A TRUNCATE is no barrier for other shards, so truncate: apply is refused there."""
     driver.context = replace(CONTEXT, shards=2)
-    with pytest.raises(RouteFault, match="cannot be used with parallelism"):
+    with pytest.raises(RouteFault, match="truncate: apply cannot be used with parallelism"):
         driver.deliver()
+    with pytest.raises(RouteFault, match="evolve: add cannot be used with parallelism"):
+        using(driver, truncate="ignore", evolve="add").deliver()
     using(driver, truncate="ignore").deliver()
 
 
@@ -448,6 +467,16 @@ def test_schema_entries_without_evolve(driver: Driver) -> None:
     """Without evolve entries with columns change nothing."""
     driver.deliver(described("nowhere", ["id"], id="integer!"))
     assert driver.stored() == [(0, 1)]
+
+
+def test_a_table_that_is_none_for_append(driver: Driver) -> None:
+    """A table without the columns of entries is refused, with the statement that makes one."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, data jsonb)")
+    with pytest.raises(RouteFault, match=r"no column log_id, .*which mode: append needs") as found:
+        using(driver, mode="append", table="t").deliver()
+    driver.close()
+    driver.database.execute(f"DROP TABLE t; {str(found.value).partition('by')[2]}")
+    driver.deliver(row("t", 1, id=1))
 
 
 def test_append(driver: Driver) -> None:

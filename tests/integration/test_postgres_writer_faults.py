@@ -266,6 +266,29 @@ def test_a_slice_in_doubt_that_comes_with_more(
         driver.close()
 
 
+def test_answers_that_end_anywhere(driver: Driver) -> None:
+    """Wherever a connection ends, each row is applied once."""
+    driver.database.execute(COUNTED)
+    driver.database.execute("CREATE TABLE parent (id int PRIMARY KEY)")
+    failures = rows = 0
+    with FaultyProxy(("127.0.0.1", driver.database.server.port)) as proxy:
+        through(driver, proxy).deliver()
+        for after in range(0, 1500, 25):
+            proxy.lose_answers(after)
+            messages = [row("t", rows + n, id=rows + n) for n in range(3)]
+            rows += 3
+            batch = driver.batch([*messages, gone("t", -1), row("parent", 1, id=1)])
+            while not (ack := driver.write(batch)).complete:
+                assert isinstance(ack.failures[0][0], SinkUnavailable)
+                failures += 1
+                proxy.heal()
+            proxy.heal()
+        driver.close()
+    assert failures > 10
+    assert driver.database.execute("SELECT count(*) FROM t") == [(rows,)]
+    assert driver.database.execute("SELECT last_value FROM changes") == [(rows,)]
+
+
 def test_a_disconnect_in_the_middle(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slice whose connection ends before COMMIT has no effect, and is written then."""
     driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -374,6 +397,36 @@ def test_fewer_shards_fence_the_others(driver: Driver) -> None:
     driver.deliver(row("t", 2, id=2))
     assert isinstance(old.fail(row("t", 3, id=3)), RouteFault)
     old.close()
+
+
+def test_shards_that_open_at_once(driver: Driver) -> None:
+    """Shards may create the table of offsets at the same moment, and write beside each other."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    shards = [
+        Driver(driver.database, {"truncate": "ignore"}, replace(CONTEXT, shard=n, shards=6))
+        for n in range(6)
+    ]
+    failures: list[BaseException] = []
+
+    def work(shard: Driver, number: int) -> None:
+        try:
+            for n in range(10):
+                shard.deliver(row("t", number * 10 + n, id=number * 10 + n))
+        except BaseException as error:  # noqa: BLE001 - reported below
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=pair) for pair in zip(shards, range(6), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for shard in shards:
+        shard.close()
+    assert failures == []
+    assert driver.database.execute("SELECT count(*) FROM t") == [(60,)]
+    assert driver.stored() == [(0, 10)] * 6
 
 
 def test_a_replay_begins_anew(driver: Driver) -> None:

@@ -76,8 +76,13 @@ class Driver:
         """The open writer."""
         if self._writer is None:
             config = {"dsn": self.database.dsn, **self.settings}
-            self._writer = PostgresWriter(PostgresWriter.Config.model_validate(config))
-            self._writer.open(self.context)
+            writer = PostgresWriter(PostgresWriter.Config.model_validate(config))
+            try:
+                writer.open(self.context)
+            except BaseException:
+                writer.close()
+                raise
+            self._writer = writer
         return self._writer
 
     def close(self) -> None:

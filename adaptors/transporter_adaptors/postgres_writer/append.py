@@ -151,6 +151,10 @@ class Appends:
     def check(self) -> None:
         """Check nothing: no row has to be there."""
 
+    def may_continue(self, begin: int) -> bool:  # noqa: ARG002 - of any entry
+        """Return ``False``: no entry needs others."""
+        return False
+
     def undo(self) -> None:
         """Forget tables that were created and are rolled back."""
         if self._config.evolve == "create":

@@ -9,6 +9,7 @@ import psycopg
 
 from transporter.adaptor import Finding
 from transporter.errors import RouteFault
+from transporter_adaptors.postgres_writer.append import check_columns
 from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.config import split_name
 from transporter_adaptors.postgres_writer.failures import sink_error
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
+    from transporter_adaptors.postgres_writer.table import Table
 
 _PATIENCE: Final = 10.0
 _MAY_CREATE: Final = """
@@ -52,6 +54,19 @@ def probe_target(config: PostgresWriterConfig) -> Iterator[Finding]:
         yield Finding(f"tables of {config.table} are checked when the first entry comes")
 
 
+def check_table(catalog: Catalog, name: TableName, config: PostgresWriterConfig) -> Table:
+    """Return the table *name* if entries can be written to it in the mode of *config*.
+
+    Raises:
+        psycopg.Error: The catalog cannot be read.
+        RouteFault: They cannot.
+    """
+    table = catalog.table(name)
+    if config.mode == "append":
+        check_columns(table)
+    return table
+
+
 def _probe_progress(connection: Connection, config: PostgresWriterConfig) -> Finding:
     name = split_name(config.progress)
     if exists(connection, str(name)):
@@ -71,7 +86,7 @@ def _probe_table(catalog: Catalog, name: TableName, config: PostgresWriterConfig
     try:
         if config.evolve == "create" and catalog.find(name) is None:
             return Finding(f"table {name}: the entry with its columns creates it")
-        table = catalog.table(name)
+        table = check_table(catalog, name, config)
     except RouteFault as fault:
         return Finding(str(fault), "problem")
     key = f", and the key {', '.join(table.key)}" if table.key else ""

@@ -132,7 +132,10 @@ def row_shape(
     if is_partial:
         return Shape(UPDATE, present, has_rest)
     if config.missing == "null":
-        return Shape(UPSERT, tuple(writable), has_rest, is_whole=True)
+        # An identity column would refuse NULL.
+        absent_too = {column.name for column in absent if not column.is_always_identity}
+        columns = tuple(name for name in writable if name in given | absent_too)
+        return Shape(UPSERT, columns, has_rest, is_whole=True)
     if config.missing == "keep" and any(column.is_required for column in absent):
         # An INSERT would be refused, even if the row is there.
         return Shape(UPDATE, present, has_rest)

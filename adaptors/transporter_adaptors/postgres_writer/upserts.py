@@ -104,6 +104,16 @@ class Upserts:
                     "copy the table again (copy_run), or set missing_row: ignore"
                 )
 
+    def may_continue(self, begin: int) -> bool:
+        """Return whether the entries from *begin* may be a TRUNCATE that the next slice continues.
+
+        One of several tables has an entry for each, and may need all of them at once.
+        """
+        if self._config.truncate != "apply":
+            return False
+        changes = self._read(self._starts[begin], self._starts[-1])
+        return all(change.kind == TRUNCATE and not change.problem for change in changes)
+
     def undo(self) -> None:
         """Forget columns of tables that were changed and are rolled back."""
         if self._has_new_columns:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import psycopg
 
-from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout
+from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
 from transporter_adaptors.postgres_writer.append import Appends
 from transporter_adaptors.postgres_writer.apply import Transactions
 from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
 from transporter_adaptors.postgres_writer.failures import is_slow, is_stale, sink_error
-from transporter_adaptors.postgres_writer.probing import probe_target
+from transporter_adaptors.postgres_writer.probing import check_table, probe_target
 from transporter_adaptors.postgres_writer.progress import Progress
 from transporter_adaptors.postgres_writer.session import connect
 from transporter_adaptors.postgres_writer.upserts import Upserts
@@ -69,11 +69,8 @@ class PostgresWriter:
             SinkUnavailable: The database cannot be reached, or is a standby.
             RouteFault: A right or a table is missing, or another writer has taken over.
         """
-        if context.shards > 1 and (self._config.mode, self._config.truncate) == ("upsert", "apply"):
-            raise RouteFault(
-                "truncate: apply cannot be used with parallelism, because the other shards do not "
-                "wait for a TRUNCATE: set truncate to refuse or ignore, or parallelism to 1"
-            )
+        if context.shards > 1:
+            self._check_shards()
         # The errors that end a pipeline are raised. psycopg warns of them, too.
         logging.getLogger("psycopg").setLevel(logging.ERROR)
         self._context = context
@@ -82,7 +79,7 @@ class PostgresWriter:
         try:
             for name in self._config.fixed_tables:
                 if self._config.evolve != "create" or self._catalog.find(name):
-                    self._catalog.table(name)
+                    check_table(self._catalog, name, self._config)
             self._progress.create(connection)
             return self._progress.claim(connection)
         except psycopg.Error as error:
@@ -116,6 +113,19 @@ class PostgresWriter:
         """Check the server, the table of offsets, and the tables that are known by now."""
         return probe_target(self._config)
 
+    def _check_shards(self) -> None:
+        """Check that no setting needs entries of all shards in one order."""
+        config = self._config
+        ordered = {
+            "truncate: apply": config.mode == "upsert" and config.truncate == "apply",
+            f"evolve: {config.evolve}": config.mode == "upsert" and config.evolve != "none",
+        }
+        for setting in (name for name, is_set in ordered.items() if is_set):
+            raise RouteFault(
+                f"{setting} cannot be used with parallelism, because the other shards do not wait "
+                "for such an entry: change that setting, or set parallelism to 1"
+            )
+
     def _connect(self) -> Connection:
         if self._connection is not None and self._connection.closed:
             self.close()
@@ -145,6 +155,8 @@ class PostgresWriter:
             done, failure = self._apply(transactions, work, begin, end, batch.generation)
             ack(offsets[begin:done])
             self._adapt(done - begin, failure, time.monotonic() - started)
+            if failure is not None and done and work.may_continue(done):
+                raise SinkUnavailable(f"{failure.problem}; it is tried with the entries behind it")
             if failure is not None:
                 return Rejected(failure.problem, offsets[done])
             begin = done
