@@ -14,7 +14,7 @@ from transporter_adaptors.postgres_writer.failures import (
     MissingRow,
     is_data,
     is_order,
-    text_of,
+    problem_of,
 )
 from transporter_adaptors.postgres_writer.guilty import Failure, apply_good
 
@@ -146,7 +146,7 @@ class Transactions:
             self._connection.execute("RELEASE SAVEPOINT part")
         if isinstance(error, BadEntry):
             return Failure(error.problem, error.place)
-        return Failure(text_of(error))
+        return Failure(problem_of(error))
 
     def _finish(self, done: _Done, end: int) -> None:
         """Store the offset of the entry before *end*, and commit."""

@@ -68,6 +68,14 @@ def text_of(error: Exception) -> str:
     return str(error)
 
 
+def problem_of(error: Exception) -> str:
+    """Return the problem of an entry that *error* is about, with a hint where there is one."""
+    text = text_of(error)
+    if isinstance(error, psycopg.errors.ForeignKeyViolation):
+        return f"{text}; where a parent may come later, as in a copy, use constraints: replica"
+    return text
+
+
 def sink_error(error: psycopg.Error, operation: str) -> SinkError:
     """Return *error*, which names no entry, as an error of the sink."""
     text, code = f"{operation}: {text_of(error)}", error.sqlstate or ""

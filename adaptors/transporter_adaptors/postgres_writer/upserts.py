@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 
     from transporter.message import Entries
     from transporter_adaptors.postgres.session import Connection
-    from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_writer.catalog import Catalog
     from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
     from transporter_adaptors.postgres_writer.folding import Group
     from transporter_adaptors.postgres_writer.rows import Row
 
-    Sent = list[tuple[psycopg.Cursor[Any], int, TableName]]
+    Sent = list[tuple[psycopg.Cursor[Any], int, Group]]
 
 
 _STEP: Final = 2048
@@ -97,11 +96,14 @@ class Upserts:
         Raises:
             MissingRow: One was not.
         """
-        for cursor, rows, table in self._sent:
+        for cursor, rows, group in self._sent:
             if cursor.rowcount < rows:
+                table, there = group.table, group.shape.columns
+                lacking = [name for name in table.columns if name not in there]
                 raise MissingRow(
-                    f"{table}: the row is not in the table, and the entry has only a part of it: "
-                    "copy the table again (copy_run), or set missing_row: ignore"
+                    f"{table.name}: the row is not in the table, and the entry lacks "
+                    f"{', '.join(lacking)}: copy the table again (copy_run of its reader), or set "
+                    "missing_row: ignore"
                 )
 
     def may_continue(self, begin: int) -> bool:
@@ -162,7 +164,7 @@ class Upserts:
         for text, parameters, rows in statements_of(group, self._config):
             cursor = self._connection.execute(text, parameters)
             if group.shape.kind == UPDATE and self._config.missing_row == "reject":
-                self._sent.append((cursor, rows, group.table.name))
+                self._sent.append((cursor, rows, group))
 
     def _truncate(self, run: Sequence[Change]) -> None:
         """Empty the tables of *run* at once, because each may have foreign keys to another."""
