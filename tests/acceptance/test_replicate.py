@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from acceptance_tools import await_true, gone, running, transporter
 from cdc_tools import KEYS, Writers, clean_slots, prepare_traced
+from cdc_values import MADE
+from pg_type_tables import EVERYTHING, LOST, create_table, insert_values, texts
 from services.postgres import fresh_database
 
 if TYPE_CHECKING:
@@ -183,3 +185,46 @@ def test_bad_rows_are_parked(postgres: Database, tmp_path: Path, every: int) -> 
         assert len(parked) == len(bad), parked[:2]
         keys = {row[0] for row in target.execute("SELECT id FROM items")}
         assert keys == {*range(1, count + 1), 1000000} - bad
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+def test_every_type_is_copied(postgres: Database, tmp_path: Path) -> None:
+    """Values of every type arrive by the copy and by the stream, across kills."""
+    source = postgres
+    tables: dict[str, str] = {}
+    with source.connect(client_encoding="utf8") as connection:
+        connection.execute(MADE)
+        for number, kind in enumerate(each for each in EVERYTHING if each not in LOST):
+            if create_table(connection, f"t_{number}", kind):
+                tables[f"t_{number}"] = kind
+        connection.execute("DROP TABLE public.rows CASCADE")
+        tables = {name: kind for name, kind in tables.items() if kind != "public.rows"}
+    assert len(tables) > 85
+    with fresh_database(source.server) as target, replicated(source, target, tmp_path) as settings:
+        target.execute(MADE)
+        target.execute("DROP TABLE public.rows CASCADE")
+        with running(**settings):
+            await_true(lambda: offset(target) > 50, 120, "the first rows")
+        with source.connect(client_encoding="utf8") as connection:
+            for table, kind in tables.items():
+                insert_values(connection, table, kind, 1000)
+                connection.execute(f"UPDATE public.{table} SET a = NULL WHERE n %% 2 = 0", [])
+                connection.execute(f"UPDATE public.{table} SET n = n + 5000 WHERE n %% 3 = 0", [])
+                connection.execute(f"DELETE FROM public.{table} WHERE n %% 7 = 0", [])
+            connection.execute("CREATE TABLE public.finish (id int PRIMARY KEY)")
+            connection.execute("INSERT INTO public.finish VALUES (1)")
+        with running(**settings):
+            time.sleep(4.0)
+        with running(**settings) as engine:
+            await_equal(source, target, "finish", timeout=180)
+            with source.connect() as left, target.connect() as right:
+                for table, kind in tables.items():
+                    await_true(
+                        lambda table=table, kind=kind: (
+                            texts(left, table, kind) == texts(right, table, kind)
+                        ),
+                        120,
+                        kind,
+                    )
+            assert engine.stop() == 0

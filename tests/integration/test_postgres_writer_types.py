@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 import pytest
 from cdc_oracle import SESSION, Oracle
-from cdc_values import ARRAY_LITERALS, LITERALS, MADE, MADE_LITERALS
+from cdc_values import LITERALS, MADE
 from pg_nodes import nodes
+from pg_type_tables import EVERYTHING, LOST, create_table, texts
 from pg_writer_tools import Driver, gone
 from services.postgres import VERSIONS, Database, fresh_database
 
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.postgres
 
-EVERYTHING: Final = {**LITERALS, **MADE_LITERALS, **ARRAY_LITERALS}
-NO_KEY: Final = "n int PRIMARY KEY, v {kind}, a {kind}[], grid {kind}[]"
-VALUES: Final = "n, v, ARRAY[v, NULL], ARRAY[[v, NULL], [NULL, v]]"
-VALUES_OF_ARRAYS: Final = "n, v, NULL, NULL"
-JSON: Final = {"json", "jsonb"}
-"""Types whose values in an array may look like arrays of more dimensions."""
-LOST: Final = {"int2vector", "oidvector"}
-"""Types whose JSON the server does not take back. No table of an application has them."""
-
 
 @pytest.fixture
 def driver(postgres: Database) -> Iterator[Driver]:
@@ -38,42 +29,11 @@ def driver(postgres: Database) -> Iterator[Driver]:
     made.close()
 
 
-def fill(connection: psycopg.Connection[Any], number: int, kind: str) -> bool:
-    """Create a table with values of a type, and an empty one like it, if the server has it."""
-    try:
-        for table in (f"source_{number}", f"target_{number}"):
-            connection.execute(f"CREATE TABLE public.{table} ({NO_KEY.format(kind=kind)})")
-        values = VALUES_OF_ARRAYS if kind in {*ARRAY_LITERALS, *JSON} else VALUES
-        connection.execute(
-            f"INSERT INTO public.source_{number} SELECT {values} FROM (SELECT n, x::{kind} AS v"
-            " FROM unnest(%s::text[]) WITH ORDINALITY AS u (x, n)) AS u",
-            [[*EVERYTHING[kind], None]],
-        )
-    except (psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedObject):
-        return False
-    return True
-
-
 def copy(driver: Driver, table: str, rows: list[bytes]) -> None:
     """Write *rows* as the source's JSON."""
     driver.deliver(
         *(Message(f"public.{table}", data, str(n).encode()) for n, data in enumerate(rows, 1))
     )
-
-
-def texts(connection: psycopg.Connection[Any], table: str) -> list[tuple[Any, ...]]:
-    """Return all values of *table* as text. Bounds of arrays are not in JSON."""
-    columns = ", ".join(
-        rf"regexp_replace({name}::text, '\[-?\d+:-?\d+\]=', '', 'g')" for name in ("v", "a", "grid")
-    )
-    return connection.execute(f"SELECT n, {columns} FROM public.{table} ORDER BY n").fetchall()
-
-
-def as_json(text: str | None) -> str | None:
-    """Return JSON as far as it arrives: null is NULL, strings without escapes, no outer blanks."""
-    if text is None or text == "null":
-        return None
-    return repr(json.loads(text)) if text.startswith('"') else text.strip()
 
 
 def check_types(driver: Driver) -> set[str]:
@@ -83,22 +43,16 @@ def check_types(driver: Driver) -> set[str]:
     with driver.database.connect(options=SESSION, client_encoding="utf8") as connection:
         oracle = Oracle(connection)
         for number, kind in enumerate(EVERYTHING):
+            source, target = f"source_{number}", f"target_{number}"
             if kind in LOST:
                 continue
-            if not fill(connection, number, kind):
+            if not create_table(connection, source, kind):
                 lacking.add(kind)
                 continue
-            rows = [
-                oracle.encoder(f"public.source_{number}").encode(texts_)
-                for texts_ in oracle.copied(f"public.source_{number}")
-            ]
-            copy(driver, f"target_{number}", rows)
-            expected = texts(connection, f"source_{number}")
-            found = texts(connection, f"target_{number}")
-            if kind in JSON:
-                expected = [(n, as_json(v), *rest) for n, v, *rest in expected]
-                found = [(n, as_json(v), *rest) for n, v, *rest in found]
-            assert found == expected, kind
+            connection.execute(f"CREATE TABLE public.{target} (LIKE public.{source} INCLUDING ALL)")
+            encode = oracle.encoder(f"public.{source}").encode
+            copy(driver, target, [*map(encode, oracle.copied(f"public.{source}"))])
+            assert texts(connection, target, kind) == texts(connection, source, kind), kind
     return lacking
 
 
