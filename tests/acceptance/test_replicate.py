@@ -47,7 +47,7 @@ INSERT INTO customers VALUES (1000, 'last', NULL, '{}', 5);
 """
 
 
-def with_class(text: str) -> str:
+def name_class(text: str) -> str:
     """Return a pipeline with the writer's class, where its short name is not installed."""
     if "postgres" in entry_points(group="transporter.writers").names:
         return text
@@ -55,10 +55,12 @@ def with_class(text: str) -> str:
 
 
 @contextmanager
-def replicated(source: Database, target: Database, folder: Path) -> Iterator[dict[str, Any]]:
+def prepare_replication(
+    source: Database, target: Database, folder: Path
+) -> Iterator[dict[str, Any]]:
     """Yield the pipeline's file and variables, and drop the reader's slot at the end."""
     file = folder / "replicate.yaml"
-    file.write_text(with_class(PIPELINE.read_text()))
+    file.write_text(name_class(PIPELINE.read_text()))
     with clean_slots(source):
         yield {
             "pipeline": file,
@@ -98,7 +100,10 @@ def test_an_empty_database_becomes_the_copy(postgres: Database, tmp_path: Path) 
     """Tables, rows and changes arrive, across a kill -9 and new columns, and nothing else."""
     source = postgres
     source.execute(TABLES)
-    with fresh_database(source.server) as target, replicated(source, target, tmp_path) as settings:
+    with (
+        fresh_database(source.server) as target,
+        prepare_replication(source, target, tmp_path) as settings,
+    ):
         with running(**settings):
             await_true(lambda: offset(target) > 100, 90, "the first rows")
         before = offset(target)
@@ -120,7 +125,10 @@ def test_the_copy_is_exact_across_kills(postgres: Database, tmp_path: Path) -> N
     chance, source = random.Random(11), postgres
     prepare_traced(source)
     source.execute("DROP TRIGGER trace ON numbers; DROP TRIGGER trace ON words")
-    with fresh_database(source.server) as target, replicated(source, target, tmp_path) as settings:
+    with (
+        fresh_database(source.server) as target,
+        prepare_replication(source, target, tmp_path) as settings,
+    ):
         reached = -1
         with Writers(source, KEYS, seed=11):
             for number in range(5):
@@ -164,13 +172,16 @@ def test_bad_rows_are_parked(postgres: Database, tmp_path: Path, every: int) -> 
         [2 * every, 2 * every, count],
     )
     bad = {n for n in range(1, count + 1) if n % (2 * every) in {1, 2}}
-    with fresh_database(source.server) as target, replicated(source, target, tmp_path) as settings:
+    with (
+        fresh_database(source.server) as target,
+        prepare_replication(source, target, tmp_path) as settings,
+    ):
         target.execute("CREATE TABLE parents (id int PRIMARY KEY); INSERT INTO parents VALUES (1)")
         target.execute(
             "CREATE TABLE items (id int PRIMARY KEY, v int CHECK (v > 0),"
             " parent int REFERENCES parents)"
         )
-        settings["pipeline"].write_text(with_class(PARK))
+        settings["pipeline"].write_text(name_class(PARK))
         here = "SELECT count(*) FROM items"
         with running(**settings):
             await_true(lambda: target.execute(here)[0][0] > 20, 90, "the first rows")
@@ -201,7 +212,10 @@ def test_every_type_is_copied(postgres: Database, tmp_path: Path) -> None:
         connection.execute("DROP TABLE public.rows CASCADE")
         tables = {name: kind for name, kind in tables.items() if kind != "public.rows"}
     assert len(tables) > 85
-    with fresh_database(source.server) as target, replicated(source, target, tmp_path) as settings:
+    with (
+        fresh_database(source.server) as target,
+        prepare_replication(source, target, tmp_path) as settings,
+    ):
         target.execute(MADE)
         target.execute("DROP TABLE public.rows CASCADE")
         with running(**settings):

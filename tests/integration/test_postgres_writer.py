@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from pg_writer_tools import CONTEXT, Driver, described, emptied, gone, part, row
+from pg_writer_tools import (
+    CONTEXT,
+    Driver,
+    deletion,
+    partial_row,
+    row,
+    schema_entry,
+    truncation_entry,
+)
 
 from transporter.errors import Rejected, RouteFault, SinkUnavailable
 from transporter.message import Message
@@ -28,7 +36,7 @@ def driver(postgres: Database) -> Iterator[Driver]:
     made.close()
 
 
-def using(driver: Driver, **settings: object) -> Driver:
+def configure(driver: Driver, **settings: object) -> Driver:
     """Give *driver* these settings."""
     driver.settings = settings
     return driver
@@ -40,8 +48,8 @@ def test_the_newest_row_of_a_key_stays(driver: Driver) -> None:
 
     driver.deliver(row("t", 1, id=1, v="a"), row("t", 2, id=2, v="b"), row("t", 1, id=1, v="c"))
     assert driver.rows("t") == [(1, "c"), (2, "b")]
-    driver.deliver(gone("t", 1), gone("t", 9), row("t", 3, id=3, v=None), gone("t", 2))
-    driver.deliver(row("t", 2, id=2, v="d"), gone("t", 2), row("t", 2, id=2, v="e"))
+    driver.deliver(deletion("t", 1), deletion("t", 9), row("t", 3, id=3, v=None), deletion("t", 2))
+    driver.deliver(row("t", 2, id=2, v="d"), deletion("t", 2), row("t", 2, id=2, v="e"))
 
     assert driver.rows("t") == [(2, "e"), (3, None)]
     assert driver.stored() == [(0, 10)]
@@ -56,7 +64,7 @@ def test_composite_keys(driver: Driver) -> None:
         row("t", ['"', 2.5], a=2.5, b='"', n=2),
         row("t", ["é", 12345678901234567890], a=12345678901234567890, b="é", n=3),
     )
-    driver.deliver(gone("t", ['"', 2.50]), gone("t", ["é", 12345678901234567890]))
+    driver.deliver(deletion("t", ['"', 2.50]), deletion("t", ["é", 12345678901234567890]))
 
     assert driver.rows("t") == [(1, 1, "x")]
 
@@ -69,8 +77,8 @@ def test_a_composite_key_in_another_order(driver: Driver) -> None:
     assert isinstance(error, Rejected)
     assert "name the columns of the entry's key, in its order, in key" in str(error)
     driver.close()
-    using(driver, key=["b", "a"]).deliver(row("t", [1, 2], a=2, b=1), gone("t", [5, 6]))
-    driver.deliver(gone("t", [1, 2]))
+    configure(driver, key=["b", "a"]).deliver(row("t", [1, 2], a=2, b=1), deletion("t", [5, 6]))
+    driver.deliver(deletion("t", [1, 2]))
 
     assert driver.rows("t") == []
 
@@ -78,10 +86,10 @@ def test_a_composite_key_in_another_order(driver: Driver) -> None:
 def test_a_key_as_an_array_of_one(driver: Driver) -> None:
     """With key_format: json a single column's key is an array, too."""
     driver.database.execute("CREATE TABLE t (id text PRIMARY KEY)")
-    using(driver, key_format="json").deliver(row("t", ["a"], id="a"), row("t", ["b"], id="b"))
-    driver.deliver(gone("t", ["a"]))
+    configure(driver, key_format="json").deliver(row("t", ["a"], id="a"), row("t", ["b"], id="b"))
+    driver.deliver(deletion("t", ["a"]))
     assert driver.rows("t") == [("b",)]
-    assert "must be a JSON array" in str(driver.fail(gone("t", "a")))
+    assert "must be a JSON array" in str(driver.fail(deletion("t", "a")))
 
 
 def test_texts_that_are_one_key(driver: Driver) -> None:
@@ -137,10 +145,10 @@ def test_deletes_that_need_the_order_of_the_source(driver: Driver) -> None:
     driver.deliver(row("child", 5, id=5, parent=1), row("parent", 1, id=1))
 
     driver.deliver(
-        row("parent", 2, id=2), row("child", 5, "update", id=5, parent=2), gone("parent", 1)
+        row("parent", 2, id=2), row("child", 5, "update", id=5, parent=2), deletion("parent", 1)
     )
     assert driver.rows("child") == [(5, 2)]
-    driver.deliver(gone("parent", 2), gone("child", 5))
+    driver.deliver(deletion("parent", 2), deletion("child", 5))
 
     assert driver.rows("parent") == driver.rows("child") == []
 
@@ -182,7 +190,7 @@ def test_constraints_as_on_a_replica(driver: Driver) -> None:
     driver.database.execute(
         "CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent (id))"
     )
-    using(driver, constraints="replica").deliver(row("child", 1, id=1, parent=7))
+    configure(driver, constraints="replica").deliver(row("child", 1, id=1, parent=7))
     assert driver.rows("child") == [(1, 7)]
 
 
@@ -193,15 +201,15 @@ def test_partial_updates(driver: Driver) -> None:
     )
     driver.deliver(
         row("t", 1, id=1, v=1, big="x"),
-        part("t", 1, ["big"], id=1, v=2),
+        partial_row("t", 1, ["big"], id=1, v=2),
         row("t", 2, id=2, v=1, big="y"),
-        part("t", 1, ["big"], id=1, v=3),
-        part("t", 2, ["v"], id=2, big="z"),
-        gone("t", 2),
+        partial_row("t", 1, ["big"], id=1, v=3),
+        partial_row("t", 2, ["v"], id=2, big="z"),
+        deletion("t", 2),
         row("t", 2, id=2, v=5, big="w"),
     )
     assert driver.rows("t") == [(1, 3, "x"), (2, 5, "w")]
-    driver.deliver(part("t", 1, ["v", "big"], id=1))
+    driver.deliver(partial_row("t", 1, ["v", "big"], id=1))
     assert driver.rows("t") == [(1, 3, "x"), (2, 5, "w")]
 
 
@@ -210,14 +218,14 @@ def test_a_partial_update_without_its_row(driver: Driver, unchanged: list[str]) 
     """It is refused by itself, and ignored with missing_row: ignore."""
     driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, v int, big text)")
     fields = {} if "v" in unchanged else {"v": 2}
-    slice_ = (row("t", 1, id=1, v=1, big="x"), part("t", 7, unchanged, id=7, **fields))
+    slice_ = (row("t", 1, id=1, v=1, big="x"), partial_row("t", 7, unchanged, id=7, **fields))
     driver.park(*slice_, row("t", 2, id=2, v=2, big="y"))
     assert [*driver.parked] == [2]
     assert "and the entry lacks " in driver.parked[2]
     assert "big: copy the table again" in driver.parked[2]
     assert driver.rows("t") == [(1, 1, "x"), (2, 2, "y")]
     driver.close()
-    using(driver, missing_row="ignore").deliver(*slice_)
+    configure(driver, missing_row="ignore").deliver(*slice_)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +239,7 @@ def test_missing_fields(driver: Driver, missing: str, expected: tuple[object, ..
     )
     driver.deliver(row("t", 1, id=1, v=1, a="kept", b=5))
     driver.close()
-    using(driver, missing=missing).deliver(row("t", 1, "update", id=1, v=2))
+    configure(driver, missing=missing).deliver(row("t", 1, "update", id=1, v=2))
     assert driver.rows("t") == [expected]
 
 
@@ -243,7 +251,7 @@ def test_missing_fields_of_one_slice(driver: Driver) -> None:
         row("t", 1, "update", id=1, b=2),
         row("t", 1, "update", id=1, a=3),
         row("t", 2, id=2, a=1, b=1),
-        gone("t", 2),
+        deletion("t", 2),
         row("t", 2, id=2, b=7),
     )
     assert driver.rows("t") == [(1, 3, 2), (2, None, 7)]
@@ -258,13 +266,13 @@ def test_truncate(driver: Driver) -> None:
     driver.deliver(row("parent", 1, id=1), row("child", 1, id=1, parent=1))
     driver.deliver(
         row("parent", 2, id=2),
-        emptied("parent"),
-        emptied("child", restart_identity=True),
+        truncation_entry("parent"),
+        truncation_entry("child", restart_identity=True),
         row("parent", 3, id=3),
     )
     assert (driver.rows("parent"), driver.rows("child")) == ([(3,)], [])
     driver.deliver(row("parent", 4, id=4))
-    error = driver.fail(emptied("parent"))
+    error = driver.fail(truncation_entry("parent"))
     assert isinstance(error, Rejected)
     assert "cannot truncate a table referenced in a foreign key constraint" in str(error)
     assert driver.rows("parent") == [(3,), (4,)]
@@ -276,7 +284,12 @@ def test_a_truncate_that_a_slice_cuts(driver: Driver) -> None:
         "CREATE TABLE parent (id int PRIMARY KEY);"
         "CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent (id))"
     )
-    messages = [row("parent", 1, id=1), emptied("parent"), emptied("child"), row("parent", 2, id=2)]
+    messages = [
+        row("parent", 1, id=1),
+        truncation_entry("parent"),
+        truncation_entry("child"),
+        row("parent", 2, id=2),
+    ]
     cut = driver.write(driver.batch(messages[:2]))
     assert cut.prefix == [1]
     assert isinstance(cut.failures[0][0], SinkUnavailable)
@@ -288,10 +301,10 @@ def test_a_truncate_that_a_slice_cuts(driver: Driver) -> None:
 def test_truncate_refused_or_ignored(driver: Driver) -> None:
     """truncate: refuse names the entry, ignore passes it."""
     driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    error = using(driver, truncate="refuse").fail(row("t", 1, id=1), emptied("t"))
+    error = configure(driver, truncate="refuse").fail(row("t", 1, id=1), truncation_entry("t"))
     assert isinstance(error, Rejected)
     driver.close()
-    using(driver, truncate="ignore").deliver(emptied("t"))
+    configure(driver, truncate="ignore").deliver(truncation_entry("t"))
     assert driver.rows("t") == [(1,)]
 
 
@@ -301,8 +314,8 @@ def test_truncate_with_several_shards(driver: Driver) -> None:
     with pytest.raises(RouteFault, match="truncate: apply cannot be used with parallelism"):
         driver.deliver()
     with pytest.raises(RouteFault, match="evolve: add cannot be used with parallelism"):
-        using(driver, truncate="ignore", evolve="add").deliver()
-    using(driver, truncate="ignore").deliver()
+        configure(driver, truncate="ignore", evolve="add").deliver()
+    configure(driver, truncate="ignore").deliver()
 
 
 def test_identity_and_generated_columns(driver: Driver) -> None:
@@ -312,7 +325,9 @@ def test_identity_and_generated_columns(driver: Driver) -> None:
         " w int GENERATED ALWAYS AS (v * 2) STORED)"
     )
     driver.deliver(row("t", 41, id=41, v=1, w=2), row("t", 42, id=42, v=1, w=2))
-    driver.deliver(row("t", 41, "update", id=41, v=5, w=10), part("t", 42, ["w"], id=42, v=6))
+    driver.deliver(
+        row("t", 41, "update", id=41, v=5, w=10), partial_row("t", 42, ["w"], id=42, v=6)
+    )
     assert driver.rows("t") == [(41, 5, 10), (42, 6, 12)]
 
 
@@ -324,13 +339,13 @@ def test_extra_fields(driver: Driver) -> None:
     assert isinstance(error, Rejected)
     assert "public.t has no column x, y" in str(error)
     driver.close()
-    using(driver, extra="ignore").deliver(entry)
+    configure(driver, extra="ignore").deliver(entry)
     assert driver.rows("t") == [(1, None)]
     driver.close()
-    using(driver, extra={"column": "rest"}).deliver(entry, row("t", 2, id=2))
+    configure(driver, extra={"column": "rest"}).deliver(entry, row("t", 2, id=2))
     found = driver.database.execute("SELECT id, rest::text FROM t ORDER BY id")
     assert found == [(1, '{"x": 1.50, "y": {"z": []}}'), (2, None)]
-    driver.deliver(part("t", 1, ["x"], id=1, w=1), row("t", 2, "update", id=2, rest=3))
+    driver.deliver(partial_row("t", 1, ["x"], id=1, w=1), row("t", 2, "update", id=2, rest=3))
     found = driver.database.execute("SELECT id, rest::text FROM t ORDER BY id")
     assert found == [(1, '{"w": 1}'), (2, '{"rest": 3}')]
     driver.deliver(row("t", 2, "update", id=2))
@@ -349,10 +364,19 @@ def test_a_column_that_is_added_in_time(driver: Driver) -> None:
     assert driver.rows("t") == [(1, 6)]
 
 
+def test_a_column_that_becomes_an_identity(driver: Driver) -> None:
+    """A table that is altered while the writer runs costs no entry of a slice."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)")
+    driver.deliver(row("t", 1, id=1, n=1))
+    driver.database.execute("ALTER TABLE t ALTER n ADD GENERATED ALWAYS AS IDENTITY")
+    driver.deliver(row("t", 1, "update", id=1, n=5), row("t", 2, id=2, n=2))
+    assert driver.rows("t") == [(1, 1), (2, 2)]
+
+
 def test_deletes_that_are_ignored(driver: Driver) -> None:
     """With delete: ignore rows stay as they were last."""
     driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
-    using(driver, delete="ignore").deliver(row("t", 1, id=1, v=1), gone("t", 1))
+    configure(driver, delete="ignore").deliver(row("t", 1, id=1, v=1), deletion("t", 1))
     assert driver.rows("t") == [(1, 1)]
 
 
@@ -360,8 +384,10 @@ def test_deletes_that_are_ignored(driver: Driver) -> None:
 def test_deletes_that_mark(driver: Driver, kind: str, cleared: object) -> None:
     """With a mark the row of a delete stays with it, until the row comes again."""
     driver.database.execute(f"CREATE TABLE t (id int PRIMARY KEY, v int, gone {kind})")
-    using(driver, delete={"mark": "gone"}).deliver(row("t", 1, id=1, v=1), row("t", 2, id=2, v=2))
-    driver.deliver(gone("t", 1))
+    configure(driver, delete={"mark": "gone"}).deliver(
+        row("t", 1, id=1, v=1), row("t", 2, id=2, v=2)
+    )
+    driver.deliver(deletion("t", 1))
     assert driver.database.execute("SELECT gone IS NOT NULL FROM t ORDER BY id")[0] == (True,)
     driver.deliver(row("t", 1, id=1, v=3))
     assert driver.rows("t")[0] == (1, 3, cleared)
@@ -373,53 +399,53 @@ HOSTILE = ['Tab"le', "tab.le", "ORDER", "100%s", "%(x)s", "a'b", "{namespace}", 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_identifiers(driver: Driver, name: str) -> None:
     """Names with quotes, dots, capitals and per cent signs are names and nothing else."""
-    using(driver, evolve="create")
+    configure(driver, evolve="create")
     other = f"{name} 2"
     driver.deliver(
-        described(name, [name, "b"], **{name: "integer!", "b": "text!", other: "text"}),
+        schema_entry(name, [name, "b"], **{name: "integer!", "b": "text!", other: "text"}),
         row(name, [1, "x"], **{name: 1, "b": "x", other: "v"}),
         row(name, [2, "x"], **{name: 2, "b": "x", other: "v"}),
-        described(name, [name, "b"], **{name: "integer!", "b": "text!", f"{name} 3": "text"}),
+        schema_entry(name, [name, "b"], **{name: "integer!", "b": "text!", f"{name} 3": "text"}),
     )
     driver.deliver(
-        gone(name, [1, "x"]),
-        part(name, [2, "x"], [other], **{name: 2, "b": "x", f"{name} 3": "w"}),
+        deletion(name, [1, "x"]),
+        partial_row(name, [2, "x"], [other], **{name: 2, "b": "x", f"{name} 3": "w"}),
     )
     quoted = name.replace('"', '""')
     assert driver.rows(f'"{quoted}"') == [(2, "x", "v", "w")]
-    driver.deliver(emptied(name))
+    driver.deliver(truncation_entry(name))
     assert driver.rows(f'"{quoted}"') == []
 
 
 def test_columns_are_added(driver: Driver) -> None:
     """With evolve: add new columns of the source come to the table, and none goes."""
     driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
-    using(driver, evolve="add").deliver(
+    configure(driver, evolve="add").deliver(
         row("t", 1, id=1, v=1),
-        described("t", ["id"], id="integer!", w="numeric(10,2)!", x="integer[]"),
+        schema_entry("t", ["id"], id="integer!", w="numeric(10,2)!", x="integer[]"),
         row("t", 2, id=2, w=1.005, x=[1]),
     )
     assert [tuple(map(str, each)) for each in driver.rows("t")] == [
         ("1", "1", "None", "None"),
         ("2", "None", "1.01", "[1]"),
     ]
-    error = driver.fail(described("t", ["id"], id="integer!", y="public.mood"))
+    error = driver.fail(schema_entry("t", ["id"], id="integer!", y="public.mood"))
     assert isinstance(error, Rejected)
     assert "the type public.mood of column y is not in this database" in str(error)
     driver.database.execute("CREATE TYPE mood AS ENUM ('glad')")
     driver.deliver(
-        described("t", ["id"], id="integer!", y="public.mood"), row("t", 3, id=3, y="glad")
+        schema_entry("t", ["id"], id="integer!", y="public.mood"), row("t", 3, id=3, y="glad")
     )
     assert driver.rows("t")[2][-1] == "glad"
 
 
 def test_a_column_that_is_gone_at_the_source(driver: Driver) -> None:
     """With evolve a column that is not listed any more stays, and new rows have NULL there."""
-    using(driver, evolve="create").deliver(
-        described("t", ["id"], id="integer!", v="text!"), row("t", 1, id=1, v="a")
+    configure(driver, evolve="create").deliver(
+        schema_entry("t", ["id"], id="integer!", v="text!"), row("t", 1, id=1, v="a")
     )
     driver.deliver(
-        described("t", ["id"], id="integer!", w="text!"),
+        schema_entry("t", ["id"], id="integer!", w="text!"),
         row("t", 1, "update", id=1, w="b"),
         row("t", 2, id=2, w="c"),
     )
@@ -432,32 +458,32 @@ def test_a_column_that_is_gone_at_the_source(driver: Driver) -> None:
 def test_a_type_is_nothing_but_a_type(driver: Driver, kind: str) -> None:
     """SQL in place of a type is refused and has no effect."""
     driver.database.execute("CREATE TABLE keep (id int)")
-    error = using(driver, evolve="create").fail(described("t", ["id"], id=kind))
+    error = configure(driver, evolve="create").fail(schema_entry("t", ["id"], id=kind))
     assert isinstance(error, Rejected)
     assert driver.rows("keep") == []
 
 
 def test_tables_are_created(driver: Driver) -> None:
     """With evolve: create a table comes with its schema, its key and what may not be NULL."""
-    using(driver, evolve="create").deliver(
-        replace(described("t", ["b", "a"], a="integer!", b="text!", c="text!"), namespace="x.t"),
+    configure(driver, evolve="create").deliver(
+        replace(schema_entry("t", ["b", "a"], a="integer!", b="text!", c="text!"), namespace="x.t"),
         replace(row("t", ["k", 1], a=1, b="k", c="v"), namespace="x.t"),
     )
-    driver.deliver(replace(gone("t", ["k", 2]), namespace="x.t"))
+    driver.deliver(replace(deletion("t", ["k", 2]), namespace="x.t"))
     assert driver.rows("x.t") == [(1, "k", "v")]
     assert "null value in column" in str(
         driver.fail(replace(row("t", ["k", 2], a=2, b="k", c=None), namespace="x.t"))
     )
-    assert "has no key at its source" in str(driver.fail(described("keyless", [], a="integer")))
+    assert "has no key at its source" in str(driver.fail(schema_entry("keyless", [], a="integer")))
 
 
 def test_a_created_table_is_rolled_back_with_its_slice(driver: Driver) -> None:
     """A bad row behind a new table leaves the table and the rows before it."""
-    using(driver, evolve="create").park(
-        described("t", ["id"], id="integer!", v="integer"),
+    configure(driver, evolve="create").park(
+        schema_entry("t", ["id"], id="integer!", v="integer"),
         row("t", 1, id=1, v=1),
         row("t", 2, id=2, v="bad"),
-        described("t", ["id"], id="integer!", v="integer", w="integer"),
+        schema_entry("t", ["id"], id="integer!", v="integer", w="integer"),
         row("t", 3, id=3, v=3, w=3),
     )
     assert [*driver.parked] == [3]
@@ -466,7 +492,7 @@ def test_a_created_table_is_rolled_back_with_its_slice(driver: Driver) -> None:
 
 def test_schema_entries_without_evolve(driver: Driver) -> None:
     """Without evolve entries with columns change nothing."""
-    driver.deliver(described("nowhere", ["id"], id="integer!"))
+    driver.deliver(schema_entry("nowhere", ["id"], id="integer!"))
     assert driver.stored() == [(0, 1)]
 
 
@@ -474,7 +500,7 @@ def test_a_table_that_is_none_for_append(driver: Driver) -> None:
     """A table without the columns of entries is refused, with the statement that makes one."""
     driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, data jsonb)")
     with pytest.raises(RouteFault, match=r"no column log_id, .*which mode: append needs") as found:
-        using(driver, mode="append", table="t").deliver()
+        configure(driver, mode="append", table="t").deliver()
     driver.close()
     driver.database.execute(f"DROP TABLE t; {str(found.value).partition('by')[2]}")
     driver.deliver(row("t", 1, id=1))
@@ -482,8 +508,12 @@ def test_a_table_that_is_none_for_append(driver: Driver) -> None:
 
 def test_append(driver: Driver) -> None:
     """Every entry is a row by its offset, and comes there once."""
-    using(driver, mode="append", table="entries", evolve="create")
-    messages = [row("t", 1, id=1), gone("t", 1), replace(row("t", 2, id=2), headers=(("a", b"1"),))]
+    configure(driver, mode="append", table="entries", evolve="create")
+    messages = [
+        row("t", 1, id=1),
+        deletion("t", 1),
+        replace(row("t", 2, id=2), headers=(("a", b"1"),)),
+    ]
     batch = driver.batch(messages)
     assert driver.write(batch).complete
     driver.close()
@@ -502,7 +532,7 @@ def test_append(driver: Driver) -> None:
 
 def test_append_keeps_all_rows_of_an_entry(driver: Driver) -> None:
     """Several rows that a step made of one entry are all there."""
-    using(driver, mode="append", table="entries", evolve="create")
+    configure(driver, mode="append", table="entries", evolve="create")
     batch = driver.batch([row("t", n, id=n) for n in range(3)])
     columns = batch.batch.columns
     twice = batch.batch.from_arrays(
@@ -559,7 +589,7 @@ def test_tables_by_namespace(driver: Driver) -> None:
     driver.database.execute("CREATE SCHEMA copy")
     driver.database.execute('CREATE TABLE copy."public.t" (id int PRIMARY KEY)')
     driver.database.execute("CREATE TABLE other (id int PRIMARY KEY)")
-    using(driver, table="copy.{namespace}", tables={"public.u": "other"})
+    configure(driver, table="copy.{namespace}", tables={"public.u": "other"})
     driver.deliver(row("t", 1, id=1), row("u", 2, id=2))
     assert (driver.rows('copy."public.t"'), driver.rows("other")) == ([(1,)], [(2,)])
 
@@ -567,9 +597,9 @@ def test_tables_by_namespace(driver: Driver) -> None:
 def test_a_key_by_a_unique_index(driver: Driver) -> None:
     """Columns of a unique index may be the key, and the others are updated."""
     driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, email text UNIQUE, v int)")
-    using(driver, key=["email"]).deliver(row("t", "a", id=1, email="a", v=1))
+    configure(driver, key=["email"]).deliver(row("t", "a", id=1, email="a", v=1))
     driver.deliver(row("t", "a", id=2, email="a", v=2))
-    driver.deliver(gone("t", "b"))
+    driver.deliver(deletion("t", "b"))
     assert driver.rows("t") == [(2, "a", 2)]
 
 
@@ -583,7 +613,7 @@ def test_partitioned_tables(driver: Driver) -> None:
     driver.deliver(row("t", [1, "2024-05-05"], "update", id=1, at="2024-05-05", v=2))
     error = driver.fail(row("t", [2, "1999-05-05"], id=2, at="1999-05-05", v=1))
     assert "no partition of relation" in str(error)
-    driver.deliver(gone("t", [1, "2024-05-05"]))
+    driver.deliver(deletion("t", [1, "2024-05-05"]))
     assert driver.rows("t") == []
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from pg_writer_tools import CONTEXT, Driver, gone, part, row
+from pg_writer_tools import CONTEXT, Driver, deletion, partial_row, row
 from pooler import pooler
 from psycopg.conninfo import make_conninfo
 from transporter_adaptors.postgres_writer import apply
@@ -52,17 +52,17 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Return, for each search for a bad entry, the sizes of the whole and of all attempts."""
     found: list[list[int]] = []
 
-    def counted(begin: int, end: int, attempt: Any, failed: Failure) -> Any:
+    def count_attempts(begin: int, end: int, attempt: Any, failed: Failure) -> Any:
         sizes = [end - begin]
         found.append(sizes)
 
-        def counting(low: int, high: int) -> Failure | None:
+        def try_part(low: int, high: int) -> Failure | None:
             sizes.append(high - low)
             return attempt(low, high)
 
-        return apply_good(begin, end, counting, failed)
+        return apply_good(begin, end, try_part, failed)
 
-    monkeypatch.setattr(apply, "apply_good", counted)
+    monkeypatch.setattr(apply, "apply_good", count_attempts)
     return found
 
 
@@ -81,7 +81,7 @@ def poison(number: int) -> Message:
         row("child", number, id=number, v=-1, parent=1),
         row("child", number, id=number, v="many", parent=1),
         row("child", number, id=number, v=1, parent=77),
-        part("child", number, ["v"], id=number, parent=1),
+        partial_row("child", number, ["v"], id=number, parent=1),
         row("child", number, id=number, v=None, parent=2),
     ]
     return bad[number % len(bad)]
@@ -119,10 +119,10 @@ def test_a_bad_row_among_many_tables(driver: Driver) -> None:
     driver.park(
         row("parent", 5, id=5),
         row("child", 1, id=1, v=1, parent=5),
-        gone("parent", 2),
-        part("child", 1, ["v"], id=1, parent=1),
-        gone("parent", 5),
-        gone("parent", 1),
+        deletion("parent", 2),
+        partial_row("child", 1, ["v"], id=1, parent=1),
+        deletion("parent", 5),
+        deletion("parent", 1),
         row("child", 2, id=2, v=2, parent=1),
     )
     assert [*driver.parked] == [6]
@@ -211,30 +211,30 @@ def test_a_statement_that_takes_too_long(driver: Driver) -> None:
     assert len(driver.rows("t")) == 80
 
 
-def through(driver: Driver, proxy: FaultyProxy) -> Driver:
+def connect_through(driver: Driver, proxy: FaultyProxy) -> Driver:
     """Let *driver* connect through *proxy*."""
     driver.settings = {"dsn": make_conninfo(driver.database.tcp_dsn(), port=proxy.port)}
     return driver
 
 
-def before_commit(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
+def call_before_commit(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
     """Call *act* once, before the offset is stored."""
     real, done = Transactions._finish, []
 
-    def hooked(self: Transactions, *arguments: Any) -> None:
+    def call_first(self: Transactions, *arguments: Any) -> None:
         if not done:
             done.append(act())
         real(self, *arguments)
 
-    monkeypatch.setattr(Transactions, "_finish", hooked)
+    monkeypatch.setattr(Transactions, "_finish", call_first)
 
 
 def test_the_answer_to_commit_is_lost(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slice that was committed without an answer is not applied again."""
     driver.database.execute(COUNTED)
     with FaultyProxy(("127.0.0.1", driver.database.server.port)) as proxy:
-        through(driver, proxy).deliver(row("t", 9, id=9))
-        before_commit(monkeypatch, proxy.lose_answers)
+        connect_through(driver, proxy).deliver(row("t", 9, id=9))
+        call_before_commit(monkeypatch, proxy.lose_answers)
         batch = driver.batch([row("t", n, id=n) for n in (1, 2, 3)])
         lost = driver.write(batch)
         assert isinstance(lost.failures[0][0], SinkUnavailable)
@@ -255,8 +255,8 @@ def test_a_slice_in_doubt_that_comes_with_more(
     """Of a larger slice only the entries beyond the stored offset are applied."""
     driver.database.execute(COUNTED)
     with FaultyProxy(("127.0.0.1", driver.database.server.port)) as proxy:
-        through(driver, proxy).deliver()
-        before_commit(monkeypatch, proxy.lose_answers)
+        connect_through(driver, proxy).deliver()
+        call_before_commit(monkeypatch, proxy.lose_answers)
         messages = [row("t", n, id=n) for n in range(1, 6)]
         driver.write(driver.batch(messages[:3]))
         proxy.heal()
@@ -272,12 +272,12 @@ def test_answers_that_end_anywhere(driver: Driver) -> None:
     driver.database.execute("CREATE TABLE parent (id int PRIMARY KEY)")
     failures = rows = 0
     with FaultyProxy(("127.0.0.1", driver.database.server.port)) as proxy:
-        through(driver, proxy).deliver()
+        connect_through(driver, proxy).deliver()
         for after in range(0, 1500, 25):
             proxy.lose_answers(after)
             messages = [row("t", rows + n, id=rows + n) for n in range(3)]
             rows += 3
-            batch = driver.batch([*messages, gone("t", -1), row("parent", 1, id=1)])
+            batch = driver.batch([*messages, deletion("t", -1), row("parent", 1, id=1)])
             while not (ack := driver.write(batch)).complete:
                 assert isinstance(ack.failures[0][0], SinkUnavailable)
                 failures += 1
@@ -293,8 +293,8 @@ def test_a_disconnect_in_the_middle(driver: Driver, monkeypatch: pytest.MonkeyPa
     """A slice whose connection ends before COMMIT has no effect, and is written then."""
     driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with FaultyProxy(("127.0.0.1", driver.database.server.port)) as proxy:
-        through(driver, proxy).deliver()
-        before_commit(monkeypatch, proxy.cut)
+        connect_through(driver, proxy).deliver()
+        call_before_commit(monkeypatch, proxy.cut)
         batch = driver.batch([row("t", n, id=n) for n in (1, 2, 3)])
         assert isinstance(driver.write(batch).failures[0][0], SinkUnavailable)
         assert driver.rows("t") == []
@@ -526,7 +526,7 @@ def test_missing_rights(driver: Driver, role: str) -> None:
     assert str(error).endswith(grant)
     database.execute(grant)
     driver.close()
-    driver.deliver(row("t", 1, id=1), gone("t", 2))
+    driver.deliver(row("t", 1, id=1), deletion("t", 2))
     driver.close()
     driver.settings["constraints"] = "replica"
     with pytest.raises(RouteFault, match="session_replication_role"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 import pytest
 from pg_nodes import WHEEL, nodes
-from pg_writer_tools import Driver, emptied, gone, row
+from pg_writer_tools import Driver, deletion, row, truncation_entry
 from services.postgres import fresh_database
 from transporter_adaptors.postgres_cdc.entries import UNCHANGED_HEADER
 
@@ -60,7 +60,7 @@ class Source:
         changes = [self._parent, self._parent, self._child, self._child, self._child, self._pet]
         if self.chance.random() < 0.01:
             self.connection.execute("TRUNCATE source.parent, source.child, source.pet")
-            return [emptied("parent"), emptied("child"), emptied("pet")]
+            return [truncation_entry("parent"), truncation_entry("child"), truncation_entry("pet")]
         return self.chance.choice(changes)()
 
     def _parent(self) -> list[Message]:
@@ -119,7 +119,7 @@ class Source:
         columns = "a, b" if table == "child" else "id"
         query = f"DELETE FROM source.{table} WHERE {condition} RETURNING {columns}"
         rows = self.connection.execute(query).fetchall()
-        return [gone(table, [*each] if len(each) > 1 else each[0]) for each in rows]
+        return [deletion(table, [*each] if len(each) > 1 else each[0]) for each in rows]
 
     def _pets_without_owner(self) -> list[Message]:
         """Return the deletes that a cascade has made."""
@@ -131,7 +131,7 @@ class Source:
             elif message.namespace == "public.pet":
                 logged[message.key or b""] = message
         alive = {int(key) for key, each in logged.items() if each.op != "delete"}
-        return [gone("pet", number) for number in sorted(alive - there)]
+        return [deletion("pet", number) for number in sorted(alive - there)]
 
 
 def contents(database: Database, schema: str) -> dict[str, list[tuple[Any, ...]]]:
@@ -157,7 +157,7 @@ def test_random_histories(postgres: Database, seed: int) -> None:
         while done < len(source.messages):
             size = chance.choice((1, 2, 5, 20, 100))
             # The reader logs the entries of one TRUNCATE together, and slices begin behind others.
-            while source.messages[done : done + 1] == [emptied("parent")] and size < 3:
+            while source.messages[done : done + 1] == [truncation_entry("parent")] and size < 3:
                 size += 1
             driver.next_offset = done + 1
             ack = driver.write(driver.batch(source.messages[done : done + size]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from pg_writer_tools import Driver, gone, row
+from pg_writer_tools import Driver, deletion, row
 from psycopg.conninfo import make_conninfo
 from transporter_adaptors.postgres_writer import progress
 from transporter_adaptors.postgres_writer.apply import Transactions
@@ -59,12 +59,12 @@ def test_without_a_look_at_the_stored_offset(
     real, lost = Transactions._finish, list[None]()
     with FaultyProxy(("127.0.0.1", driver.database.server.port)) as proxy:
 
-        def losing(self: Transactions, *arguments: object) -> None:
+        def lose(self: Transactions, *arguments: object) -> None:
             if not lost:
                 lost.append(proxy.lose_answers())
             real(self, *arguments)
 
-        monkeypatch.setattr(Transactions, "_finish", losing)
+        monkeypatch.setattr(Transactions, "_finish", lose)
         driver.settings = {"dsn": make_conninfo(driver.database.tcp_dsn(), port=proxy.port)}
         batch = driver.batch([row("t", 1, id=1)])
         assert not driver.write(batch).complete
@@ -79,16 +79,16 @@ def test_without_the_order_of_the_log(driver: Driver, monkeypatch: pytest.Monkey
     """A foreign key blames an innocent entry if the slice is not tried in the log's order."""
     driver.database.execute("CREATE TABLE child (id int PRIMARY KEY, t int REFERENCES t (id))")
     driver.deliver(row("t", 1, id=1), row("t", 2, id=2), row("child", 5, id=5, t=1))
-    slice_ = (row("child", 5, "update", id=5, t=2), gone("t", 1))
+    slice_ = (row("child", 5, "update", id=5, t=2), deletion("t", 1))
     monkeypatch.setattr(Upserts, "can_reorder", False)
     attempts: list[int] = []
     real = Transactions._attempt
 
-    def counted(self: Transactions, *arguments: object) -> object:
+    def count_attempts(self: Transactions, *arguments: object) -> object:
         attempts.append(1)
         return real(self, *arguments)
 
-    monkeypatch.setattr(Transactions, "_attempt", counted)
+    monkeypatch.setattr(Transactions, "_attempt", count_attempts)
     driver.deliver(*slice_)
     # It had to be divided, as if one of the two were bad.
     assert len(attempts) == 3

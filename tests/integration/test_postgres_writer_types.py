@@ -10,7 +10,7 @@ from cdc_oracle import SESSION, Oracle
 from cdc_values import LITERALS, MADE
 from pg_nodes import nodes
 from pg_type_tables import EVERYTHING, LOST, create_table, texts
-from pg_writer_tools import Driver, gone
+from pg_writer_tools import Driver, deletion
 from services.postgres import VERSIONS, Database, fresh_database
 
 from transporter.message import Message
@@ -90,7 +90,7 @@ def test_every_type_of_a_key(driver: Driver) -> None:
             # As pgoutput writes them.
             found = [cells[0] for cells in Oracle(connection).copied(table)]
             assert found
-            driver.deliver(*(gone(table[7:], key.decode()) for key in found))
+            driver.deliver(*(deletion(table[7:], key.decode()) for key in found))
             assert connection.execute(f"SELECT * FROM {table}").fetchall() == [], kind
 
 

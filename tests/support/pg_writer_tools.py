@@ -30,24 +30,24 @@ def row(table: str, key: object, op: str = "insert", **fields: Any) -> Message:
     return Message(f"public.{table}", json.dumps(fields).encode(), key_of(key), op)
 
 
-def part(table: str, key: object, unchanged: Sequence[str], **fields: Any) -> Message:
+def partial_row(table: str, key: object, unchanged: Sequence[str], **fields: Any) -> Message:
     """Return an update that lacks the *unchanged* columns."""
     headers = ((UNCHANGED_HEADER, json.dumps(unchanged).encode()),)
     return replace(row(table, key, "update", **fields), headers=headers)
 
 
-def gone(table: str, key: object) -> Message:
+def deletion(table: str, key: object) -> Message:
     """Return a delete."""
     return Message(f"public.{table}", None, key_of(key), "delete", content_type=None)
 
 
-def emptied(table: str, *, restart_identity: bool = False) -> Message:
+def truncation_entry(table: str, *, restart_identity: bool = False) -> Message:
     """Return a TRUNCATE."""
     data = truncation(restart_identity=restart_identity)
     return Message(f"public.{table}", data, None, "command")
 
 
-def described(table: str, key: Sequence[str], **columns: str) -> Message:
+def schema_entry(table: str, key: Sequence[str], **columns: str) -> Message:
     """Return an entry with the columns of a table. A type that ends in ``!`` is NOT NULL."""
     listed = [(name, kind.rstrip("!"), kind.endswith("!")) for name, kind in columns.items()]
     data = schema_document(listed, key, "public", table)

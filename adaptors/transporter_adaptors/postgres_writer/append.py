@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transporter.bytes_as_json import text_or_base64
 from transporter.errors import RouteFault
+from transporter_adaptors.postgres_writer.failures import is_stale
 from transporter_adaptors.postgres_writer.statements import quote, quote_table
 
 if TYPE_CHECKING:
@@ -155,9 +156,9 @@ class Appends:
         """Return ``False``: no entry needs others."""
         return False
 
-    def undo(self) -> None:
-        """Forget tables that were created and are rolled back."""
-        if self._config.evolve == "create":
+    def undo(self, error: Exception) -> None:
+        """Forget tables that are rolled back, or that may be others by now."""
+        if self._config.evolve == "create" or is_stale(error):
             self._catalog.forget()
 
     def _table(self, name: TableName) -> Table:

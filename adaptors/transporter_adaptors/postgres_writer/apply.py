@@ -43,8 +43,8 @@ class Work(Protocol):
     def check(self) -> None:
         """Check the answers, if :meth:`apply` returned ``True``."""
 
-    def undo(self) -> None:
-        """Note that the statements are rolled back."""
+    def undo(self, error: Exception) -> None:
+        """Note that the statements are rolled back because of *error*."""
 
 
 class Transactions:
@@ -103,7 +103,7 @@ class Transactions:
     def _attempt(
         self, work: Work, begin: int, end: int, done: _Done | None = None
     ) -> Failure | None:
-        """Apply entries and, if they are *done* then, commit. Or undo all of it, and say why."""
+        """Apply entries and, with *done*, commit. On a failure undo all of it, and return that."""
         try:
             self._apply(work, begin, end, done, in_order=False)
         except _FAILURES as error:
@@ -140,7 +140,7 @@ class Transactions:
         """Undo what was applied since the savepoint, or raise an *error* of no entry."""
         if isinstance(error, psycopg.Error) and not is_data(error):
             raise error
-        work.undo()
+        work.undo(error)
         with self._connection.pipeline():
             self._connection.execute("ROLLBACK TO SAVEPOINT part")
             self._connection.execute("RELEASE SAVEPOINT part")
@@ -164,7 +164,7 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What the stored offset is made of."""
+    """The parts of the offset to store next."""
 
     work: Work
     known: StoredOffset | None

@@ -27,7 +27,7 @@ COMMANDS: Final = frozenset({TRUNCATE, SCHEMA})
 
 
 class Change(NamedTuple):
-    """What an entry does to a table.
+    """The change that an entry makes to a table.
 
     ``fields`` are those of the data. ``problem`` is the reason if it cannot be applied anywhere.
     """

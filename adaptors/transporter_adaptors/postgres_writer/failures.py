@@ -53,9 +53,9 @@ def is_slow(error: psycopg.Error) -> bool:
     return error.sqlstate == _CANCELED
 
 
-def is_stale(error: psycopg.Error) -> bool:
+def is_stale(error: Exception) -> bool:
     """Return whether *error* may come from columns that were read too long ago."""
-    return error.sqlstate in _STALE
+    return isinstance(error, psycopg.Error) and error.sqlstate in _STALE
 
 
 def text_of(error: Exception) -> str:

@@ -19,7 +19,7 @@ from transporter_adaptors.postgres_writer.changes import (
     unit_starts,
 )
 from transporter_adaptors.postgres_writer.evolution import follow_schema
-from transporter_adaptors.postgres_writer.failures import BadEntry, MissingRow
+from transporter_adaptors.postgres_writer.failures import BadEntry, MissingRow, is_stale
 from transporter_adaptors.postgres_writer.folding import group_folded, group_in_order
 from transporter_adaptors.postgres_writer.rows import fit_rows
 from transporter_adaptors.postgres_writer.statements import quote_table, statements_of
@@ -116,9 +116,9 @@ class Upserts:
         changes = self._read(self._starts[begin], self._starts[-1])
         return all(change.kind == TRUNCATE and not change.problem for change in changes)
 
-    def undo(self) -> None:
-        """Forget columns of tables that were changed and are rolled back."""
-        if self._has_new_columns:
+    def undo(self, error: Exception) -> None:
+        """Forget columns that are rolled back, or that may be others by now."""
+        if self._has_new_columns or is_stale(error):
             self._catalog.forget()
 
     def _read(self, begin: int, end: int) -> Iterator[Change]:
