@@ -97,7 +97,7 @@ class PostgresWriterConfig(AdaptorConfig):
 
     evolve: Literal["none", "add", "create"] = "none"
     """Whether entries with a table's columns (``schema: entries`` of ``postgres-cdc``) add columns
-    to the table, and with ``create`` also create it."""
+    to the table, and with ``create`` also create it. Not with ``parallelism``."""
 
     constraints: Literal["check", "replica"] = "check"
     """``replica``: foreign keys are not checked, and triggers not run. Needs the right to set
