@@ -84,14 +84,14 @@ class SlotStatus:
     lag: int | None
 
 
-Phase = Literal["waiting", "copying", "catching up", "in sync"]
+Phase = Literal["waiting", "copying", "catching up", "in sync", "left out"]
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
     """A table. ``copied`` is known while it is copied, ``estimated`` if the server knows it.
 
-    ``run`` is the number of the present or the last copy.
+    ``run`` is the number of the present or the last copy, 0 for a table that is left out.
     """
 
     name: str

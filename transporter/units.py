@@ -32,6 +32,8 @@ _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(us|µs|ms|s|m|h|d
 _RATE: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)/(s|m|h)")
 _SIZE: Final = re.compile(r"([0-9]{1,19}) ?([KMGT]i?B|B|)")
 _LARGEST: Final = 2**63 - 1
+_LARGEST_SHOWN: Final = 1023.5
+"""Larger counts of a unit are shown in the next one, because they would be rounded to 1024."""
 
 
 def parse_duration(value: object) -> float:
@@ -87,6 +89,17 @@ def format_size(count: int) -> str:
         if unit not in ("", "B") and count and count % width == 0:
             return f"{count // width}{unit}"
     return str(count)
+
+
+def display_size(count: int) -> str:
+    """Write *count* bytes for people, with two or three digits: ``183 KiB``, ``1.5 GiB``."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < _LARGEST_SHOWN:
+            break
+        size, unit = size / 1024, larger
+    digits = 1 if unit != "B" and size < 10 else 0  # noqa: PLR2004 - one digit before the point
+    return f"{size:,.{digits}f} {unit}"
 
 
 def _validate_duration(value: object, info: ValidationInfo) -> float:

@@ -181,7 +181,7 @@ def test_info_tells_what_the_log_holds_and_who_holds_it(log: Path) -> None:
         assert found["engine_pid"] == str(os.getpid())
         assert (found["held_by"]["kind"], found["held_by"]["watermark"]) == ("replay", 4)
     shown = said("info", str(log)).stdout
-    assert "replay out at 4, 15 behind" in shown
+    assert "replay out, settled up to offset 4; 15 entries behind" in shown
     assert "8..11" in shown
 
 

@@ -255,7 +255,7 @@ def test_a_step_reports_a_parked_entry_as_parked(tmp_path: Path) -> None:
         until(lambda: route_status(pipeline)["lag"] == 2)
         said = command("route", "step", str(pipeline), "out")
         assert (said.returncode, said.stderr) == (0, "")
-        assert said.stdout.startswith("route out: 1 is parked: ")
+        assert said.stdout.startswith("route out: offset 1 is parked: ")
         assert "no 1 here" in said.stdout
         stepped = told(pipeline, "route", "step", "out")
         assert (stepped["outcome"], stepped["through"]) == ("parked", 2)
@@ -311,6 +311,28 @@ def test_a_file_that_is_wrong_is_told_at_a_hang_up(tmp_path: Path) -> None:
         feed(tmp_path, "orders 2")
         until(lambda: route_status(pipeline)["watermark"] == 1)
         assert offsets(tmp_path / "out.jsonl") == [0]
+
+
+@pytest.mark.spark
+def test_a_reload_refuses_sql_that_does_not_parse(tmp_path: Path) -> None:
+    """Such a query is refused with its line, as ``check`` does, and the route goes on as it was.
+
+    The log directory stands for the file of the engine that runs on it.
+    """
+    pipeline = write_file(tmp_path, [route()])
+    with operated(pipeline):
+        steps = [{"sql": "SELECT CAST(data AS DECIMALX(10,2)) AS data FROM entries"}]
+        write_file(tmp_path, [route(steps=steps)])
+        for target in (pipeline, tmp_path / "log"):
+            error = refused("reload", str(target))
+            assert (error["exit_code"], error["file"]) == (2, str(pipeline))
+            assert "routes[0].steps[0].sql.query does not parse: " in error["message"]
+            assert "DECIMALX" in error["message"]
+        write_file(tmp_path, [route(steps=[{"sql": "SELECT * FROM entries ${UNSET:?x}"}])])
+        said = command("reload", str(pipeline))
+        assert "sql steps were not parsed: " in said.stderr.splitlines()[0]
+        assert said.returncode == 2
+    assert [each["action"] for each in done("audit", str(tmp_path / "log"))] == []
 
 
 @pytest.fixture

@@ -107,7 +107,8 @@ def test_those_behind_follow_unless_only_one_is_named(row: Path, act: str) -> No
     state = read_state(row, "out")
     assert (state.retries, state.skips) == ((1,) if act == "retry" else (), ())
     text = said("parked", act, str(row), "out", "1" if act == "retry" else "2").stdout
-    assert f"; {'2, 4' if act == 'retry' else '4'} behind them will follow" in text
+    followers = "offsets 2, 4" if act == "retry" else "offset 4"
+    assert f"; {followers} behind it will follow" in text
     state = read_state(row, "out")
     assert (state.retries, state.only) == ((1,) if act == "retry" else (4,), ())
 

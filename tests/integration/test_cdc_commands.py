@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -215,6 +216,25 @@ def test_status_waits_for_no_migration(
         migration.execute("LOCK TABLE items IN ACCESS EXCLUSIVE MODE")
         code, result = cdc("status")
     assert (code, result["problem"], result["tables"][0]["estimated"]) == (0, "", 100)
+
+
+def test_a_table_that_is_left_out_is_a_warning(
+    shop: Database, tmp_path: Path, cdc: Callable[..., tuple[int, Any]]
+) -> None:
+    """The reader goes on without it, and its status names it."""
+    log = started(shop, tmp_path / "log", tables=["public.*"])
+    log.close()
+    shop.execute("CREATE TABLE bare (a int); ANALYZE bare")
+    code, result = cdc("check", tables=["public.*"])
+    (found,) = texts(result, "warning")
+    assert (code, texts(result, "problem")) == (0, [])
+    assert found.startswith("public.bare has no primary key")
+    assert found.endswith("; until then the reader leaves it out")
+    code, result = cdc("status", tables=["public.*"])
+    assert [(each["name"], each["phase"]) for each in result["tables"]] == [
+        ("public.items", "catching up"),
+        ("public.bare", "left out"),
+    ]
 
 
 def test_what_the_log_follows_is_not_created_again(
@@ -519,6 +539,8 @@ def test_results_for_people(
     assert [line.split()[0] for line in out[2:8]] == [
         "logged", "server", "slot", "retained", "safe", "lag"
     ]  # fmt: skip
+    sizes = [line.split(maxsplit=1)[1] for line in (out[5], out[7])]
+    assert all(re.fullmatch(r"[0-9.,]+ ([KMGT]i)?B", size) for size in sizes), sizes
     assert out[9:] == [
         "TABLE         PHASE        RUN  COPIED  ROWS  %",
         "public.items  catching up  1    100     100   100",

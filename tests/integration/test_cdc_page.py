@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from acceptance_tools import await_true, running
 from cdc_tools import clean_slots
+from ruamel.yaml import YAML
+from transporter_adaptors.postgres_cdc.config import CdcConfig
 
 from transporter.cli import app
 from transporter.engine.events import EVENTS
@@ -27,7 +29,7 @@ def test_the_five_minutes(
     postgres: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page's commands and its pipeline bring rows and changes to the terminal."""
-    ((_, pipeline),) = [each for each in FENCES if each[0] == "yaml"]
+    pipeline = next(text for kind, text in FENCES if kind == "yaml")
     file = tmp_path / "shop.yaml"
     file.write_text(pipeline)
     monkeypatch.setenv("SHOP_DSN", postgres.dsn)
@@ -54,6 +56,8 @@ def test_the_five_minutes(
             engine.await_output('{"id":1,"total":9.90}', timeout=120)
             postgres.execute("UPDATE orders SET total = 10 WHERE id = 1")
             engine.await_output('{"id":1,"total":10}', timeout=60)
+            postgres.execute("DELETE FROM orders")
+            engine.await_output('"op":"delete"', timeout=60)
             run("status")
             assert engine.stop() == 0
         run("drop")
@@ -63,8 +67,20 @@ def test_the_five_minutes(
             )
             == []
         )
-    assert [json.loads(line)["total"] for line in engine.output] == [9.9, 10]
+    shown = [json.loads(line) for line in engine.output]
+    assert [each["op"] for each in shown] == ["insert", "update", "delete"]
+    assert [each["key"] for each in shown] == ["1"] * 3
+    assert [each.get("data", {}).get("total") for each in shown] == [9.9, 10, None]
     await_true(lambda: postgres.execute("SELECT 1 FROM pg_publication") == [], 10, "no publication")
+
+
+def test_the_items_of_tables_are_valid() -> None:
+    """The page's example is a list that the reader accepts, with each key of an item in use."""
+    example = [text for kind, text in FENCES if kind == "yaml"][1]
+    items = YAML(typ="safe", pure=True).load(example)["tables"]
+    config = CdcConfig.model_validate({"dsn": "dbname=x", "tables": items})
+    (audit,) = [each for each in config.tables if each.insert_only]
+    assert (audit.table, audit.copy_table) == ("public.audit_log", "none")
 
 
 def test_every_error_and_event_of_the_page_is_there() -> None:

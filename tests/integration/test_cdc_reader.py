@@ -131,6 +131,20 @@ def test_a_truncate_during_the_copy_begins_it_again(shop: Database) -> None:
     assert sorted(key for _, _, key in after if key) == ["1", "2", "3", "4", "5"]
 
 
+def test_each_end_of_a_copy_that_begins_again_has_its_own_id(shop: Database) -> None:
+    """The copy has seen a TRUNCATE and ended before the stream brings it."""
+    shop.execute("INSERT INTO items VALUES (1)")
+    log = MemoryLog(shop)
+    log.poll()
+    shop.execute("TRUNCATE items")
+    log.drain(shop)
+    log.kill()
+    ops = [(each.op, each.phase) for each in log.messages if each.data is not None]
+    assert ops == [("noop", "complete"), ("command", "sync"), ("noop", "complete")]
+    ids = [each.source_id for each in log.messages if each.data is not None]
+    assert len(ids) == len({*ids})
+
+
 def test_a_column_that_comes_in_the_middle_is_there_from_then_on(shop: Database) -> None:
     """A chunk reads the columns that its snapshot has, and a change those of its moment."""
     shop.execute("INSERT INTO items SELECT n FROM generate_series(1, 30) n")
@@ -531,7 +545,7 @@ def test_the_stream_is_taken_from_the_server_while_nobody_polls(
         "INSERT INTO items SELECT n, repeat('x', 1000), md5(n::text)"
         " FROM generate_series(1, 20000) n"
     )
-    until(lambda: len(log.poll().messages) > 0)
+    until(lambda: len(log.poll().messages) > 100)
     stream = log.reader()._open_parts._stream
     until(lambda: stream._ahead >= 4 << 20)
     # A look may take as much as the socket holds.

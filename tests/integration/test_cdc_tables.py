@@ -182,6 +182,50 @@ def test_tables_come_and_go_while_all_others_go_on(shop: Database) -> None:
     ]  # fmt: skip
 
 
+def test_a_new_table_that_only_its_owner_may_publish_is_left_out(shop: Database) -> None:
+    """An application that creates a table must not end its reader, also not after a kill."""
+    role = f"reader_{shop.name}"
+    shop.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION; GRANT USAGE ON SCHEMA public TO {role};"
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role};"
+        "CREATE PUBLICATION transporter_reader FOR TABLE items"
+        " WITH (publish_via_partition_root = true)"
+    )
+    try:
+        log = started(shop, dsn=shop.dsn_as(role), watch="1s")
+        shop.execute(f"CREATE TABLE late (id int PRIMARY KEY); GRANT SELECT ON late TO {role}")
+        until(lambda: log.poll(0.1) and events(log, "table-left-out"))
+        log.kill()
+        shop.execute("INSERT INTO items VALUES (1); INSERT INTO late VALUES (1)")
+        log.drain(shop)
+        add = 'ALTER PUBLICATION "transporter_reader" ADD TABLE "public"."late"'
+        assert {str(told["problem"]) for _, told in events(log, "table-left-out")} == {
+            f"public.late is not published; have its owner run {add}"
+        }
+        shop.execute(add)
+        until(lambda: log.poll(0.1) and ("insert", "copy", "1", {"id": 1}) in short(log.messages))
+        log.drain(shop)
+        log.kill()
+        assert events(log, "copy-began")[-1][1]["table"] == "public.late"
+    finally:
+        log.kill()
+        until(lambda: not shop.execute("SELECT 1 FROM pg_replication_slots WHERE active"))
+        shop.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_the_remedy_names_a_run_above_that_of_every_table(shop: Database) -> None:
+    """A table that has a higher one of its own would not be copied again."""
+    shop.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    log = started(shop, tables=["public.*", {"table": "public.items", "copy_run": 2}])
+    log.kill()
+    until(lambda: not shop.execute("SELECT 1 FROM pg_replication_slots WHERE active"))
+    shop.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+    assert "raise the reader's copy_run to 3, which" in broken(shop, log)
+    log.settings["copy_run"] = 3
+    log.drain(shop)
+    log.kill()
+
+
 def test_a_table_that_was_dropped_and_created_again_is_emptied_first(shop: Database) -> None:
     """Its old rows would stay in the sinks for ever."""
     shop.execute("INSERT INTO items VALUES (1), (2)")
@@ -274,7 +318,7 @@ def test_a_table_created_again_and_already_published_is_tried_again(shop: Databa
     config = CdcConfig.model_validate({"dsn": shop.dsn, "tables": ["public.items"]})
     names = opening.names_of(config, "reader", LOG_ID)
     with closing(connect_queries(config.dsn)) as queries:
-        plan = opening.plan_tables(queries, config, "here")
+        plan = opening.plan_tables(queries, config, names, "here")
         opening.ensure_published(queries, config, names, plan)
         shop.execute(
             "DROP TABLE items; CREATE TABLE items (id int PRIMARY KEY);"
@@ -282,7 +326,7 @@ def test_a_table_created_again_and_already_published_is_tried_again(shop: Databa
         )
         with pytest.raises(SourceUnavailable, match="created again meanwhile"):
             opening.ensure_published(queries, config, names, plan)
-        plan = opening.plan_tables(queries, config, "here")
+        plan = opening.plan_tables(queries, config, names, "here")
         assert opening.ensure_published(queries, config, names, plan).members.keys() == {
             *plan.tables
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +166,29 @@ def test_brokers_that_are_away(look: Callable[..., tuple[int, Found]]) -> None:
     code, found = look({**place, "topics": ["t"], "group": "g"}, {**place, "topic": "t"})
     assert code == 3
     assert [found[name][-1][0] for name in ("in", "out")] == ["problem", "problem"]
+
+
+@pytest.mark.postgres
+def test_the_columns_that_a_router_lacks_are_sql_to_copy(
+    postgres: Database,
+    look: Callable[..., Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The printed statement has lines of its own, and mends the table as it is."""
+    postgres.execute(
+        "CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text NOT NULL,"
+        " aggregateid text NOT NULL, type text NOT NULL, payload jsonb)"
+    )
+    reader = {"adaptor": "postgres-outbox", "dsn": postgres.dsn}
+    place = {**reader, "table": "outboxevent", "router": {}}
+    assert look(place, SCREEN)[0] == 3
+    assert app.execute(["check", "--connect", str(tmp_path / "p.yaml")]) == 3
+    told = capsys.readouterr().out
+    statement = re.search(r"^    ALTER TABLE .*?;$", told, re.MULTILINE | re.DOTALL)
+    assert statement, told
+    postgres.execute(statement[0])
+    assert look(place, SCREEN)[0] == 0
 
 
 @pytest.mark.postgres

@@ -180,6 +180,18 @@ def test_the_guilty_entry_is_found(opened: Callable[..., Delivering], folder: Pa
     assert daily.deliver(entries(10, 30)).failure is None
 
 
+@pytest.mark.parametrize(
+    "column", ["parse_json(data):order::BIGINT", "CAST(data AS BIGINT)"], ids=["parse", "cast"]
+)
+def test_an_error_of_spark_holds_no_data(opened: Callable[..., Delivering], column: str) -> None:
+    """Spark quotes the record that it cannot read. The entry's failure does not."""
+    steps = [{"sql": f"SELECT offset, {column} AS n FROM entries"}]
+    outcome = opened(steps, "spark", {"path": "daily"}).deliver(entries(1, at_0=b'{"pin": 1234'))
+    assert outcome.failure.offset == 0
+    assert re.match(r"\[(MALFORMED_RECORD|CAST_INVALID)", outcome.failure.text)
+    assert "pin" not in outcome.failure.text
+
+
 def test_steps_in_python_stand_before_and_behind(
     opened: Callable[..., Delivering], folder: Path
 ) -> None:

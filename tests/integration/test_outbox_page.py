@@ -100,6 +100,28 @@ def test_the_five_minutes(
     assert len(shown) == 102
 
 
+@pytest.mark.spark
+def test_a_table_is_waited_for_but_not_its_columns(
+    postgres: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A migration may create the table at any time. One with other columns ends the engine."""
+    pipeline, *_ = fences("yaml")
+    file = tmp_path / "orders.yaml"
+    file.write_text(pipeline)
+    monkeypatch.setenv("ORDERS_DSN", postgres.dsn)
+    with running(file) as engine:
+        problem = engine.await_event("reader-unavailable", timeout=60)["problem"]
+        assert "there is no outbox table" in problem
+        postgres.execute(outbox_sql())
+        engine.await_event("reader-opened", timeout=60)
+        engine.events.clear()
+        postgres.execute("DROP TABLE outbox")
+        engine.await_event("reader-unavailable", timeout=60)
+        postgres.execute("CREATE TABLE outbox (id bigint PRIMARY KEY)")
+        assert "is not an outbox" in engine.await_event("reader-stopped", timeout=60)["problem"]
+        assert engine.wait() == 1
+
+
 def test_every_command_of_the_page_is_there() -> None:
     """Each command that the page names has a help page."""
     commands = re.findall(r"\*\*`outbox (\w+)`\*\*", PAGE)

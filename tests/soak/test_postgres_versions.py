@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_tools import Events, SparklessHost, delivered, running, until
 from integration import (
+    conftest,
     test_cdc_commands,
     test_cdc_gaps,
     test_cdc_history,
@@ -18,6 +19,7 @@ from integration import (
     test_cdc_messages,
     test_cdc_reader,
     test_cdc_schedules,
+    test_cdc_surroundings,
     test_cdc_tables,
     test_cdc_types,
     test_check_connect,
@@ -49,6 +51,10 @@ def postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresService]
     """Run a server of each version, one after the other, instead of the wheel's."""
     with served(VERSIONS[request.param]) as server:
         yield server
+
+
+shop = conftest.shop
+"""The fixture of most tests of ``postgres-cdc``, which is not in their modules."""
 
 
 @pytest.fixture
@@ -132,5 +138,6 @@ TestCdcLogical = cases(test_cdc_logical)
 TestCdcMessages = cases(test_cdc_messages)
 TestCdcReader = cases(test_cdc_reader)
 TestCdcSchedules = cases(test_cdc_schedules)
+TestCdcSurroundings = cases(test_cdc_surroundings)
 TestCdcTables = cases(test_cdc_tables)
 TestCdcTypes = cases(test_cdc_types)

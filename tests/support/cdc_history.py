@@ -152,7 +152,7 @@ def _collation(database: Database) -> str:
     return '"C"'
 
 
-_EXPECTED: Final = (
+EXPECTED: Final = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.DeadlockDetected,
     psycopg.errors.QueryCanceled,
@@ -219,15 +219,16 @@ class Crowd:
         options = f"-c synchronous_commit={later} -c lock_timeout=1s"
         with self._database.connect(autocommit=False, options=options) as connection:
             while not self._stop.is_set():
-                with suppress(*_EXPECTED, _Undone), connection.transaction():
+                with suppress(*EXPECTED, _Undone), connection.transaction():
                     for _ in range(rng.choice((1, 1, 2, 5, 20))):
                         with suppress(_Undone), connection.transaction():
-                            self._change(connection, rng)
+                            self.change(connection, rng)
                             _undo(rng)
                     _undo(rng)
                 time.sleep(rng.random() * 0.01)
 
-    def _change(self, connection: psycopg.Connection[Any], rng: random.Random) -> None:
+    def change(self, connection: psycopg.Connection[Any], rng: random.Random) -> None:
+        """Change one row of one table."""
         table = rng.choice(self._tables)
         key, other = table.make(rng.randrange(NUMBERS)), table.make(rng.randrange(NUMBERS))
         value = f"{rng.getrandbits(60):x}"
@@ -264,7 +265,7 @@ class Crowd:
                 self._stop.wait(rng.uniform(0.05, 0.5))
         else:
             with (
-                suppress(*_EXPECTED),
+                suppress(*EXPECTED),
                 self._database.connect(options="-c lock_timeout=1s") as connection,
                 connection.transaction(),
             ):

@@ -136,6 +136,33 @@ class Node:
             return cursor.fetchall() if cursor.description else []
 
 
+def upgrade(old: Node, new: Node) -> None:
+    """Bring the data of *old* into *new* by ``pg_upgrade``. Both are stopped."""
+    command = [
+        new.programs / "pg_upgrade", "--username=postgres", f"--socketdir={new.folder}",
+        f"--old-bindir={old.programs}", f"--new-bindir={new.programs}",
+        f"--old-datadir={old.data}", f"--new-datadir={new.data}",
+        "--old-options=-c wal_level=logical", "--new-options=-c wal_level=logical",
+    ]  # fmt: skip
+    made = subprocess.run(
+        command, check=False, capture_output=True, **{**_identity(), "cwd": new.folder}
+    )
+    assert made.returncode == 0, made.stdout.decode()[-2000:]
+
+
+def make_node(programs: Path, other: Node, name: str) -> Node:
+    """Return an empty, stopped node of the server in *programs*, beside *other*."""
+    node = Node(programs, other.folder.with_name(name), family=other.family)
+    other.family.append(node)
+    _initialize(node)
+    return node
+
+
+def _initialize(node: Node) -> None:
+    _make_folder(node.folder)
+    node.run("initdb", "--auth=trust", "--encoding=utf8", "--username=postgres", "-N")
+
+
 @contextmanager
 def nodes(version: str, **settings: str) -> Iterator[Node]:
     """Yield a stopped server of this major *version*; all its copies are stopped at the end."""
@@ -151,8 +178,7 @@ def nodes(version: str, **settings: str) -> Iterator[Node]:
             pytest.skip(str(absent))
         node = Node(programs, root / "a", dict(settings), family=family)
         family.append(node)
-        _make_folder(node.folder)
-        node.run("initdb", "--auth=trust", "--encoding=utf8", "--username=postgres", "-N")
+        _initialize(node)
         yield node
     finally:
         for each in family:

@@ -28,4 +28,5 @@ def ack(
         transporter ack pipeline.yaml events 14 --reason "broken order, ticket 7"
     """
     first, last = offset_range(offsets)
-    report_result(perform_request(target, Ack(route, first, last, reason)), as_json=as_json)
+    result = perform_request(target, Ack(route, first, last, reason))
+    report_result(result, as_json=as_json, later=False)

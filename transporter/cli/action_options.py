@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transporter.cli.log_target import log_directory
-from transporter.cli.output import printable, write, write_json
+from transporter.cli.output import printable, problem_text, write, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,13 +25,22 @@ def perform_request(target: Path, request: Request) -> dict[str, Any]:
     return perform(log_directory(target), request)
 
 
-def report_result(result: dict[str, Any], *, as_json: bool) -> None:
-    """Print the *result* of an action."""
+def report_result(result: dict[str, Any], *, as_json: bool, later: bool = True) -> None:
+    """Print the *result* of an action.
+
+    Without an engine it takes effect at the next run, unless *later* is false.
+    """
     if as_json:
         write_json(result)
         return
     kinds = (each for each in ("route", "reader") if each in result)
     named = "".join(f"{kind} {printable(result[kind])}: " for kind in kinds)
     mark = f"; watermark {result['watermark']}" if "watermark" in result else ""
-    later = "" if result["live"] else " (no engine runs: the next run applies it)"
-    write(f"{named}{printable(result['done'])}{mark}{later}")
+    remark = " (no engine runs: the next run applies it)" if later and not result["live"] else ""
+    write(f"{named}{problem_text(result['done'])}{mark}{remark}")
+
+
+def progress_question(action: str, route: str, watermark: int) -> str:
+    """Return the question whether to lose the progress of *route*."""
+    through = f", up to offset {watermark}" if watermark >= 0 else ", which has settled no entry"
+    return f"{action} the progress of route {printable(route)}{through}?"

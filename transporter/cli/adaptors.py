@@ -10,7 +10,7 @@ import typer
 
 from transporter.cli.command_group import command_group
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import printable, write, write_json, write_table
+from transporter.cli.output import printable, problem_text, write, write_json, write_table
 from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _write_adaptor(adaptor: AdaptorInfo) -> None:
     write(printable(f"{adaptor.name} ({adaptor.kind}{where})"))
     write()
     if adaptor.problem:
-        write(f"It cannot be used: {printable(adaptor.problem)}")
+        write(f"It cannot be used: {problem_text(adaptor.problem)}")
         return
     for line in adaptor.doc.splitlines():
         write(printable(line))

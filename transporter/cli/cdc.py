@@ -20,7 +20,14 @@ from transporter.cli.cdc_target import (
 from transporter.cli.command_group import command_group
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import confirm, printable, write, write_json
+from transporter.cli.output import (
+    confirm,
+    printable,
+    problem_text,
+    text_lines,
+    write,
+    write_json,
+)
 from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -160,7 +167,8 @@ def check(pipeline: PipelineFile, reader: ReaderName = None, *, as_json: AsJson 
     else:
         for each in found:
             mark = "" if each.level == "fine" else f"{each.level}: "
-            write(printable(mark + each.text))
+            for line in text_lines(mark + each.text):
+                write(line)
     return EnvironmentFault.exit_code if has_problem else 0
 
 
@@ -185,7 +193,7 @@ def status(pipeline: PipelineFile, reader: ReaderName = None, *, as_json: AsJson
     else:
         write_status(target.reader, found)
         if problem:
-            note(printable(f"warning: {problem}"))
+            note(f"warning: {problem_text(problem)}")
     return EnvironmentFault.exit_code if problem else 0
 
 

@@ -28,7 +28,7 @@ def write_status(reader: str, found: SourceStatus) -> None:
 
 
 def _slot_facts(slot: SlotStatus | None) -> dict[str, str]:
-    from transporter.units import format_size  # noqa: PLC0415 - imports pydantic
+    from transporter.units import display_size  # noqa: PLC0415 - imports pydantic
 
     if slot is None:
         return {"slot": "none"}
@@ -36,13 +36,13 @@ def _slot_facts(slot: SlotStatus | None) -> dict[str, str]:
     reason = f", invalidated: {slot.reason}" if slot.reason else ""
     return {
         "slot": f"{slot.name}: {state}, {slot.wal_status or 'lost'}{reason}",
-        "retained": "unknown" if slot.retained is None else format_size(slot.retained),
-        "safe": "unlimited" if slot.safe is None else format_size(max(0, slot.safe)),
-        "lag": "unknown" if slot.lag is None else format_size(slot.lag),
+        "retained": "unknown" if slot.retained is None else display_size(slot.retained),
+        "safe": "unlimited" if slot.safe is None else display_size(max(0, slot.safe)),
+        "lag": "unknown" if slot.lag is None else display_size(slot.lag),
     }
 
 
 def _table_row(table: TableStatus) -> tuple[object, ...]:
     counts = ["" if each is None else f"{each:,}" for each in (table.copied, table.estimated)]
     percent = "" if table.percent is None else table.percent
-    return (table.name, table.phase, table.run, *counts, percent)
+    return (table.name, table.phase, table.run or "", *counts, percent)

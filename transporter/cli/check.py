@@ -11,7 +11,7 @@ import typer
 
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import align_columns, printable, write, write_json
+from transporter.cli.output import align_columns, printable, text_lines, write, write_json
 from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def check(
     from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415 - the same
 
     found, document = load_with_lines(pipeline, os.environ)
-    if problems := [*path_problems(found, document), *sql_problems(found, document)]:
+    if problems := [*path_problems(found, document), *sql_problems(found.spark, document)]:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
     refuse_without_extra(found.observe.tracing)
     _warn_of_open_secrets(found, document)
@@ -110,7 +110,8 @@ def _probe_connections(pipeline: Pipeline, *, quiet: bool) -> list[ProbeResult]:
         write(printable(f"{result.kind} {result.name}{adaptor}"))
         for each in result.findings:
             mark = "" if each.level == "fine" else f"{each.level}: "
-            write(f"  {printable(mark + each.text)}")
+            for line in text_lines(mark + each.text):
+                write(f"  {line}")
     return found
 
 

@@ -21,7 +21,15 @@ from transporter.cli.entry_selection import (
     select_entries,
 )
 from transporter.cli.log_target import AsJson, log_directory
-from transporter.cli.output import printable, write, write_json, write_table
+from transporter.cli.output import (
+    count_text,
+    printable,
+    problem_text,
+    value_text,
+    write,
+    write_json,
+    write_table,
+)
 from transporter.cli.spark_process import trial_spark
 from transporter.errors import EnvironmentFault
 
@@ -123,7 +131,8 @@ def _write_route(name: str, results: list[DryRunResult]) -> None:
     skipped = sum(not (each.outputs or each.error) for each in results)
     write(
         printable(
-            f"route {name}: {len(results)} entries would give {outputs} messages;"
+            f"route {name}: {count_text(len(results), 'entry', 'entries')} would give "
+            f"{count_text(outputs, 'message', 'messages')};"
             f" {skipped} would be skipped, {failed} would fail"
         )
     )
@@ -149,7 +158,7 @@ def _entry_rows(result: DryRunResult) -> list[tuple[str, ...]]:
 def _output_cells(result: DryRunResult) -> list[str]:
     """Return the outcome of an entry, one text for each message."""
     if result.error is not None:
-        return [f"fails: {result.error}"]
+        return [f"fails: {problem_text(result.error)}"]
     if not result.outputs:
         return ["skipped"]
     return [_output_cell(result.entry.message, each) for each in result.outputs]
@@ -165,7 +174,7 @@ def _output_cell(before: Message, after: Message | OutputRow) -> str:
         return "the same"
     names = ("namespace", "op", "key", "content_type", "headers", "timestamp", "source_id", "phase")
     old, new = message_json(before), message_json(after)
-    changed = [f"{name}={new[name]}" for name in names if new[name] != old[name]]
+    changed = [f"{name}={value_text(new[name])}" for name in names if new[name] != old[name]]
     return " ".join([*changed, display_text(after.data)])
 
 

@@ -34,10 +34,11 @@ def pipeline(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Create a pipeline file with every setting.
+    """Create a pipeline file from two adaptors.
 
-    It connects a source with a sink, and comments explain the settings of both. A name
-    module:Class stands for a class in a module beside the file.
+    It connects a source with a sink. It has all settings of both, with comments that
+    explain them. docs/configuration.md has those of the log, of routes and of Spark. A
+    name module:Class stands for a class in a module beside the file.
 
     Example:
         transporter init pipeline file kafka orders.yaml

@@ -11,7 +11,14 @@ import typer
 
 from transporter.cli.action_options import Reason  # noqa: TC001 - Typer reads the annotations
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import printable, write, write_json, write_table
+from transporter.cli.output import (
+    count_text,
+    printable,
+    problem_text,
+    write,
+    write_json,
+    write_table,
+)
 from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
     from transporter.log.compaction import CompactionSettings, Report
     from transporter.log.maintenance import MaintenanceRecord
     from transporter.offsets.retention_holds import Hold
-    from transporter.pipeline.config import Pipeline
 
 
 def compact(
@@ -86,10 +92,9 @@ def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSetti
                 "file instead of the directory"
             )
     else:
-        from transporter.pipeline.config import load  # noqa: PLC0415 - heavy
+        from transporter.pipeline.config import load_log  # noqa: PLC0415 - heavy
 
-        pipeline = load(target, os.environ)
-        log = pipeline.log
+        log = load_log(target, os.environ)
         after, keep, tombstones = (
             log.compaction.manual_after,
             log.compaction.keep,
@@ -101,22 +106,23 @@ def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSetti
                 "'keep: namespace' there, with 'after: off' if the engine must not compact",
                 str(target),
             )
-        _refuse_unknown_sources(pipeline, record)
+        if record is None:
+            _refuse_unknown_sources(target)
         compression = log.codec
     return CompactionSettings(after, keep, tombstones, compression)
 
 
-def _refuse_unknown_sources(pipeline: Pipeline, record: MaintenanceRecord | None) -> None:
-    """Refuse if the sources' progress is unknown.
+def _refuse_unknown_sources(file: Path) -> None:
+    """Refuse if the sources' progress is unknown, which no record holds.
 
-    Without a record, only a clean stop proves that every entry is acknowledged to its
-    source (Invariant 11).
+    Then only a clean stop proves that every entry is acknowledged to its source
+    (Invariant 11).
     """
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - as above
     from transporter.log.meta import read_meta  # noqa: PLC0415 - as above
+    from transporter.pipeline.config import load  # noqa: PLC0415 - as above
 
-    if record is not None:
-        return
+    pipeline = load(file, os.environ)
     directory = pipeline.log.dir
     meta = read_meta(RealFileSystem(), directory)
     waiting = any(reader.waits_for_delivery for reader in pipeline.readers)
@@ -196,13 +202,14 @@ def _report_json(hold: Hold | None, report: Report, *, dry_run: bool) -> dict[st
 
 def _write_report(hold: Hold | None, report: Report, *, dry_run: bool) -> None:
     for problem in report.problems:
-        write(f"not compacted: {printable(problem)}")
+        write(f"not compacted: {problem_text(problem)}")
     holder = "no route has run here, so nothing may be dropped"
     if hold is not None:
         holder = f"everything beyond offset {hold.through} is held by {printable(str(hold))}"
     write(holder)
     doing = "would drop" if dry_run else "dropped"
-    write(f"{doing} {report.dropped_entries} entries of {len(report.segments)} segments")
+    entries = count_text(report.dropped_entries, "entry", "entries")
+    write(f"{doing} {entries} of {count_text(len(report.segments), 'segment', 'segments')}")
     columns = ("segment", "entries", "kept", "bytes", "bytes now")
     rows = [
         (each.name, each.entries, each.kept, f"{each.before:,}", _bytes_text(each.after))

@@ -24,7 +24,7 @@ from transporter.cli.entry_selection import (
     select_entries,
 )
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import printable, write, write_json
+from transporter.cli.output import count_text, printable, write, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -77,7 +77,8 @@ def export(  # noqa: PLR0913 - one argument an option
     if as_json:
         write_json(result)
     else:
-        write(f"{count.rows:,} entries, {result['bytes']:,} bytes: {printable(file)}")
+        entries = count_text(count.rows, "entry", "entries")
+        write(f"{entries}, {result['bytes']:,} bytes: {printable(file)}")
 
 
 class _EntryCounter:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transporter.cli.entry_output import time_text
 from transporter.cli.entry_selection import inspect_log
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import printable, write, write_json, write_table
+from transporter.cli.output import count_text, printable, write, write_json, write_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +57,7 @@ def info(target: Target, *, as_json: AsJson = False) -> None:
         write_json(facts | {"gaps": gaps, "ignored": ignored, "segments": described})
         return
     del facts["ahead"]
+    facts["bytes"] = f"{facts['bytes']:,}"
     for name, value in facts.items():
         write(f"{name.replace('_', ' '):<12}{_value_text(value)}")
     if ahead is not None:
@@ -142,5 +143,13 @@ def _time_cell(microseconds: int | None) -> str | None:
 
 def _value_text(value: object) -> str:
     if isinstance(value, dict):
-        return printable("{kind} {route} at {watermark}, {lag} behind".format(**value))
+        return printable(_hold_text(value))
     return "none" if value is None else printable(value)
+
+
+def _hold_text(hold: dict[str, Any]) -> str:
+    if not hold["lag"]:
+        return "nothing: every route has settled all entries"
+    behind = count_text(hold["lag"], "entry", "entries")
+    place = f"{hold['kind']} {hold['route']}, settled up to offset {hold['watermark']}"
+    return f"{place}; {behind} behind"

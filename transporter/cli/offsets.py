@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.action_options import Reason, RouteName  # noqa: TC001 - Typer reads the annotations at run time
+from transporter.cli.action_options import Reason, RouteName, progress_question
 from transporter.cli.command_group import command_group
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import confirm, printable, write, write_json, write_table
+from transporter.cli.output import (
+    confirm,
+    printable,
+    value_text,
+    write,
+    write_json,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +59,7 @@ def list_routes(target: Target, *, as_json: AsJson = False) -> None:
         write_json(rows)
     else:
         columns = ("route", "watermark", "lag", "generation", "replaying", "paused")
-        write_table(columns, [[row[column] for column in columns] for row in rows])
+        write_table(columns, [[value_text(row[column]) for column in columns] for row in rows])
 
 
 def show(target: Target, route: RouteName, *, as_json: AsJson = False) -> None:
@@ -131,8 +138,7 @@ def delete(
     directory = log_directory(target)
     watermark = read_state(directory, route).watermark
     if not yes:
-        question = f"Delete the progress of route {printable(route)}, up to offset {watermark}?"
-        confirm(question)
+        confirm(progress_question("Delete", route, watermark))
     from transporter.control import stopped_log  # noqa: PLC0415 - imports pyarrow
 
     stopped_log.delete_progress(directory, "offsets delete", route, this_operator(), reason)

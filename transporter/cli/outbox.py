@@ -22,7 +22,7 @@ from transporter.cli.outbox_target import (
     TableName,
     resolve_outbox,
 )
-from transporter.cli.output import confirm, printable, write, write_json
+from transporter.cli.output import confirm, count_text, printable, write, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,7 +162,8 @@ def pump(  # noqa: PLR0913 - one argument an option
         try:
             total = machine.run(load, Random(load.run))  # noqa: S311 - made-up rows
         except KeyboardInterrupt:
-            note(f"interrupted: {machine.rows:,} rows are committed; run {load.run}")
+            committed = count_text(machine.rows, "row is", "rows are")
+            note(f"interrupted: {committed} committed; run {load.run}")
             raise
     _report_pump(place.table, load, total, as_json=as_json)
 
@@ -181,9 +182,10 @@ def _report_pump(table: str, load: Load, total: Reading, *, as_json: bool) -> No
         facts = {"table": table, "seconds": total.seconds, "rows_per_second": total.mean}
         write_json({**asdict(load), **facts})
         return
+    rows, keys = count_text(total.rows, "row", "rows"), count_text(load.keys, "key", "keys")
     write(
         printable(
-            f"{table}: {total.rows:,} rows of {load.keys:,} keys in {total.seconds:.1f} s, "
+            f"{table}: {rows} of {keys} in {total.seconds:.1f} s, "
             f"{total.mean:,.0f} rows/s; topic {load.topic}, run {load.run}"
         )
     )
@@ -266,7 +268,7 @@ def reset(  # noqa: PLR0913 - one argument an option
 
 
 def _reset_question(found: Marks, rows: int, *, ending: bool) -> str:
-    what = f"Reset {rows:,} rows of {found.table.name}"
+    what = f"Reset {count_text(rows, 'row', 'rows')} of {found.table.name}"
     if found.last is None:
         text = (
             f"{what}? No transporter engine ever read it: first stop the process that has "
@@ -293,11 +295,12 @@ def _report_reset(found: Marks, done: int, *, ended: bool, as_json: bool) -> Non
         facts: dict[str, Any] = {"table": found.table.name, "reset": done, "kept": kept}
         write_json({**facts, "term": last.number if last else None, "ended": ended})
         return
-    write(printable(f"{found.table.name}: {done:,} rows reset"))
+    write(printable(f"{found.table.name}: {count_text(done, 'row', 'rows')} reset"))
     if kept and last:
         note(
-            f"{kept:,} rows are marked by the leader of {_term_text(last)}, which may be active; "
-            "if its engine is gone for good, --end-term resets them too"
+            f"{count_text(kept, 'row is', 'rows are')} marked by the leader of {_term_text(last)}, "
+            "which may be active; if its engine is gone for good, --end-term resets "
+            f"{'it' if kept == 1 else 'them'} too"
         )
 
 
@@ -340,14 +343,15 @@ def drop(  # noqa: PLR0913 - one argument an option
             removal.refuse_rows(found.table.name, found.rows, force=force)
         parts = _removable_parts(found, whole=whole)
         if parts and not yes:
-            lost = f", and lose its {found.rows:,} rows" if whole and found.rows else ""
+            rows_text = count_text(found.rows, "row", "rows")
+            lost = f", and lose its {rows_text}" if whole and found.rows else ""
             question = f"Drop {_join_parts(parts)} of {found.table.name}{lost}?"
             confirm(question)
         rows = removal.drop_objects(connection, found, table=whole, force=force) if parts else 0
     if as_json:
         write_json({"table": found.table.name, "dropped": parts, "rows": rows})
         return
-    lost = f"; {rows:,} rows are lost" if rows else ""
+    lost = f"; {count_text(rows, 'row is', 'rows are')} lost" if rows else ""
     done = (
         f"{_join_parts(parts)} dropped{lost}"
         if parts

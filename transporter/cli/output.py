@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from transporter.errors import ConfigError, TransporterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+
+_LINE_END: Final = re.compile(r"\s*[\n\r\t\v\f]\s*")
 
 
 def printable(text: object) -> str:
@@ -32,6 +36,35 @@ def printable(text: object) -> str:
         else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
         for letter in str(text)
     )
+
+
+def value_text(value: object) -> str:
+    """Return a plain *value* as people write it: ``yes``, ``no``, ``none``, text or JSON."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "none"
+    if isinstance(value, dict | list | tuple):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def problem_text(text: object) -> str:
+    """Return the *text* of a problem on one line, with unprintable characters escaped.
+
+    Errors of other systems, such as those of PostgreSQL, have several lines.
+    """
+    return printable(_LINE_END.sub(" ", str(text).strip()))
+
+
+def text_lines(text: object) -> list[str]:
+    """Return the lines of *text* with their indentation, made :func:`printable`."""
+    return [printable(line.expandtabs(4)) for line in str(text).split("\n")]
+
+
+def count_text(count: int, one: str, many: str) -> str:
+    """Return *count* with the word for *one*, or for *many*."""
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def confirm(question: str) -> None:
@@ -142,9 +175,10 @@ def write_error(error: TransporterError, *, as_json: bool) -> None:
     if as_json:
         _write_object({"ok": False, "error": _error_object(error)})
         return
-    lines = [printable(line) for line in str(error).split("\n")]
     mark = "" if getattr(error, "file", "") else "error: "
-    sys.stderr.write("".join(f"{mark}{line}\n" for line in lines))
+    for line in text_lines(error):
+        # An indented line belongs to the one before, such as SQL to copy.
+        sys.stderr.write(f"{'' if line.startswith(' ') else mark}{line}\n")
 
 
 def _error_object(error: TransporterError) -> dict[str, Any]:

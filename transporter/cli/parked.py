@@ -11,7 +11,14 @@ from transporter.cli.action_options import Reason, RouteName, perform_request, r
 from transporter.cli.command_group import command_group
 from transporter.cli.entry_output import entry_json, note, time_text
 from transporter.cli.log_target import AsJson, Target, log_directory, offset_range
-from transporter.cli.output import printable, write, write_json, write_table
+from transporter.cli.output import (
+    printable,
+    problem_text,
+    value_text,
+    write,
+    write_json,
+    write_table,
+)
 from transporter.control.requests import RetryParked, SkipParked
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 
@@ -110,14 +117,17 @@ def show(
     for name, value in (
         content | {name: entry[name] for name in entry if name != "offset"}
     ).items():
-        shown = _value_text(value)
-        write(f"{name.replace('_', ' '):<16}{printable(shown)}")
+        title = name.replace("_", " ")
+        lines = _header_lines(value) if name == "headers" else [value_text(value)]
+        if name == "error":
+            lines = [problem_text(value)]
+        for line in lines:
+            write(f"{title:<16}{printable(line)}")
+            title = ""
 
 
-def _value_text(value: object) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value is None else value
+def _header_lines(headers: list[list[object]]) -> list[str]:
+    return [f"{name}: {value_text(value)}" for name, value in headers] or ["none"]
 
 
 def retry(
@@ -227,6 +237,6 @@ def _parked_row(parked: ParkedEntry, *, retry_requested: bool) -> tuple[object, 
         time_text(reason.parked_at),
         key,
         reason.attempts,
-        reason.error,
+        problem_text(reason.error),
         remark,
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _FOLDER: Final = Path("transporter-quickstart")
+_VARIABLE: Final = "ORDERS_DSN"
 _PLACE: Final = re.compile(r"\$\{QUICKSTART_DIR:-[^}]*\}")
 
 
@@ -60,11 +61,14 @@ def quickstart(
     folder = folder.absolute()
     file = _pipeline_file(folder, f"{source}.yaml")
     environ = dict(os.environ)
+    hints: list[str] = []
     with ExitStack() as services:
         if source != "demo":
             shop = _run_shop(folder / source, outbox=postgres)
-            environ["ORDERS_DSN"] = services.enter_context(shop)
-        code = run_pipeline(load(file, environ), environ)
+            environ[_VARIABLE] = services.enter_context(shop)
+            hints = _database_hints(file, environ[_VARIABLE], cdc=cdc)
+            _note_database(hints)
+        code = run_pipeline(load(file, environ), environ, hints=hints)
     if postgres and code == 0:
         from transporter.quickstart.sales import show_sales  # noqa: PLC0415 - as above
 
@@ -73,6 +77,23 @@ def quickstart(
     if code == 0:
         _note_next(file, again)
     return code
+
+
+def _database_hints(file: Path, dsn: str, *, cdc: bool) -> list[str]:
+    """Return lines for another terminal, in which commands find the database while it runs."""
+    from transporter.cli.run import short_path  # noqa: PLC0415 - heavy; `--help` does without
+
+    name = shlex.quote(short_path(file))
+    status = f"  transporter cdc status {name}    # the slot, and the copy of each table"
+    return [f"  export {_VARIABLE}={shlex.quote(dsn)}", *([status] if cdc else [])]
+
+
+def _note_database(hints: Sequence[str]) -> None:
+    from transporter.cli.entry_output import note  # noqa: PLC0415 - `--help` does without
+
+    note("Commands in another terminal find the database by its variable:")
+    for line in hints:
+        note(line)
 
 
 def _note_next(file: Path, again: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from transporter.cli.action_options import Reason, perform_request, report_resul
 from transporter.cli.command_group import command_group
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson, Target  # noqa: TC001 - typer evaluates them
-from transporter.cli.output import printable
+from transporter.cli.output import problem_text
 from transporter.control.requests import PauseReader, RestartReader, ResumeReader
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ def restart(
 
 def _perform_and_report(target: Path, request: Request, *, as_json: bool) -> None:
     result = perform_request(target, request)
-    report_result(result, as_json=as_json)
+    report_result(result, as_json=as_json, later=result["done"] in ("paused", "resumed"))
     if as_json or not result["live"]:
         return
     if not result["in_effect"]:
         note("the change is not in effect yet; 'transporter status' shows the reader's state")
     if result["problem"]:
-        note(printable(f"the reader is {result['state']}: {result['problem']}"))
+        note(problem_text(f"the reader is {result['state']}: {result['problem']}"))

@@ -12,7 +12,7 @@ from transporter.cli.action_options import Reason, RouteName, perform_request, r
 from transporter.cli.entry_output import note, note_dropped, time_text
 from transporter.cli.entry_selection import parse_moment
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import printable, write
+from transporter.cli.output import count_text, printable, write
 from transporter.control.requests import CancelReplay, Replay
 from transporter.errors import ConfigError, EnvironmentFault
 
@@ -85,11 +85,43 @@ def replay(  # noqa: PLR0913 - one for each option
             reason=reason,
         )
     result = perform_request(target, request)
+    if not result["live"] and result.get("warning"):
+        result["warning"] = _warning_for_sink(target, route, result["warning"])
     if dry_run:
         result["deliveries"] = _deliveries(target, result, namespace)
-    report_result(result, as_json=as_json)
+    report_result(result, as_json=as_json, later=not (cancel or dry_run))
     if not as_json:
         _report_plan(result)
+
+
+def _warning_for_sink(target: Path, route: str, warning: str) -> str | None:
+    """Return the *warning* about a sink that was not known, as it is for the file's own."""
+    from transporter.control.route_actions import IF_UPSERTS  # noqa: PLC0415 - imports pyarrow
+
+    upserts = None if target.is_dir() else _has_upserts(target, route)
+    if upserts is None:
+        return warning
+    return warning.removeprefix(IF_UPSERTS) if upserts else None
+
+
+def _has_upserts(file: Path, route: str) -> bool | None:
+    """Return whether the sink of *route* keeps the newest value of a key, if the file shows it.
+
+    Its variables need not be set.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415 - heavy
+
+    from transporter.pipeline.adaptor_registry import find_writer  # noqa: PLC0415 - the same
+    from transporter.pipeline.log_location import route_writer  # noqa: PLC0415 - the same
+    from transporter.units import FOLDER  # noqa: PLC0415 - the same
+
+    folder = file.absolute().parent
+    settings = route_writer(file, os.environ, route)
+    try:
+        cls = find_writer(str(settings.pop("adaptor", "")), folder)
+        return bool(cls.Config.model_validate(settings, context={FOLDER: folder}).upserts)
+    except (ConfigError, ValidationError):
+        return None
 
 
 def _deliveries(target: Path, planned: dict[str, Any], namespace: str) -> dict[str, Any]:
@@ -131,7 +163,7 @@ def _report_plan(result: dict[str, Any]) -> None:
         logged = (
             ", logged from {} to {}".format(*map(time_text, times)) if None not in times else ""
         )
-        entries = "1 entry" if result["entries"] == 1 else f"{result['entries']} entries"
+        entries = count_text(result["entries"], "entry", "entries")
         write(f"{entries} would be read{logged}")
         write(_deliveries_text(result["deliveries"]))
 
@@ -142,7 +174,9 @@ def _deliveries_text(found: dict[str, Any]) -> str:
         return f"the number of deliveries is unknown: {reason}"
     text = f"{found['delivered']} of them would be delivered"
     if found["messages"] != found["delivered"]:
-        text += f", as {found['messages']} messages"
-    text += f"; {found['left_out']} are left out by the route's namespace and steps"
+        text += f", as {count_text(found['messages'], 'message', 'messages')}"
+    left_out = count_text(found["left_out"], "is", "are")
+    text += f"; {left_out} left out by the route's namespace and steps"
     text += f", {found['failing']} would fail" if found["failing"] else ""
-    return text + (f", {found['parked']} stay parked" if found["parked"] else "")
+    stay = count_text(found["parked"], "stays", "stay")
+    return text + (f", {stay} parked" if found["parked"] else "")

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.action_options import Reason, RouteName, perform_request, report_result
+from transporter.cli.action_options import (
+    Reason,
+    RouteName,
+    perform_request,
+    progress_question,
+    report_result,
+)
 from transporter.cli.command_group import command_group
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import confirm, printable
+from transporter.cli.output import confirm
 from transporter.control.requests import Forget, Pause, Resume, Step
 from transporter.errors import ActionRefused
 
@@ -57,7 +63,8 @@ def resume(
     Example:
         transporter route resume pipeline.yaml events
     """
-    report_result(perform_request(target, Resume(route, reason)), as_json=as_json)
+    result = perform_request(target, Resume(route, reason))
+    report_result(result, as_json=as_json, later=result["done"] == "resumed")
 
 
 def step(target: Target, route: RouteName, *, reason: Reason = "", as_json: AsJson = False) -> None:
@@ -97,9 +104,8 @@ def forget(
     if not target.is_dir():
         _refuse_named(target, route)
     if not yes:
-        question = f"Remove the progress of route {printable(route)}, up to offset {watermark}?"
-        confirm(question)
-    report_result(perform_request(target, Forget(route, reason)), as_json=as_json)
+        confirm(progress_question("Remove", route, watermark))
+    report_result(perform_request(target, Forget(route, reason)), as_json=as_json, later=False)
 
 
 def _refuse_named(file: Path, route: str) -> None:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.output import printable
+from transporter.cli.output import problem_text
 from transporter.errors import TransporterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from transporter.engine.engine import Engine
@@ -101,8 +101,12 @@ def run_pipeline(
     log_level: str = "info",
     live: bool | None = None,
     fail_fast: bool = False,
+    hints: Sequence[str] = (),
 ) -> int:
-    """Run *pipeline* to its end and return the exit code. Its variables come from *environ*."""
+    """Run *pipeline* to its end and return the exit code. Its variables come from *environ*.
+
+    *hints* are further lines for another terminal, below the live table.
+    """
     from transporter.cli.run_display import (  # noqa: PLC0415 - imports rich
         engine_reporter,
         printable_output,
@@ -117,7 +121,7 @@ def run_pipeline(
     with _handle_signals() as signals, unfailing_stderr():
         with (
             engine_reporter(
-                log_format, live=live, hints=_hint_text(pipeline.log.dir), level=log_level
+                log_format, live=live, hints=_hint_text(pipeline.log.dir, hints), level=log_level
             ) as report,
             printable_output(),
             assemble_engine(pipeline, report, environ, fail_fast=fail_fast) as engine,
@@ -132,11 +136,11 @@ def _report_halted(engine: Engine) -> None:
     status = engine.status()
     for reader in status.readers:
         if reader.name in engine.halted:
-            typer.echo(printable(f"reader {reader.name} stopped: {reader.problem}"), err=True)
+            typer.echo(problem_text(f"reader {reader.name} stopped: {reader.problem}"), err=True)
     for route in status.routes:
         if route.name in engine.halted:
             place = f"route {route.name} stopped before offset {route.watermark + 1}"
-            typer.echo(printable(f"{place}: {route.problem}"), err=True)
+            typer.echo(problem_text(f"{place}: {route.problem}"), err=True)
 
 
 def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # noqa: ANN401 - the reporter
@@ -152,9 +156,7 @@ def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None: 
             if signals.reload_requested:
                 signals.reload_requested = False
                 # In a thread, because it may wait for slices and a stop must not.
-                thread = Thread(
-                    target=_reload, args=(engine.log.directory, report), name="reload", daemon=True
-                )
+                thread = Thread(target=_reload, args=(engine, report), name="reload", daemon=True)
                 thread.start()
                 reloads = [*(each for each in reloads if each.is_alive()), thread]
     finally:
@@ -168,24 +170,30 @@ def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None: 
         report.show_status(running_status(engine), "stopped")
 
 
-def _reload(directory: Path, report: Any) -> None:  # noqa: ANN401 - the reporter
+def _reload(engine: Engine, report: Any) -> None:  # noqa: ANN401 - the reporter
     """Reload as ``transporter reload`` does. Report a problem, with the engine left running."""
-    from transporter.control.client import perform  # noqa: PLC0415 - only on SIGHUP
-    from transporter.control.requests import Reload  # noqa: PLC0415
+    from transporter.cli.check_sql import refuse_invalid_sql  # noqa: PLC0415 - only on SIGHUP
+    from transporter.control.client import perform  # noqa: PLC0415 - the same
+    from transporter.control.requests import Reload  # noqa: PLC0415 - the same
 
     try:
-        perform(directory, Reload("SIGHUP"))
+        refuse_invalid_sql(engine.pipeline.file, os.environ, on_unchecked=lambda _: None)
+        if not engine.stopping:
+            perform(engine.log.directory, Reload("SIGHUP"))
     except TransporterError as error:
-        report("reload-refused", problem=str(error))
+        if not engine.stopping:
+            report("reload-refused", problem=str(error))
 
 
-def _hint_text(directory: Path) -> str:
+def _hint_text(directory: Path, others: Sequence[str] = ()) -> str:
     """Return commands to try in another terminal, ready to be copied."""
     me = sys.argv[0]
     command = "transporter" if shutil.which("transporter") == me else short_path(Path(me))
     log = short_path(directory)
     tries = (f"log show {log} --last 5", f"offsets list {log}", f"log info {log}")
-    return "\n".join(["in another terminal, try:", *(f"  {command} {each}" for each in tries)])
+    return "\n".join(
+        ["in another terminal, try:", *(f"  {command} {each}" for each in tries), *others]
+    )
 
 
 def short_path(path: Path) -> str:

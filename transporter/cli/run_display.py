@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
@@ -14,12 +15,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from transporter.cli.output import printable
+from transporter.cli.output import printable, problem_text
 from transporter.cli.status_table import Rates, live_rows, status_table
 from transporter.engine.events import level_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
 PROGRESS: Final = 10.0
 """Seconds between two checks of the progress without a live table."""
@@ -46,9 +47,10 @@ class EventPrinter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Write ``text`` or ``json``, without events below *level*."""
+        self._is_json = log_format == "json"
         renderer: Any = (
             structlog.processors.JSONRenderer()
-            if log_format == "json"
+            if self._is_json
             else structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=22)
         )
         self._processors = [structlog.processors.TimeStamper(fmt="iso", utc=True), renderer]
@@ -61,14 +63,19 @@ class EventPrinter:
         level = level_of(event)
         if _LEVELS.index(level) < self._level:
             return
-        shown = {
-            name: value if isinstance(value, _PLAIN) else printable(value)
-            for name, value in details.items()
-        }
+        shown = {name: self._shown(_plain_value(value)) for name, value in details.items()}
         line: Any = {"event": event, "level": level, **shown}
         for step in self._processors:
             line = step(None, level, line)
         self.write_line(line)
+
+    def _shown(self, value: object) -> object:
+        """Return a plain *value* as the format has it: lists are text for people."""
+        if self._is_json or not isinstance(value, list | dict):
+            return value
+        if isinstance(value, dict):
+            return ", ".join(f"{name}={self._shown(each)}" for name, each in value.items())
+        return ", ".join(str(self._shown(each)) for each in value)
 
     def write_line(self, line: str) -> None:
         """Write the formatted *line*."""
@@ -94,6 +101,17 @@ class EventPrinter:
         if every or details != before or now - written >= UNCHANGED:
             self._last_lines[event, name] = now, details
             self(event, **details)
+
+
+def _plain_value(value: object) -> object:
+    """Return a detail of an event as a plain value, with each text on one line."""
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, Mapping):
+        return {printable(name): _plain_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain_value(each) for each in value]
+    return problem_text(value)
 
 
 def _progress_events(status: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

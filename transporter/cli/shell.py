@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from transporter.cli.entry_output import note
 from transporter.cli.entry_selection import From, NamespaceFilter, To, inspect_log
 from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import ignore_closed_stdout, printable
@@ -92,6 +93,7 @@ def _open_shell(request: dict[str, Any]) -> int:
 
 
 def _execute(request: dict[str, Any], *, as_json: bool) -> int:
+    note("starting Spark …")
     with ignore_closed_stdout(), _run_statement(_environment(request)) as (answers, noise):
         columns = _next_answer(answers, noise)["columns"]
         return write_rows(columns, _read_rows(answers, noise), as_json=as_json)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transporter.cli.action_options import perform_request
 from transporter.cli.log_target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
-from transporter.cli.output import printable, write, write_json, write_table
+from transporter.cli.output import printable, problem_text, write, write_json, write_table
 from transporter.control.requests import Status
 
 if TYPE_CHECKING:
@@ -119,4 +119,4 @@ def problem_lines(found: dict[str, Any]) -> Iterator[str]:
     """Yield a line for each problem."""
     for each in (*found["readers"], *found["routes"]):
         if each.get("problem"):
-            yield printable(f"{each['name']}: {each['problem']}")
+            yield problem_text(f"{each['name']}: {each['problem']}")

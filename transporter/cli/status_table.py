@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from transporter.cli.output import printable
+from transporter.cli.output import printable, problem_text
 from transporter.cli.status import activity, source_lag
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _status_row(
         name,
         {column: printable(shown.get(column, "")) for column in COLUMNS},
         {"total": float(total or 0), "per second": rate, **numbers},
-        printable(part.get("problem", "")),
+        problem_text(part.get("problem", "")),
     )
 
 

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 
 _MOST_OFFSETS: Final = 10_000
 """Parked entries that one request may name: as many as a route parks by default."""
+NOT_PAUSED: Final = "was not paused"
+"""Text of a resume that had nothing to do."""
+IF_UPSERTS: Final = "if the sink keeps the newest value of a key: "
+"""Beginning of a warning where the sink is unknown."""
 _MOST_NAMED: Final = 20
 """Offsets that the text of an answer lists; the JSON has all of them."""
 
@@ -184,9 +188,10 @@ def pause_route(offsets: OffsetLog, request: Pause, operator: Operator) -> dict[
 
 def resume_route(offsets: OffsetLog, request: Resume, operator: Operator) -> dict[str, Any]:
     """End a pause."""
+    done = "resumed" if offsets.state.paused else NOT_PAUSED
     with offsets.audit_change("route resume", operator, reason=request.reason):
         offsets.resume()
-    return action_result(offsets, "resumed")
+    return action_result(offsets, done)
 
 
 def set_reader_paused(
@@ -198,9 +203,10 @@ def set_reader_paused(
     """Record that a reader is paused, or not, whatever restarts."""
     paused = isinstance(request, requests.PauseReader)
     action = "reader pause" if paused else "reader resume"
+    done = "paused" if paused else "resumed" if request.reader in readers.names else NOT_PAUSED
     with audit.change(action, operator, reader=request.reader, reason=request.reason):
         readers.set_paused(request.reader, paused=paused)
-    return {"reader": request.reader, "done": "paused" if paused else "resumed", "paused": paused}
+    return {"reader": request.reader, "done": done, "paused": paused}
 
 
 def retry_parked(
@@ -242,13 +248,21 @@ def _result_with_followers(
     left: Sequence[int],
 ) -> dict[str, Any]:
     """Return the answer for the *chosen* entries, with the entries that follow them."""
-    for behind, fate in (followers, "behind them will follow"), (left, "behind them stay parked"):
+    place = "behind it" if len(chosen) == 1 else "behind them"
+    for behind, one, many in (
+        (followers, "will follow", "will follow"),
+        (left, "stays parked", "stay parked"),
+    ):
         if behind:
-            named = ", ".join(map(str, behind[:_MOST_NAMED]))
-            more = f" and {len(behind) - _MOST_NAMED} more" if len(behind) > _MOST_NAMED else ""
-            done = f"{done}; {named}{more} {fate}"
+            done = f"{done}; {_named_offsets(behind)} {place} {one if len(behind) == 1 else many}"
     named_all = {"offsets": list(chosen), "followers": list(followers), "left": list(left)}
     return action_result(offsets, done, **named_all)
+
+
+def _named_offsets(offsets: Sequence[int]) -> str:
+    named = ", ".join(map(str, offsets[:_MOST_NAMED]))
+    more = f" and {len(offsets) - _MOST_NAMED} more" if len(offsets) > _MOST_NAMED else ""
+    return f"offset{'' if len(offsets) == 1 else 's'} {named}{more}"
 
 
 def _parked_count(offsets: Sequence[int]) -> str:
@@ -291,7 +305,7 @@ def _plan_fields(plan: ReplayPlan, state: RouteState, upserts: bool | None) -> d
 def _overwrite_warning(state: RouteState, last: int, upserts: bool | None) -> str | None:  # noqa: FBT001 - three values
     if upserts is False:
         return None
-    condition = "" if upserts else "if the sink keeps the newest value of a key: "
+    condition = "" if upserts else IF_UPSERTS
     if last < state.watermark:
         return (
             f"{condition}older values overwrite newer ones, and stay until {last + 1}.."

@@ -50,6 +50,8 @@ _STEP_TEXTS: Final = {
     "failed": "has failed",
     None: "is being delivered",
 }
+_WAITING: Final = (State.RETRYING, State.WAITING, State.STOPPED)
+"""States in which a resume has an effect without a pause."""
 _ELSEWHERE: Final = "it was acked, released or superseded meanwhile, or its replay was cancelled"
 
 
@@ -138,6 +140,7 @@ class RunningEngine:
     ) -> dict[str, Any]:
         log = self._engine.log
         before = offsets.state.next_offset()
+        waits = route.status().state in _WAITING
         match request:
             case requests.Replay():
                 done = route_actions.begin_replay(
@@ -147,6 +150,8 @@ class RunningEngine:
                 done = route_actions.perform_simple(
                     log, offsets, request, operator, lambda: route.parking.store
                 )
+        if isinstance(request, requests.Resume) and waits:
+            done |= {"done": "resumed"}
         # A route that has halted tries again when it has something else to try.
         moved = offsets.state.next_offset() != before
         if moved or not isinstance(request, requests.Ack | requests.Pause):
@@ -183,7 +188,9 @@ class RunningEngine:
                 break
         outcome, reason = self._step_outcome(route, offsets, through, generation)
         reason = self._engine.redact(reason)
-        text = f"{through} {_STEP_TEXTS[outcome]}" + (f": {reason}" if reason else "")
+        place = f"offset {through}"
+        shown = reason.removeprefix(f"{place}: ")
+        text = f"{place} {_STEP_TEXTS[outcome]}" + (f": {shown}" if shown else "")
         fields = {"through": through, "settled": is_settled(offsets.state)}
         return route_actions.action_result(offsets, text, outcome=outcome, reason=reason, **fields)
 
@@ -230,9 +237,12 @@ class RunningEngine:
             if isinstance(request, requests.RestartReader):
                 done = self._restart_reader(feed, request, operator)
             else:
+                waits = feed.status().state in _WAITING
                 done = route_actions.set_reader_paused(
                     engine.paused_readers, engine.audit, request, operator
                 )
+                if isinstance(request, requests.ResumeReader) and waits:
+                    done |= {"done": "resumed"}
                 (feed.pause if done["paused"] else feed.resume)()
         deadline = time.monotonic() + NOTICE
         while not (in_effect := feed.settled) and time.monotonic() < deadline:

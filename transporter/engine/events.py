@@ -149,6 +149,12 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("reader", "slot", "publication"),
             "a reader of a database begins; the server keeps its log for this slot from now on",
         ),
+        "slot-waits": Event(
+            "warning",
+            ("reader", "slot", "problem"),
+            "the server creates a slot once transactions that run have ended: after two seconds, "
+            "and each minute, their process ids and ages",
+        ),
         "copy-began": Event("info", ("reader", "table", "run"), "a table is being copied"),
         "copy-complete": Event(
             "info", ("reader", "table", "run", "rows"), "all rows of a table were copied"

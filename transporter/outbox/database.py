@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -33,6 +34,11 @@ _SETUP: Final = (
     pg.UndefinedColumn,
     pg.InvalidSchemaName,
 )
+_REFUSED: Final = re.compile(
+    r'(role|database) ".*" does not exist|(password|peer|ident) authentication failed|no password '
+    r"supplied|no pg_hba\.conf entry|pg_hba\.conf rejects|is not permitted to log in"
+)
+"""Refusals of a connection that last until somebody changes the setup. libpq gives no code."""
 _FIND: Final = """
 SELECT c.oid::bigint, n.nspname::text, format('%%I.%%I', n.nspname, c.relname)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -84,11 +90,13 @@ def translate_errors(action: str) -> Iterator[None]:
 
 def _translate_error(error: psycopg.Error, action: str) -> TransporterError:
     # Only the server's primary message, because details may contain row contents.
-    text = (error.diag.message_primary or str(error)).strip()
+    # libpq's own messages have several lines.
+    text = " ".join((error.diag.message_primary or str(error)).split())
     if isinstance(error, _SETUP):
         return EnvironmentFault(f"{action}: {text}")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return SourceUnavailable(f"{action}: {text}; a retry may help")
+        advice = "check the dsn" if _REFUSED.search(text) else "a retry may help"
+        return SourceUnavailable(f"{action}: {text}; {advice}")
     return SourceError(f"{action}: {text}")
 
 

@@ -133,6 +133,9 @@ class Pump:
             self._insert(records)
             if meter.seconds_left(self.clock()) <= 0:
                 self.on_reading(meter.take_reading(self.rows, self.clock()))
+        if load.rate:
+            # So that a load of one transaction has the requested rate as well.
+            self._wait_until(began + self.rows / load.rate, meter)
         return LoadMeter(began).take_reading(self.rows, self.clock())
 
     def _wait_until(self, due: float, meter: LoadMeter) -> None:

@@ -107,7 +107,7 @@ def _describe_installed(name: str, kind: str, reference: str) -> AdaptorInfo:
 
 
 def _describe(name: str, kind: str, reference: str, cls: AdaptorClass) -> AdaptorInfo:
-    doc = inspect.cleandoc(cls.__doc__ or "")
+    doc = _plain_text(inspect.cleandoc(cls.__doc__ or ""))
     return AdaptorInfo(name, kind, reference, doc, settings_of(cls.Config))
 
 
@@ -123,8 +123,13 @@ def _setting(name: str, info: FieldInfo) -> Setting:
         _type_text(annotation),
         info.is_required(),
         None if info.is_required() else _default_text(info, annotation),
-        " ".join((info.description or "").split()),
+        _plain_text(" ".join((info.description or "").split())),
     )
+
+
+def _plain_text(doc: str) -> str:
+    """Return *doc* with one backtick around names instead of the two of a docstring."""
+    return doc.replace("``", "`")
 
 
 def _type_text(annotation: Any) -> str:  # noqa: ANN401 - whatever a model declares

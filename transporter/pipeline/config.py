@@ -52,7 +52,13 @@ from transporter.pipeline.steps.registry import parse_step
 from transporter.pipeline.steps.sql import SQL
 from transporter.pipeline.steps.step import StepConfig  # noqa: TC001 - pydantic reads it
 from transporter.pipeline.validation_errors import Section, validate
-from transporter.pipeline.yaml_document import Document, KeyPath, from_values, read_with_gaps
+from transporter.pipeline.yaml_document import (
+    Document,
+    KeyPath,
+    from_values,
+    read,
+    read_with_gaps,
+)
 from transporter.units import FOLDER, Duration, Rate, Size
 
 if TYPE_CHECKING:
@@ -371,6 +377,24 @@ def load_with_lines(path: Path, environ: Mapping[str, str]) -> tuple[Pipeline, D
     """Load as :func:`load` does, and return the document with the lines of all keys."""
     document = read_with_gaps(path, environ)
     return _validate(document, _absolute_path(path)), document
+
+
+def load_log(path: Path, environ: Mapping[str, str]) -> LogConfig:
+    """Read and validate the section ``log`` of the pipeline file at *path*, and nothing else.
+
+    Variables of readers, steps and writers need not be set. Raise as :func:`load` does.
+    """
+    document = read(path, environ, only=lambda key: key[0] in ("name", "log"))
+    file = _absolute_path(path)
+    root = document.root if isinstance(document.root, dict) else {}
+    values = root.get("log", {})
+    if isinstance(values, dict):
+        values = {"dir": f"data/{root.get('name', file.stem)}", **values}
+    section = Section(document, ("log",))
+    found, problems = validate(LogConfig, values, section, {FOLDER: file.parent})
+    if found is None:
+        raise _invalid_pipeline(problems)
+    return found
 
 
 class Unchecked(NamedTuple):

@@ -1,4 +1,4 @@
-"""The log directory and the route names of a pipeline file, without validating the rest.
+"""The log directory and the routes of a pipeline file, without validating the rest.
 
 Apart from the rest, because that takes a tenth of a second to import.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.route_options import Model
@@ -16,7 +16,7 @@ from transporter.pipeline.yaml_document import read
 from transporter.units import FOLDER, LocalPath
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 class LogLocation(Model):
@@ -48,10 +48,25 @@ def route_lines(path: Path, environ: Mapping[str, str]) -> dict[str, int]:
     Looks at nothing else, as :func:`log_directory` does.
     """
     document = read(path, environ, only=lambda _: False)
-    root = document.root if isinstance(document.root, dict) else {}
-    routes = root.get("routes")
     return {
-        str(route["name"]): document.line(("routes", index, "name"))
-        for index, route in enumerate(routes if isinstance(routes, list) else ())
-        if isinstance(route, dict) and "name" in route
+        name: document.line(("routes", index, "name")) for index, name, _ in _routes(document.root)
     }
+
+
+def route_writer(path: Path, environ: Mapping[str, str], route: str) -> dict[str, Any]:
+    """Return the writer's section of *route* in the pipeline file at *path*, as it is written.
+
+    Variables stay in it. It is empty if there is none.
+    """
+    document = read(path, environ, only=lambda _: False)
+    writers = {name: found.get("writer") for _, name, found in _routes(document.root)}
+    found = writers.get(route)
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _routes(root: Any) -> Iterator[tuple[int, str, dict[str, Any]]]:  # noqa: ANN401 - whatever the file has
+    """Yield the index, the name and the section of each route that has a name."""
+    routes = root.get("routes") if isinstance(root, dict) else None
+    for index, route in enumerate(routes if isinstance(routes, list) else ()):
+        if isinstance(route, dict) and "name" in route:
+            yield index, str(route["name"]), route

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -254,6 +255,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 open_for_orders(dsn, arguments.rate),
             ):
                 environment = {**os.environ, "ORDERS_DSN": dsn}
+                sys.stderr.write(
+                    "shop: commands in another terminal find the database by its variable:\n"
+                    f"  export ORDERS_DSN={shlex.quote(dsn)}\n"
+                )
                 code = _run_command(arguments.command, environment)
             if code == 0:
                 # The command's live table has left the terminal by now.

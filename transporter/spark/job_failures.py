@@ -23,6 +23,8 @@ _BROKEN: Final = "transporter.errors.ConfigError: "
 """The end of a task's traceback when a step's file has become invalid."""
 _WRAPPERS: Final = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE")
 """Conditions that only wrap another failure."""
+_PAYLOADS: Final = ("badRecord", "expression")
+"""Parameters of Spark's messages that may be all of an entry's data."""
 _NO_CONNECTION: Final = "08"
 """The SQLSTATE class of connection errors."""
 _DEEPEST: Final = 30
@@ -77,7 +79,7 @@ def _error_by_cause(error: Exception, whole: str) -> SinkError:
         return Rejected(_DIED)
     # An error with a Spark condition is about data, even if its root is a parser's IOException.
     condition = next((each for each in chain if _condition(each) not in (None, *_WRAPPERS)), None)
-    text = _first_line(_message(condition or root))
+    text = _first_line(_without_payload(condition, _message(condition or root)))
     gone = any(sign in whole for sign in _GONE)
     if gone or (condition is None and _is_transient(root)):
         return SinkUnavailable(text)
@@ -129,6 +131,23 @@ def _is_transient(root: Any) -> bool:  # noqa: ANN401 - a Java throwable
 
 def _message(root: Any) -> str:  # noqa: ANN401 - a Java throwable
     return str(root.getMessage() or root.getClass().getName())
+
+
+def _without_payload(condition: Any, text: str) -> str:  # noqa: ANN401 - a Java throwable
+    """Return *text* without the record or the value that Spark quotes in it.
+
+    Logs and events have errors. The entry itself is in the log, at its offset.
+    """
+    if condition is None:
+        return text
+    try:
+        parameters = condition.getMessageParameters()
+        quoted = [parameters.get(name) for name in _PAYLOADS]
+    except Py4JError:
+        return text
+    for value in filter(None, quoted):
+        text = text.replace(value, "…")
+    return text
 
 
 def _first_line(text: str) -> str:

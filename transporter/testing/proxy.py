@@ -30,6 +30,7 @@ class FaultyProxy:
         self._links: set[_Link] = set()
         self._refusing = False
         self._answer_bytes: int | None = None
+        self._bytes_to_hang: int | None = None
         self._flowing = threading.Event()
         self._flowing.set()
         self._accepting = threading.Thread(target=self._accept, daemon=True)
@@ -55,9 +56,15 @@ class FaultyProxy:
         self._refusing = True
         self.cut()
 
-    def hang(self) -> None:
-        """Pass nothing on and close nothing, as when a cable is pulled."""
-        self._flowing.clear()
+    def hang(self, after: int = 0) -> None:
+        """Pass nothing on and close nothing, as when a cable is pulled.
+
+        Until then *after* more bytes of answers are passed on, so an answer may end anywhere.
+        """
+        with self._lock:
+            self._bytes_to_hang = after
+            if not after:
+                self._flowing.clear()
 
     def lose_answers(self, after: int = 0) -> None:
         """Pass requests on, and reset a connection *after* so many more bytes of answers in all.
@@ -70,7 +77,7 @@ class FaultyProxy:
     def heal(self) -> None:
         """Let everything through again. Bytes that had hung flow on."""
         with self._lock:
-            self._answer_bytes = None
+            self._answer_bytes = self._bytes_to_hang = None
         self._refusing = False
         self._flowing.set()
 
@@ -92,6 +99,21 @@ class FaultyProxy:
             kept = answer[: self._answer_bytes]
             self._answer_bytes -= len(kept)
             return kept
+
+    def next_part(self, answer: bytes) -> bytes:
+        """Wait while nothing flows, and return what then flows of *answer*.
+
+        For the connections' own use.
+        """
+        self._flowing.wait()
+        with self._lock:
+            if self._bytes_to_hang is None:
+                return answer
+            part = answer[: self._bytes_to_hang]
+            self._bytes_to_hang -= len(part)
+            if not self._bytes_to_hang:
+                self._flowing.clear()
+            return part
 
     def await_flow(self) -> None:
         """Wait while nothing flows. For the connections' own use."""
@@ -148,11 +170,13 @@ class _Link:
     def _answers(self) -> None:
         try:
             while data := self._server.recv(_BLOCK):
-                self._proxy.await_flow()
-                passed = self._proxy.passed(data)
-                self._client.sendall(passed)
-                if len(passed) < len(data):
-                    self.reset()
+                while data:
+                    part = self._proxy.next_part(data)
+                    data = data[len(part) :]
+                    passed = self._proxy.passed(part)
+                    self._client.sendall(passed)
+                    if len(passed) < len(part):
+                        self.reset()
             self._client.shutdown(socket.SHUT_WR)
         except OSError:
             # No answer comes any more, and the client would wait for one.

@@ -225,11 +225,11 @@ def _check_routed(
     numbers = "bigserial" if partitioned else _NUMBERS
     made = {columns.id: numbers, columns.created: _CREATED, columns.leader: "uuid"}
     if lacking := [name for name in made if name and name not in present]:
-        adding = ", ".join(f"ADD COLUMN {TableName(name)} {made[name]}" for name in lacking)
+        adding = ",\n".join(f"    ADD COLUMN {TableName(name)} {made[name]}" for name in lacking)
         raise EnvironmentFault(
             f"the table {table} lacks {', '.join(lacking)}: an event router follows the server's "
-            f"log, and this reader needs rows that are numbered; run ALTER TABLE {table} {adding}. "
-            "Applications that insert by column name are not affected"
+            "log, and this reader needs rows that are numbered. Applications that insert by "
+            f"column name are not affected by this SQL:\n  ALTER TABLE {table}\n{adding};"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import selectors
 import time
 from contextlib import contextmanager, suppress
@@ -69,6 +70,12 @@ _SETUP: Final = (
     pg.UndefinedColumn,
     pg.InvalidSchemaName,
 )
+
+_REFUSED: Final = re.compile(
+    r'(role|database) ".*" does not exist|(password|peer|ident) authentication failed|no password '
+    r"supplied|no pg_hba\.conf entry|pg_hba\.conf rejects|is not permitted to log in"
+)
+"""Refusals of a connection that last until somebody changes the setup. libpq gives no code."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -174,7 +181,7 @@ def _refuse_shared(connection: Connection, conninfo: str) -> None:
 
     Our settings would stay in the application's sessions, and we would get no notifications.
     """
-    if is_pooled(connection, conninfo):
+    if backend_pid(connection) != connection.info.backend_pid and is_shared(connection, conninfo):
         raise EnvironmentFault(
             "the dsn leads to a pooler that gives each transaction another session of the "
             "server (pool_mode = transaction), but LISTEN and session time-outs need a session of "
@@ -182,14 +189,8 @@ def _refuse_shared(connection: Connection, conninfo: str) -> None:
         )
 
 
-def is_pooled(connection: Connection, conninfo: str) -> bool:
-    """Return whether the process behind *connection* may serve other clients next."""
-    return backend_pid(connection) != connection.info.backend_pid and _is_shared(
-        connection, conninfo
-    )
-
-
-def _is_shared(connection: Connection, conninfo: str) -> bool:
+def is_shared(connection: Connection, conninfo: str) -> bool:
+    """Return whether a pooler lends the server's session of *connection* to others as well."""
     with (
         suppress(psycopg.OperationalError),
         BoundedConnection.connect(conninfo, autocommit=True) as other,
@@ -261,13 +262,15 @@ def translate_error(error: psycopg.Error, operation: str) -> TransporterError:
 
     It quotes only the server's primary message, because details may hold row contents.
     """
-    text = (error.diag.message_primary or str(error)).strip()
+    # libpq's own messages have several lines.
+    text = " ".join((error.diag.message_primary or str(error)).split())
     if isinstance(error, pg.QueryCanceled):
         return StatementTooSlow(f"{operation}: {text}; trying again may help")
     if isinstance(error, _SETUP):
         return EnvironmentFault(f"{operation}: {text}")
     if isinstance(error, _TRANSIENT) or _is_of_a_dropped_object(error, text):
-        return SourceUnavailable(f"{operation}: {text}; trying again may help")
+        advice = "check the dsn" if _REFUSED.search(text) else "trying again may help"
+        return SourceUnavailable(f"{operation}: {text}; {advice}")
     return SourceError(f"{operation}: {text}")
 
 

@@ -22,6 +22,7 @@ from transporter_adaptors.postgres_cdc.chunks import (
 from transporter_adaptors.postgres_cdc.columns import follow_renames
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 from transporter_adaptors.postgres_cdc.opening import logged_columns
+from transporter_adaptors.postgres_cdc.restart_points import RestartPoints
 from transporter_adaptors.postgres_cdc.snapshots import Snapshot
 from transporter_adaptors.postgres_cdc.tables import read_definition
 
@@ -102,6 +103,7 @@ class ChunkReader:
     ) -> None:
         """Read by *session* what the publications of *names* publish."""
         self._session, self._config, self._types, self._names = session, config, types, names
+        self._restart_points = RestartPoints(session)
         encoding = session.info.parameter_status("server_encoding")
         # Bytes of a database without an encoding are fetched as they are.
         self._encoding = "SQL_ASCII" if encoding == "SQL_ASCII" else ""
@@ -134,8 +136,14 @@ class ChunkReader:
                         rows = count_fitting(self._session, reading.plan, copy.boundary, rows, size)
                     found = read_chunk(self._session, reading.plan, copy.boundary, rows)
                 end, seconds = self._end_of_log(), monotonic() - began
+                self._restart_points.request(end)
             except (_NotNow, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
                 return None  # A migration that waits for the table goes first.
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise EnvironmentFault(
+                    f"cannot copy {table.full_name}: {error.diag.message_primary}; "
+                    "'transporter cdc check' has the statement that helps"
+                ) from error
             except UnicodeError as error:
                 raise EnvironmentFault(
                     f"cannot copy {table.full_name}: a value of its key is not UTF-8 in a database "

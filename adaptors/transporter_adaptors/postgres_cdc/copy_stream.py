@@ -55,7 +55,8 @@ def fetch_copy(connection: BoundedConnection, query: sql.Composed) -> list[bytes
             pgconn.finish()
             text = f"the server did not answer within {connection.patience:g} s"
             raise psycopg.OperationalError(text)
-    while (result := pgconn.get_result()) is not None:
+    # get_result() would wait for the server without a limit, and no other thread would run.
+    for result in connection.wait(generators.fetch_many(pgconn)):
         if result.status == pq.ExecStatus.FATAL_ERROR:
             raise psycopg.errors.error_from_result(result)
     rows[0] = rows[0][_SIGNATURE:]

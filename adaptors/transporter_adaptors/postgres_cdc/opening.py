@@ -7,7 +7,7 @@ a crash in between, is found by its name and taken.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
@@ -15,6 +15,7 @@ from psycopg import sql
 from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc import rights, slot_creation
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.columns import LoggedColumn
@@ -27,16 +28,24 @@ from transporter_adaptors.postgres_cdc.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+    from collections.abc import Set as AbstractSet
 
-    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.session import BoundedConnection, Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc.config import CdcConfig, TableItem
     from transporter_adaptors.postgres_cdc.position import Position
     from transporter_adaptors.postgres_cdc.server import Server, SystemPosition
     from transporter_adaptors.postgres_cdc.tables import FoundTable, TableDefinition
-
-REMEDY: Final = "raise copy_run, which copies every table again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,11 @@ class Plan:
             if names.publication_of(insert_only=table.insert_only) == publication
         }
 
+    def without(self, oids: Container[int]) -> Plan:
+        """Return the plan without the tables *oids*."""
+        kept = {oid: each for oid, each in self.tables.items() if oid not in oids}
+        return Plan(self.server, kept)
+
     def has_partitioned(self, oids: Iterable[int]) -> bool:
         """Return whether one of the tables *oids* is partitioned."""
         return any(self.tables[oid][0].kind == "p" for oid in oids)
@@ -102,14 +116,15 @@ def names_of(config: CdcConfig, reader: str, log_id: str) -> Names:
 def plan_tables(
     queries: Connection,
     config: CdcConfig,
+    names: Names,
     host: str,
     state: TablesState | None = None,
-    leave_out: Callable[[FoundTable, str], None] | None = None,
+    leave_out: Callable[[FoundTable, str], None] = lambda *_: None,
 ) -> Plan:
     """Find the tables to read, and check them and the server.
 
-    A new table that a pattern matches and that cannot be read is passed to *leave_out*, if given,
-    with the reason. One of the tables of *state* is never left out, and may be gone.
+    Tables that :func:`find_left_out` returns are passed to *leave_out*. One of the tables of
+    *state* may be gone.
 
     Raises:
         EnvironmentFault: something must be changed there or in the pipeline file.
@@ -123,19 +138,84 @@ def plan_tables(
         server = servers.read_server(queries)
         servers.check_server(server, host)
         plan = find_plan(queries, config, server)
-    kept = {}
+        lacking = _lacking_rights(queries, config, plan, followed)
+        left_out = {} if state is None else find_left_out(queries, config, names, plan, state)
+    for oid, problem in left_out.items():
+        table, *_ = plan.tables[oid]
+        leave_out(table, problem)
+    plan = plan.without(left_out)
     for oid, (table, item, definition) in plan.tables.items():
-        problem = next(_problems_of(config, server, table, item, definition), "")
-        if problem and leave_out and item.is_pattern and oid not in followed:
-            leave_out(table, problem)
-        elif problem:
+        for problem in _problems_of(config, server, table, item, definition):
             raise EnvironmentFault(problem)
-        else:
-            kept[oid] = (table, item, definition)
+        if oid in lacking:
+            raise EnvironmentFault(lacking[oid])
     known = {table.full_name for table in followed.values()}
-    for problem in _absences(config, known | {table.full_name for table, _, _ in kept.values()}):
+    for problem in _absences(config, known | {each.full_name for each, *_ in plan.tables.values()}):
         raise EnvironmentFault(problem)
-    return Plan(server, kept)
+    return plan
+
+
+def find_left_out(
+    queries: Connection, config: CdcConfig, names: Names, plan: Plan, state: TablesState
+) -> dict[int, str]:
+    """Return why new tables of patterns cannot be read, by number.
+
+    A reader goes on without them: an application that creates a table must not end it.
+    """
+    new = {
+        oid
+        for oid, (_, item, _) in plan.tables.items()
+        if item.is_pattern and oid not in state.tables
+    }
+    if not new:
+        return {}
+    lacking = _lacking_rights(queries, config, plan, state.tables)
+    unpublished = _find_unpublished(queries, config, names, plan, new)
+    found = {}
+    for oid in sorted(new):
+        problems = _problems_of(config, plan.server, *plan.tables[oid])
+        if problem := next(problems, lacking.get(oid) or unpublished.get(oid)):
+            found[oid] = problem
+    return found
+
+
+def _find_unpublished(
+    queries: Connection, config: CdcConfig, names: Names, plan: Plan, new: AbstractSet[int]
+) -> dict[int, str]:
+    """Return which of the *new* tables only somebody else may publish, and by what statement."""
+    published = find_published(queries, names, plan.server.version)
+    found = rights.table_rights(queries, new, plan.server.role)
+    owned = {each.oid for each in found if each.is_owner}
+    problems = {}
+    for oid in new - published.members.keys():
+        wanted = plan.wanted[oid]
+        name = names.publication_of(insert_only=wanted.insert_only)
+        publication = published.publications.get(name)
+        if publication is None or (
+            config.manage == "all"
+            and oid in owned
+            and rights.owns_publication(queries, publication.oid)
+        ):
+            continue
+        statement = pub.add_statement(name, [wanted]).as_string()
+        problems[oid] = f"{wanted.name} is not published; have its owner run {statement}"
+    return problems
+
+
+def _lacking_rights(
+    queries: Connection, config: CdcConfig, plan: Plan, followed: Mapping[int, FollowedTable]
+) -> dict[int, str]:
+    """Return why our role cannot copy tables of *plan* that are to be copied from now on.
+
+    A right on a table that is *followed* already is needed only if it is copied again.
+    """
+    copied = {
+        oid: (table.full_name, item.columns)
+        for oid, (table, item, _) in plan.tables.items()
+        if config.copies(item) and (oid not in followed or config.run_of(item) > followed[oid].run)
+    }
+    found = list(rights.copy_problems(queries, plan.server.role, copied))
+    return dict(reversed(found))  # The first of each.
 
 
 def find_plan(queries: Connection, config: CdcConfig, server: Server) -> Plan:
@@ -532,17 +612,17 @@ def check_state(
                 else (f"was dropped and created again (OID {before}, now {publication.oid})")
             )
             raise EnvironmentFault(
-                f"publication {name} {was}: changes in between were never sent; {REMEDY}"
+                f"publication {name} {was}: changes in between were never sent; {state.remedy}"
             )
         if publication.version != state.versions.get(name, publication.version):
             raise EnvironmentFault(
                 f"publication {name} was altered (ALTER PUBLICATION … SET or OWNER): some kinds of "
-                f"changes may not have been sent meanwhile; {REMEDY}"
+                f"changes may not have been sent meanwhile; {state.remedy}"
             )
         if member.membership != table.membership:
             raise EnvironmentFault(
                 f"table {table.full_name} left the publication {name} and came back: "
-                f"changes in between were never sent; {REMEDY}"
+                f"changes in between were never sent; {state.remedy}"
             )
 
 
@@ -568,10 +648,24 @@ def check_position(
     return found
 
 
+def check_slot_room(queries: Connection, names: Names) -> None:
+    """Check that there is room for the slot, before anything is created."""
+    with translate_errors("cannot look at the replication slots"):
+        slots.check_room(queries, names.slot)
+
+
 def create_slot(
-    replication: Connection, queries: Connection, config: CdcConfig, names: Names, version: int
-) -> int:
+    replication: BoundedConnection,
+    queries: Connection,
+    config: CdcConfig,
+    names: Names,
+    version: int,
+    tell: Callable[..., None],
+) -> Generator[None, float, int]:
     """Create the slot, or take one that an earlier run has created and not logged.
+
+    Yields before each wait for transactions, and takes the seconds that it may last. Waits that
+    are long are passed to *tell* as events.
 
     Returns:
         The LSN from which it has everything.
@@ -580,14 +674,22 @@ def create_slot(
     with translate_errors(f"cannot create the replication slot {names.slot}"):
         found = slots.find_slot(queries, names.slot, version)
         if found is not None:
-            slots.check_slot(found, names.slot, None, REMEDY)
+            slots.check_slot(found, names.slot, None, "drop it, and the next open makes another")
             return found.confirmed_lsn
         if config.manage == "nothing":
             raise EnvironmentFault(
                 f"slot {names.slot} is missing, and manage is nothing; run SELECT "
                 f"pg_create_logical_replication_slot('{names.slot}', 'pgoutput')"
             )
-        return slots.create_slot(replication, names.slot, version, failover=config.failover)
+        command = slots.create_statement(names.slot, version, failover=config.failover)
+        return (
+            yield from slot_creation.create(
+                replication,
+                queries,
+                command,
+                lambda problem: tell("slot-waits", slot=names.slot, problem=problem),
+            )
+        )
 
 
 def drop_slot(queries: Connection, names: Names, version: int) -> None:
@@ -602,7 +704,7 @@ def drop_slot(queries: Connection, names: Names, version: int) -> None:
         if found is None:
             return
         if found.is_active:
-            slots.check_slot(replace(found, status=None, reason=None), names.slot, None, REMEDY)
+            slots.check_slot(replace(found, status=None, reason=None), names.slot, None, "")
         queries.execute("SELECT pg_drop_replication_slot(%s)", [names.slot])
 
 

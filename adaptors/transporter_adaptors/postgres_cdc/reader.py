@@ -25,6 +25,7 @@ from transporter_adaptors.postgres_cdc.position import Position
 from transporter_adaptors.postgres_cdc.run_batches import join_parts
 from transporter_adaptors.postgres_cdc.schema_log import NewColumns
 from transporter_adaptors.postgres_cdc.session import connect_queries, connect_replication
+from transporter_adaptors.postgres_cdc.slot_creation import NOTICE
 from transporter_adaptors.postgres_cdc.state import TablesState
 from transporter_adaptors.postgres_cdc.tables import FoundTable
 from transporter_adaptors.postgres_cdc.transactions import TransactionReader
@@ -33,6 +34,8 @@ from transporter_adaptors.postgres_cdc.watch import Watch
 from transporter_adaptors.postgres_cdc.wire import SlotStream
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     import pyarrow as pa
 
     from transporter.adaptor import Resume
@@ -112,13 +115,33 @@ class _Open:
         self._sessions: list[Connection | SlotStream | Copier] = []
         self._emptied: list[int] = []
         self._unlogged_state: TablesState | None = None
+        self._opening: Generator[None, float, None] | None = self._begin()
         try:
-            self._begin()
+            # The creation of a slot may wait for hours. An engine can stop meanwhile.
+            if not self._go_on(None):
+                self._go_on(NOTICE)
         except BaseException:
             self.close()
             raise
 
-    def _begin(self) -> None:
+    def _go_on(self, seconds: float | None) -> bool:
+        """Go on with the opening for some *seconds*; return whether it is done.
+
+        The first call begins it, and has none.
+        """
+        if self._opening is None:
+            return True
+        try:
+            if seconds is None:
+                next(self._opening)
+            else:
+                self._opening.send(seconds)
+        except StopIteration:
+            self._opening = None
+        return self._opening is None
+
+    def _begin(self) -> Generator[None, float, None]:
+        """Open everything. Yields before each wait, and takes the seconds that it may last."""
         config, resume = self._config, self._resume
         self._names = opening.names_of(config, resume.reader, resume.log_id)
         self._left_out = dict[int, FoundTable]()
@@ -131,9 +154,9 @@ class _Open:
         self._sessions.append(replication)
         opening.check_same_server(plan.server, replication)
         if position is None or state is None:
-            self._position, made = self._begin_anew(replication, plan)
+            self._position, made = yield from self._begin_anew(replication, plan)
         else:
-            self._position, made = self._continue(replication, plan, position, state)
+            self._position, made = yield from self._continue(replication, plan, position, state)
         is_logged = state_name(str(made)) == self._position.state
         self._translator = ChangeTranslator(queries, config, TypeCatalog(), made, resume.tell)
         self._handover = Handover(passed=set(self._position.passed))
@@ -182,7 +205,7 @@ class _Open:
             conninfo_to_dict(self._config.dsn.get_secret_value()).get("host") or "the server"
         )
         return opening.plan_tables(
-            self._queries, self._config, host, state, self._leave_out if state else None
+            self._queries, self._config, self._names, host, state, self._leave_out
         )
 
     def _leave_out(self, table: FoundTable, problem: str) -> None:
@@ -192,12 +215,15 @@ class _Open:
             self._resume.tell("table-left-out", table=str(table.full_name), problem=problem)
 
     def _begin_anew(
-        self, replication: Connection, plan: opening.Plan
-    ) -> tuple[Position, TablesState]:
+        self, replication: BoundedConnection, plan: opening.Plan
+    ) -> Generator[None, float, tuple[Position, TablesState]]:
         config, queries, version = self._config, self._queries, plan.server.version
+        opening.check_slot_room(queries, self._names)
         published = opening.ensure_published(queries, config, self._names, plan)
         found = opening.identify(replication)
-        at = opening.create_slot(replication, queries, config, self._names, version)
+        at = yield from opening.create_slot(
+            replication, queries, config, self._names, version, self._resume.tell
+        )
         state = opening.make_state(queries, config, plan, published)
         self._resume.tell(
             "slot-created", slot=self._names.slot, publication=self._names.publication
@@ -205,19 +231,23 @@ class _Open:
         return Position(found.system_id, found.timeline, at), state
 
     def _continue(
-        self, replication: Connection, plan: opening.Plan, position: Position, state: TablesState
-    ) -> tuple[Position, TablesState]:
+        self,
+        replication: BoundedConnection,
+        plan: opening.Plan,
+        position: Position,
+        state: TablesState,
+    ) -> Generator[None, float, tuple[Position, TablesState]]:
         config, queries, version = self._config, self._queries, plan.server.version
         changes = opening.compare_tables(config, plan, state, opening.moved_tables(queries, state))
         if plan.tables.keys() <= changes.to_copy and changes.repeated:
             # Copy every table again, by a new slot: whatever was missed is in the copy.
             opening.drop_slot(queries, self._names, version)
             self._emptied = self._to_empty(changes)
-            position, fresh = self._begin_anew(replication, plan)
+            position, fresh = yield from self._begin_anew(replication, plan)
             return position, opening.next_state(config, state, fresh, changes, ())
         found = opening.check_position(replication, position, config)
         slot = slots.find_slot(queries, self._names.slot, version)
-        slots.check_slot(slot, self._names.slot, position.at, opening.REMEDY)
+        slots.check_slot(slot, self._names.slot, position.at, state.remedy)
         position = replace(position, system_id=found.system_id, timeline=found.timeline)
         return self._apply(plan, changes, position, state)
 
@@ -288,6 +318,8 @@ class _Open:
             self._follow(made)
 
     def poll(self, timeout: float) -> Batch:
+        if not self._go_on(timeout):
+            return Batch(())
         if self._unlogged_state is not None:
             # The slot is there, or tables were published: the log has to know from where.
             emptied, self._emptied = self._emptied, []
@@ -347,7 +379,7 @@ class _Open:
         if found is not None:
             before = self._use_columns(found)
         if chunk.copy.is_complete:
-            behind = [_completion(namespace, chunk.copy)]
+            behind = [_completion(namespace, chunk.copy, self._position.at)]
         return self._batch([before, chunk.messages, behind])
 
     def _announce(self, copy: TableCopy, *, is_first: bool) -> None:
@@ -463,6 +495,8 @@ class _Open:
 
     def keep_alive(self) -> None:
         """Report to the server when that is due, and find out whether it is still there."""
+        if self._opening is not None:
+            return
         self._look()
         now = monotonic()
         if now - self._transactions.heard_at > _SILENCE and self._stream.has_input:
@@ -489,12 +523,17 @@ class _Open:
 
     def close(self) -> None:
         """End all sessions."""
+        if self._opening is not None:
+            self._opening.close()
         for session in reversed(self._sessions):
             session.close()
 
 
-def _completion(namespace: str, copy: TableCopy) -> Message:
-    """Return the entry that ends a copy: the phase of its namespace is complete."""
+def _completion(namespace: str, copy: TableCopy, at: int) -> Message:
+    """Return the entry that ends a copy: the phase of its namespace is complete.
+
+    A TRUNCATE may begin the copy again behind it, so its id has the LSN *at* of the stream.
+    """
     fields = {"copied": copy.rows, "run": copy.run}
     return Message(
         namespace,
@@ -502,7 +541,7 @@ def _completion(namespace: str, copy: TableCopy) -> Message:
         None,
         NOOP,
         "complete",
-        source_id=f"copy/{copy.oid}/{copy.run}/complete",
+        source_id=f"copy/{copy.oid}/{copy.run}/complete/{at:016X}",
     )
 
 

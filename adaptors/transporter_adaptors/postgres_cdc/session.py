@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import psycopg
 from psycopg.conninfo import make_conninfo
 
-from transporter.errors import EnvironmentFault
+from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter_adaptors.postgres.session import (
     BoundedConnection,
     connection_settings,
+    is_shared,
     translate_errors,
 )
 
@@ -52,22 +54,26 @@ _QUERIES: Final = {
 }
 _REPLICATION: Final = {"wal_sender_timeout": "60s"}
 """A server whose default is 0 would keep the slot of a vanished engine for hours."""
-_POOLER: Final = ("unsupported startup parameter", "replication")
+_POOLER: Final = "unsupported startup parameter"
+"""A part of the error of PgBouncer, in any version."""
+_SENDERS: Final = "max_wal_senders"
+_ARRIVED: Final = "SELECT current_setting('search_path'), pg_backend_pid()"
 
 
-def connect_queries(dsn: SecretStr, patience: float = PATIENCE) -> BoundedConnection:
+def connect_queries(dsn: SecretStr, patience: float | None = None) -> BoundedConnection:
     """Open a session in autocommit mode for checks and for chunks of the copy.
 
     Raises:
         SourceUnavailable: the connection could not be made.
-        EnvironmentFault: the settings are wrong.
+        EnvironmentFault: the settings are wrong, or a pooler is in between that shares sessions
+            or loses our settings.
 
     """
     with translate_errors("cannot connect to the database"):
         return _connect(dsn, {**_TEXT, **_LIMITS, **_QUERIES}, patience)
 
 
-def connect_replication(dsn: SecretStr, patience: float = PATIENCE) -> BoundedConnection:
+def connect_replication(dsn: SecretStr, patience: float | None = None) -> BoundedConnection:
     """Open a session that also understands the commands of the replication protocol.
 
     Raises:
@@ -75,32 +81,48 @@ def connect_replication(dsn: SecretStr, patience: float = PATIENCE) -> BoundedCo
         EnvironmentFault: the role may not replicate, or a pooler is in between.
 
     """
+    settings = {**_TEXT, **_LIMITS, **_REPLICATION}
     with translate_errors("cannot open a replication session"):
         try:
-            settings = {**_TEXT, **_LIMITS, **_REPLICATION}
-            return _connect(dsn, settings, patience, replication="database")
-        except Exception as error:
-            text = str(error)
-            if all(part in text for part in _POOLER):
-                raise EnvironmentFault(
-                    "the dsn leads to a pooler that accepts no replication session "
-                    "(unsupported startup parameter); use the direct address of the server"
+            connection = _connect(dsn, settings, patience, replication="database")
+        except psycopg.OperationalError as error:
+            if _SENDERS in str(error):
+                raise SourceUnavailable(
+                    f"cannot open a replication session: {' '.join(str(error).split())}; raise "
+                    f"{_SENDERS}, or end another one; trying again may help"
                 ) from error
             raise
+        try:
+            connection.execute("IDENTIFY_SYSTEM")
+        except psycopg.errors.SyntaxError as error:
+            connection.close()
+            raise _pooler_fault("makes an ordinary session of a replication session") from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
 def _connect(
-    dsn: SecretStr, settings: dict[str, str], patience: float, **more: str
+    dsn: SecretStr, settings: dict[str, str], patience: float | None, **more: str
 ) -> BoundedConnection:
     chosen = {**connection_settings(dsn, {}), **more}
     escaped = {name: value.replace(" ", "\\ ") for name, value in settings.items()}
     ours = " ".join(f"-c {name}={value}" for name, value in escaped.items())
     chosen["options"] = f"{chosen.get('options') or ''} {ours}".strip()
-    connection = BoundedConnection.connect(make_conninfo(**chosen), autocommit=True)
-    connection.patience = patience
+    conninfo = make_conninfo(**chosen)
+    try:
+        connection = BoundedConnection.connect(conninfo, autocommit=True)
+    except psycopg.OperationalError as error:
+        if _POOLER in str(error):
+            refused = str(error).partition(_POOLER)[2].strip(" :\n")
+            raise _pooler_fault(f"refuses what the reader needs ({_POOLER}: {refused})") from error
+        raise
+    connection.patience = PATIENCE if patience is None else patience
     # A prepared statement would fail once a table's columns have changed.
     connection.prepare_threshold = None
     try:
+        _refuse_pooler(connection, conninfo)
         for version, name in _LATER_LIMITS:
             if connection.info.server_version >= version:
                 connection.execute(f"SET {name} = 0")
@@ -108,3 +130,21 @@ def _connect(
         connection.close()
         raise
     return connection
+
+
+def _refuse_pooler(connection: BoundedConnection, conninfo: str) -> None:
+    """Raise ``EnvironmentFault`` if a pooler is in between that changes what a session is."""
+    ((search_path, pid),) = connection.execute(_ARRIVED).fetchall()
+    if search_path:
+        raise _pooler_fault("does not pass the settings of a session on")
+    # The number that a pooler reports differs. In session mode that does no harm.
+    if pid != connection.info.backend_pid and is_shared(connection, conninfo):
+        raise _pooler_fault(
+            "gives each transaction another session of the server (pool_mode = transaction)"
+        )
+
+
+def _pooler_fault(fault: str) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"the dsn leads to a pooler that {fault}; use the direct address of the server"
+    )

@@ -32,6 +32,17 @@ FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
 LEFT JOIN pg_stat_replication_slots t ON t.slot_name = s.slot_name
 WHERE s.slot_name = %s
 """
+_ROOM: Final = """
+SELECT current_setting('max_replication_slots')::int, count(*),
+       coalesce(bool_or(slot_name = %s), false)
+FROM pg_replication_slots
+"""
+_PREVENTIONS: Final = {
+    "wal_removed": "raise max_slot_wal_keep_size",
+    "idle_timeout": "raise idle_replication_slot_timeout, or let the engine run",
+    "wal_level_insufficient": "keep wal_level at logical",
+}
+"""Remedies against a loss of the slot, by its reason."""
 _REASONS: Final = (
     (FAILOVER, "s.invalidation_reason"),
     (160000, "CASE WHEN s.conflicting THEN 'rows_removed' END"),
@@ -78,10 +89,10 @@ def find_slot(connection: Connection, name: str, version: int) -> Slot | None:
         return cursor.execute(query, [name]).fetchone()
 
 
-def create_slot(replication: Connection, name: str, version: int, *, failover: bool) -> int:
-    """Create the slot *name* in the session *replication*; return the LSN where it begins.
+def create_statement(name: str, version: int, *, failover: bool) -> sql.Composed:
+    """Return the command of the replication protocol that creates the slot *name*.
 
-    Waits for transactions that are running and have changed something.
+    It waits for transactions that are running and have changed something.
     """
     if version < _OPTIONS:
         options = sql.SQL("NOEXPORT_SNAPSHOT")
@@ -90,9 +101,22 @@ def create_slot(replication: Connection, name: str, version: int, *, failover: b
     else:
         options = sql.SQL("(SNAPSHOT 'nothing')")
     command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {}")
-    row = replication.execute(command.format(sql.Identifier(name), options)).fetchone()
-    assert row is not None  # noqa: S101 - the command has an answer
-    return parse_lsn(str(row[1]))
+    return command.format(sql.Identifier(name), options)
+
+
+def check_room(connection: Connection, name: str) -> None:
+    """Check that the server has room for the slot *name*.
+
+    Raises:
+        EnvironmentFault: all slots are in use.
+
+    """
+    ((limit, used, is_there),) = connection.execute(_ROOM, [name]).fetchall()
+    if used >= limit and not is_there:
+        raise EnvironmentFault(
+            f"there is no room for the slot {name}: all {limit} replication slots are in use; "
+            "raise max_replication_slots, or drop one of them"
+        )
 
 
 def check_slot(slot: Slot | None, name: str, at: int | None, remedy: str) -> None:
@@ -125,9 +149,10 @@ def check_slot(slot: Slot | None, name: str, at: int | None, remedy: str) -> Non
         )
     if slot.status == "lost" or slot.reason is not None:
         reason = slot.reason or "wal_removed"
+        prevention = f", then {_PREVENTIONS[reason]}" if reason in _PREVENTIONS else ""
         raise EnvironmentFault(
             f"slot {name} was invalidated ({reason}); what was committed since "
-            f"{format_lsn(at or 0)} cannot be read: {remedy}, then raise max_slot_wal_keep_size"
+            f"{format_lsn(at or 0)} cannot be read: {remedy}{prevention}"
         )
     if slot.is_active:
         raise SourceUnavailable(

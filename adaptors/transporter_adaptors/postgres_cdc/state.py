@@ -84,6 +84,12 @@ class TablesState:
         found = (self.tables[oid] for oid in self.queue if oid in self.tables)
         return [TableCopy(table.oid, table.begun, table.run, table.is_repeated) for table in found]
 
+    @property
+    def remedy(self) -> str:
+        """Advice that has every table copied again. A table may be at a higher run than others."""
+        run = max((table.run for table in self.tables.values()), default=0) + 1
+        return f"raise the reader's copy_run to {run}, which copies every table again"
+
     def __str__(self) -> str:
         fields = {
             "v": _VERSION,

@@ -36,6 +36,9 @@ _TABLES: Final = f"""
 SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
        c.relpersistence::text AS persistence, c.relispartition AS is_partition,
        c.relreplident = 'f' AS has_full_identity,
+       concat_ws(' ', c.relowner, c.relacl, n.nspacl, (
+         SELECT string_agg(r.oid::text, ',' ORDER BY r.oid) FROM pg_publication_rel r
+         WHERE r.prrelid = c.oid)) AS access,
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid
                AND i.indimmediate AND {IS_IDENTITY}) AS has_identity_index
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -86,6 +89,9 @@ class FoundTable:
     persistence: str
     is_partition: bool
     has_full_identity: bool
+    access: str
+    """Its owner, the rights of all roles on it and on its schema, and its memberships in
+    publications. A table that was left out for lack of one counts again when they change."""
     has_identity_index: bool
 
     @property

@@ -14,7 +14,6 @@ from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 from transporter_adaptors.postgres_cdc.opening import (
-    REMEDY,
     check_state,
     find_published,
     moved_tables,
@@ -85,10 +84,11 @@ class Watch:
                 # one for itself lasts, and the stream goes on until the next look.
                 return False
         if slot is None:
-            raise EnvironmentFault(f"slot {self._names.slot} is gone; {REMEDY}")
+            raise EnvironmentFault(f"slot {self._names.slot} is gone; {state.remedy}")
         if gone := self._names.kinds.keys() - published.publications.keys():
             raise EnvironmentFault(
-                f"publication {min(gone)} is gone: changes since then were never sent; {REMEDY}"
+                f"publication {min(gone)} is gone: changes since then were never sent; "
+                f"{state.remedy}"
             )
         for name, publish in self._names.kinds.items():
             # Roots of partitioned tables are looked at when a table is taken up.
@@ -119,7 +119,7 @@ class Watch:
             raise EnvironmentFault(
                 f"table {table.full_name} has left the publication "
                 f"{self._names.publication_of(insert_only=table.insert_only)}, so its changes are "
-                f"missing from now on; add it again, and {REMEDY}; or leave it out of tables"
+                f"missing from now on; add it again, and {state.remedy}; or leave it out of tables"
             )
 
     def _measure(self, slot: slots.Slot, at: int) -> None:

@@ -51,7 +51,7 @@ class SlotStream:
 
         """
         self._connection, self._pgconn = connection, connection.pgconn
-        self._poll = select.poll()
+        self._poll, self._poll_both = select.poll(), select.poll()
         self._lock = threading.Lock()  # of libpq
         self._turn = self._ahead = 0
         listed = sql.SQL(", ").join(
@@ -74,6 +74,7 @@ class SlotStream:
             self._pgconn.nonblocking = 1
         self._socket = self._pgconn.socket
         self._poll.register(self._socket, select.POLLIN)
+        self._poll_both.register(self._socket, select.POLLIN | select.POLLOUT)
 
     def receive(self, count: int, size: int, timeout: float) -> list[bytes]:
         """Return what is here, up to *count* messages and about *size* bytes.
@@ -157,7 +158,8 @@ class SlotStream:
             while self._pgconn.flush():
                 if time.monotonic() > ends:
                     raise SourceUnavailable(f"{_LOST}: the server takes no reports")
-                select.select([self._pgconn.socket], [self._pgconn.socket], [], 1.0)
+                # Not select(): it refuses descriptors from 1024 on.
+                self._poll_both.poll(1000)
                 self._pgconn.consume_input()
 
     def close(self) -> None:
@@ -167,7 +169,9 @@ class SlotStream:
 
     def _raise_end(self) -> None:
         """Raise the server's reason for the end of the stream."""
-        result = self._pgconn.get_result()
+        with translate_errors(_LOST):
+            # get_result() would wait without a limit, and no other thread would run.
+            result = self._connection.wait(generators.fetch(self._pgconn))
         if result is None or result.status != pq.ExecStatus.FATAL_ERROR:
             raise SourceUnavailable(f"{_LOST}: the server has ended the stream")
         raise translate_error(psycopg.errors.error_from_result(result), _LOST)

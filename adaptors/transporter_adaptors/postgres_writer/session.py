@@ -14,8 +14,9 @@ from psycopg.rows import tuple_row
 from transporter.errors import RouteFault
 from transporter_adaptors.postgres.session import (
     BoundedConnection,
+    backend_pid,
     connection_settings,
-    is_pooled,
+    is_shared,
 )
 from transporter_adaptors.postgres_writer.failures import sink_error, unavailable
 
@@ -110,7 +111,7 @@ def connect(config: PostgresWriterConfig, deadline: float) -> BoundedConnection:
 
 
 def _refuse_pooled(connection: BoundedConnection, conninfo: str) -> None:
-    if is_pooled(connection, conninfo):
+    if backend_pid(connection) != connection.info.backend_pid and is_shared(connection, conninfo):
         raise RouteFault(
             "the dsn leads to a pooler that gives each transaction another session of the server "
             "(pool_mode = transaction), but values are converted by the settings of a session; "

@@ -94,7 +94,7 @@ def test_show_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
                 "readers:",
                 "  - name: my-x",
                 "    adaptor: x",
-                "    dsn: ${X_DSN:?set it to the dsn}",
+                "    dsn: ${{X_DSN:?{}}}",
             ],
         ),
         (
@@ -104,18 +104,29 @@ def test_show_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
                 "  - name: to-x",
                 "    writer:",
                 "      adaptor: x",
-                "      dsn: ${X_DSN:?set it to the dsn}",
+                "      dsn: ${{X_DSN:?{}}}",
             ],
         ),
     ],
 )
-def test_example_has_what_is_required(kind: str, lines: list[str]) -> None:
-    """The example gives each required setting a variable, and omits the others."""
+@pytest.mark.parametrize(
+    ("doc", "advice"),
+    [
+        ("", "set it to the dsn"),
+        ("Brokers: `host:port`, with commas. More.", "brokers (host:port, with commas)"),
+        ('Names: `a*`, `"!b"`.', "names"),
+        ("URL of it; or not", "URL of it"),
+        ("A `{topic}`.", "set it to the dsn"),
+    ],
+)
+def test_example_has_what_is_required(kind: str, lines: list[str], doc: str, advice: str) -> None:
+    """The example gives each required setting a variable that says what it is, and no others."""
     settings = (
-        Setting("dsn", "text", required=True, default=None, doc=""),
+        Setting("dsn", "text", required=True, default=None, doc=doc),
         Setting("size", "size", required=False, default="1", doc=""),
     )
-    assert example_lines(AdaptorInfo("x", kind, "m:X", settings=settings)) == lines
+    found = example_lines(AdaptorInfo("x", kind, "m:X", settings=settings))
+    assert found == [line.format(advice) for line in lines]
 
 
 def test_show_of_a_class_in_the_folder(

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from transporter.cli.output import align_columns, printable, write_error, write_json, write_table
+from transporter.cli.output import (
+    align_columns,
+    printable,
+    problem_text,
+    value_text,
+    write_error,
+    write_json,
+    write_table,
+)
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.pipeline.problems import InvalidPipeline
 
@@ -28,6 +36,34 @@ from transporter.pipeline.problems import InvalidPipeline
 def test_printable_escapes_what_a_terminal_would_obey(text: object, shown: str) -> None:
     """No control character, and no invisible one, is printed."""
     assert printable(text) == shown
+
+
+def test_a_problem_is_one_line() -> None:
+    """Lines of an error of another system are joined, and nothing is left that is unprintable."""
+    text = "Connection refused\n\tIs the server running?  a\x1b\n"
+    assert problem_text(text) == "Connection refused Is the server running?  a\\x1b"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, "yes"),
+        (False, "no"),
+        (None, "none"),
+        (0, "0"),
+        ({"base64": "/w=="}, '{"base64": "/w=="}'),
+        (["é"], '["é"]'),
+    ],
+)
+def test_a_value_is_written_as_people_do(value: object, text: str) -> None:
+    """No value appears as in a program."""
+    assert value_text(value) == text
+
+
+def test_an_indented_line_belongs_to_the_error_before(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only lines at the margin are marked, and SQL can be copied."""
+    write_error(EnvironmentFault("refused\n\tIs it up?\nand more"), as_json=False)
+    assert capsys.readouterr().err == "error: refused\n    Is it up?\nerror: and more\n"
 
 
 def test_aligned_columns() -> None:

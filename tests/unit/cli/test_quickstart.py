@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from transporter.cli import app, quickstart
+from transporter.cli.run import _hint_text
 from transporter.pipeline.config import load
 from transporter.pipeline.log_location import log_directory
 
@@ -23,7 +24,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Replace the run of a pipeline by a record of its file."""
     files: list[Path] = []
     monkeypatch.setattr(
-        "transporter.cli.run.run_pipeline", lambda pipeline, _: files.append(pipeline.file) or 0
+        "transporter.cli.run.run_pipeline",
+        lambda pipeline, _, **__: files.append(pipeline.file) or 0,
     )
     return files
 
@@ -87,6 +89,32 @@ def test_it_ends_with_what_to_do_next(
     assert f"run {shlex.join(['transporter', *words])} again" in told
     assert f"\n  transporter top {file} " in told
     assert f"\n  transporter shell {file} " in told
+
+
+@pytest.mark.parametrize("source", ["postgres", "cdc"])
+def test_the_database_can_be_found_from_another_terminal(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    source: str,
+) -> None:
+    """The variable of the file is printed for a shell, at once and below the live table."""
+    dsn = "host=/tmp/a user=postgres"
+    drawn: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(quickstart, "_run_shop", lambda *_, **__: nullcontext(dsn))
+    monkeypatch.setattr("transporter.quickstart.sales.show_sales", lambda *_: None)
+    monkeypatch.setattr(
+        "transporter.cli.run.run_pipeline", lambda *_, hints: drawn.extend(hints) or 0
+    )
+    assert app.execute(["quickstart", f"--{source}"]) == 0
+    told = capsys.readouterr().err
+    export = "  export ORDERS_DSN='host=/tmp/a user=postgres'"
+    status = "  transporter cdc status transporter-quickstart/cdc.yaml "
+    assert drawn[0] == export
+    assert [each.startswith(status) for each in drawn[1:]] == ([True] if source == "cdc" else [])
+    assert all(f"{each}\n" in told for each in drawn)
+    assert _hint_text(tmp_path / "log", drawn).endswith(drawn[-1])
 
 
 @pytest.mark.parametrize("option", ["--postgres", "--cdc"])

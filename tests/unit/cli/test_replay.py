@@ -145,8 +145,34 @@ def test_a_dry_run_counts_what_the_route_would_deliver(
     assert "10 entries would be read" in out
     assert (
         "3 of them would be delivered, as 4 messages; 5 are left out by the route's namespace and "
-        "steps, 1 would fail, 1 stay parked"
+        "steps, 1 would fail, 1 stays parked"
     ) in out
+    assert "0..9 would be replayed; watermark 9\n" in out, "nothing is left to a next run"
+
+
+def test_one_of_each_is_counted_as_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The words of a dry run follow its numbers."""
+    words = ["replay", str(folder / "p.yaml"), "some", "--from", "0", "--to", "1", "--dry-run"]
+    assert app.execute(words) == 0
+    told = "1 of them would be delivered; 1 is left out by the route's namespace and steps\n"
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("writer", "warning"),
+    [
+        ('{adaptor: file, path: "${UNSET}"}', None),
+        ('{adaptor: lmdb, path: "${UNSET}"}', "older values overwrite newer ones until"),
+        ('{adaptor: "none:None"}', "if the sink keeps the newest value of a key: older"),
+    ],
+)
+def test_the_warning_is_that_of_the_sink_in_the_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], writer: str, warning: str | None
+) -> None:
+    """Without an engine the file decides what a replay does to its sink, without variables."""
+    (folder / "p.yaml").write_text(PIPELINE.replace("{adaptor: file, path: none.jsonl}", writer))
+    told = result(capsys, "replay", str(folder / "p.yaml"), "none", "--from", "0", "--dry-run")
+    assert (told["warning"] or "").startswith(warning or "\0") == bool(warning)
 
 
 def test_a_dry_run_of_a_route_that_takes_nothing_says_so(

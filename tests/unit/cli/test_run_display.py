@@ -111,3 +111,31 @@ def test_what_is_below_the_level_has_no_line(
         watched.log(event, route="out")
     assert [line["event"] for line in watched.lines()] == written
     assert bool(watched.pass_time(10)) == (level in ("debug", "info"))
+
+
+DETAILS = {
+    "table": "public.orders",
+    "added": ["tier", "a\x1b"],
+    "members": {"readers": ["in"], "routes": []},
+    "problem": "refused\n\tIs it up?",
+    "count": 3,
+}
+
+
+def test_a_list_is_a_list_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Details of an event are values of JSON, and each text is one line."""
+    EventPrinter("json", colours=False)("schema-changed", **DETAILS)
+    line = json.loads(capsys.readouterr().err)
+    assert line["added"] == ["tier", "a\\x1b"]
+    assert line["members"] == {"readers": ["in"], "routes": []}
+    assert (line["problem"], line["count"]) == ("refused Is it up?", 3)
+
+
+def test_a_list_is_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing appears as a program would write it."""
+    EventPrinter("text", colours=False)("schema-changed", **DETAILS)
+    line = capsys.readouterr().err
+    assert "added='tier, a" in line
+    assert "members='readers=in, routes=' " in line
+    assert "problem='refused Is it up?' " in line
+    assert "[" not in line.partition("schema-changed")[2]

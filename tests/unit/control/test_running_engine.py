@@ -117,7 +117,10 @@ def test_a_step_reports_how_its_entry_was_settled(
         told = op(requests.Step("out"))
         assert (told["outcome"], told["settled"]) == (outcome, outcome != "failed")
         assert reason in told["reason"]
-        assert told["done"].endswith(told["reason"] or "the route stays paused")
+        shown = told["reason"].removeprefix("offset 1: ")
+        assert told["done"].startswith("offset 1 ")
+        assert told["done"].endswith(f": {shown}" if shown else "the route stays paused")
+        assert told["done"].count("offset") == 1, "not named twice"
         assert time.monotonic() - began < module.NOTICE, "a halt is known at once"
 
 
@@ -485,8 +488,11 @@ def test_a_paused_reader_stays_so_over_a_restart(tmp_path: Path) -> None:
         assert (op.engine.log.durable, reader(op)["state"]) == (1, "paused")
         done = op(requests.ResumeReader("in"))
         assert (done["done"], done["state"], done["problem"]) == ("resumed", "running", "")
+        assert op(requests.Resume("out"))["done"] == "was not paused"
+        assert op(requests.ResumeReader("in"))["done"] == "was not paused"
         until(lambda: offsets(sink(tmp_path)) == [0, 1, 2, 3])
-        audited = [(each["action"], each["reader"], each["reason"]) for each in op.audited()]
+        actions = op.audited()
+        audited = [(each["action"], each["reader"], each["reason"]) for each in actions[:2]]
     assert audited == [("reader pause", "in", "upgrade"), ("reader resume", "in", "")]
     with operated(tmp_path, [], out={}) as op:
         until(lambda: reader(op)["state"] == "running")

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from random import Random
+from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
-from transporter.outbox.pump import Load, LoadMeter
+from transporter.outbox.pump import Load, LoadMeter, Pump
+
+if TYPE_CHECKING:
+    from transporter.outbox.record import Record
 
 
 def test_every_key_is_counted_from_one() -> None:
@@ -44,3 +49,27 @@ def test_the_meter_tells_the_rate_since_the_last_reading() -> None:
     second = meter.take_reading(250, 110.0)
     assert (second.rate, second.mean, second.rows) == (40.0, 25.0, 250)
     assert meter.seconds_left(110.0) == 5.0
+
+
+class _Waiting(Pump):
+    """A pump whose inserts take no time, by a clock that only its waits move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(
+            Mock(), "outbox", lambda _: None, lambda _: None, lambda: self.now, self._pass_time
+        )
+
+    def _pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    def _insert(self, records: list[Record]) -> None:
+        self.rows += len(records)
+
+
+@pytest.mark.parametrize("rows", [20, 7, 1])
+def test_a_load_takes_the_time_of_its_rate(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """The rate holds for the whole load, also if that is a single transaction."""
+    monkeypatch.setattr("transporter.outbox.pump.require_table", lambda *_: None)
+    total = _Waiting().run(Load("r", records=20, rows=rows, rate=20.0), Random(1))
+    assert (total.rows, round(total.seconds, 6), round(total.mean, 6)) == (20, 1.0, 20.0)

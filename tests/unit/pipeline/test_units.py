@@ -14,6 +14,7 @@ from transporter.units import (
     Duration,
     LocalPath,
     Size,
+    display_size,
     format_duration,
     format_size,
     parse_duration,
@@ -145,3 +146,21 @@ def test_rate_refuses_the_rest(value: object) -> None:
     """A rate of zero is refused, because that is a pause."""
     with pytest.raises(ValueError, match="is not a rate"):
         parse_rate(value)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1,023 B"),
+        (1024, "1.0 KiB"),
+        (187504, "183 KiB"),
+        (1536 * 1024, "1.5 MiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (3 * 1024**3, "3.0 GiB"),
+        (5000 * 1024**4, "5,000 TiB"),
+    ],
+)
+def test_a_size_for_people_is_short_and_has_a_unit(count: int, text: str) -> None:
+    """Two or three digits tell as much as people need."""
+    assert display_size(count) == text

@@ -144,6 +144,21 @@ def test_what_hangs_flows_on_when_healed(
     assert client.recv(100) == b"WAIT"
 
 
+def test_an_answer_that_stops_in_the_middle_flows_on_when_healed(
+    proxy: FaultyProxy, client: socket.socket
+) -> None:
+    """Only a number of bytes of the answer come, and the rest once the proxy is healed."""
+    proxy.hang(after=3)
+    client.sendall(b"answer")
+    assert client.recv(3) == b"ANS"
+    client.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        client.recv(100)
+    client.settimeout(10)
+    proxy.heal()
+    assert client.recv(100) == b"WER"
+
+
 def test_an_answer_is_lost_though_the_request_arrived(
     echo: Echo, proxy: FaultyProxy, client: socket.socket
 ) -> None:

@@ -1,4 +1,4 @@
-"""Facts about rights, sizes and limits, as the server's catalog has them."""
+"""Facts about the database, sizes and limits, as the server's catalog has them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,6 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.postgres.session import Connection
 
-_RIGHTS: Final = """
-SELECT c.oid::bigint AS oid, n.nspname AS schema,
-       has_schema_privilege(%(role)s, n.oid, 'USAGE') AS may_use_schema,
-       has_table_privilege(%(role)s, c.oid, 'SELECT') AS may_select,
-       pg_has_role(%(role)s, c.relowner, 'USAGE') AS is_owner,
-       c.relrowsecurity AND row_security_active(c.oid) AS is_filtered
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.oid = ANY(%(oids)s) ORDER BY 2, c.relname
-"""
-_COLUMN_RIGHTS: Final = """
-SELECT coalesce(bool_and(has_column_privilege(%s, a.attrelid, a.attnum, 'SELECT')), false)
-FROM pg_attribute a WHERE a.attrelid = %s AND a.attname = ANY(%s)
-"""
 _DATABASE: Final = """
 SELECT d.datname AS name, has_database_privilege(%(role)s, d.oid, 'CONNECT') AS may_connect,
        has_database_privilege(%(role)s, d.oid, 'CREATE') AS may_create
@@ -64,18 +51,6 @@ GROUP BY w.oid
 
 
 @dataclass(frozen=True, slots=True)
-class TableRights:
-    """A role's rights on a table. ``is_filtered`` is about row security, for our own role."""
-
-    oid: int
-    schema: str
-    may_use_schema: bool
-    may_select: bool
-    is_owner: bool
-    is_filtered: bool
-
-
-@dataclass(frozen=True, slots=True)
 class DatabaseRights:
     """A role's rights on the database."""
 
@@ -98,29 +73,11 @@ class Limits:
     standbys: int
 
 
-def table_rights(connection: Connection, oids: Iterable[int], role: str) -> list[TableRights]:
-    """Return the rights of *role* on the tables *oids*, by schema and name."""
-    with connection.cursor(row_factory=class_row(TableRights)) as cursor:
-        return cursor.execute(_RIGHTS, {"oids": [*oids], "role": role}).fetchall()
-
-
-def may_select_columns(connection: Connection, oid: int, columns: Iterable[str], role: str) -> bool:
-    """Return whether *role* may read all of *columns* of the table *oid*."""
-    ((found,),) = connection.execute(_COLUMN_RIGHTS, [role, oid, [*columns]]).fetchall()
-    return bool(found)
-
-
 def database_rights(connection: Connection, role: str) -> DatabaseRights:
     """Return the rights of *role* on the database of *connection*."""
     with connection.cursor(row_factory=class_row(DatabaseRights)) as cursor:
         (found,) = cursor.execute(_DATABASE, {"role": role}).fetchall()
     return found
-
-
-def owns_publication(connection: Connection, oid: int) -> bool:
-    """Return whether we may alter the publication *oid*."""
-    query = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE oid = %s"
-    return connection.execute(query, [oid]).fetchall() == [(True,)]
 
 
 def read_limits(connection: Connection) -> Limits:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from transporter.adaptor import Finding
 from transporter.errors import TransporterError
 from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres.table import TableName
-from transporter_adaptors.postgres_cdc import opening
+from transporter_adaptors.postgres_cdc import opening, rights
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
@@ -66,6 +65,7 @@ class _Checks:
 
     def run(self) -> Iterator[Finding]:
         """Yield all findings."""
+        yield from self._leave_out_tables()
         problems = list(opening.table_problems(self._config, self._plan))
         yield from (Finding(each, "problem") for each in problems)
         yield from self._check_rights()
@@ -78,6 +78,18 @@ class _Checks:
         yield from describe_large_values(self._queries, self._names)
         if to_copy := self._tables_to_copy():
             yield describe_copy(self._queries, to_copy)
+
+    def _leave_out_tables(self) -> Iterator[Finding]:
+        """Report tables that a running reader leaves out, and check the rest of the plan."""
+        if self._logged.state is None:
+            return
+        left_out = opening.find_left_out(
+            self._queries, self._config, self._logged.names, self._plan, self._logged.state
+        )
+        for problem in left_out.values():
+            yield Finding(f"{problem}; until then the reader leaves it out", "warning")
+        self._plan = self._plan.without(left_out)
+        self._names = {oid: table.full_name for oid, (table, _, _) in self._plan.tables.items()}
 
     def _tables_to_copy(self) -> set[int]:
         """Return the tables that are not copied completely yet, or are to be copied again."""
@@ -95,31 +107,13 @@ class _Checks:
         return self._config.copies(item)
 
     def _check_rights(self) -> Iterator[Finding]:
-        # Quoted as in SQL, where that is necessary.
-        role = TableName(self._role)
-        copied = [oid for oid in self._names if self._is_copied(oid)]
-        rights = facts.table_rights(self._queries, copied, self._role)
-        for schema in sorted({each.schema for each in rights if not each.may_use_schema}):
-            yield Finding(
-                f"role {self._role} may not use the schema {schema}: run GRANT USAGE ON SCHEMA "
-                f"{TableName(schema)} TO {role}",
-                "problem",
-            )
-        for each in rights:
-            name, (_, item, _) = self._names[each.oid], self._plan.tables[each.oid]
-            if not each.may_select and not facts.may_select_columns(
-                self._queries, each.oid, item.columns, self._role
-            ):
-                yield Finding(
-                    f"role {self._role} may not read {name}: run GRANT SELECT ON {name} TO {role}",
-                    "problem",
-                )
-            if each.is_filtered:
-                yield Finding(
-                    f"row security filters {name} for {self._role}, so its copy would lack rows: "
-                    f"run ALTER ROLE {role} BYPASSRLS",
-                    "problem",
-                )
+        copied = {
+            oid: (self._names[oid], item.columns)
+            for oid, (_, item, _) in self._plan.tables.items()
+            if self._is_copied(oid)
+        }
+        found = rights.copy_problems(self._queries, self._role, copied)
+        yield from (Finding(each, "problem") for each in dict.fromkeys(text for _, text in found))
 
     def _check_publications(self) -> Iterator[Finding]:
         names = self._logged.names
@@ -171,11 +165,11 @@ class _Checks:
 
     def _may_publish(self, found: pub.Publication | None, missing: Iterable[int]) -> bool:
         owned = all(
-            each.is_owner for each in facts.table_rights(self._queries, missing, self._role)
+            each.is_owner for each in rights.table_rights(self._queries, missing, self._role)
         )
         if found is None:
             return owned and facts.database_rights(self._queries, self._role).may_create
-        return owned and facts.owns_publication(self._queries, found.oid)
+        return owned and rights.owns_publication(self._queries, found.oid)
 
     def _check_slot(self, slot: slots.Slot | None) -> Iterator[Finding]:
         name, position, manage = self._logged.slot, self._logged.position, self._config.manage
@@ -206,7 +200,7 @@ class _Checks:
             )
             return
         at = None if position is None else position.at
-        wrong = list(_problem_of(lambda: slots.check_slot(slot, name, at, opening.REMEDY)))
+        wrong = list(_problem_of(lambda: slots.check_slot(slot, name, at, self._logged.remedy)))
         yield from wrong or [Finding(f"slot {name}: {slot.status if slot else 'ready'}")]
 
 

@@ -55,6 +55,11 @@ class LoggedState:
         """The name of the slot, or an empty text."""
         return self.names.slot
 
+    @property
+    def remedy(self) -> str:
+        """Advice that has every table copied again, where there is a log."""
+        return "" if self.state is None else self.state.remedy
+
     def is_begun_again(self, config: CdcConfig, plan: opening.Plan) -> bool:
         """Return whether the next open copies every table again, by a new slot."""
         if self.state is None:
@@ -80,7 +85,7 @@ class LoggedState:
             return [], set()
         gone = [name for name in state.publications if name not in published.publications]
         problems = [
-            f"publication {name} is gone: changes since then were never sent; {opening.REMEDY}"
+            f"publication {name} is gone: changes since then were never sent; {state.remedy}"
             for name in gone
         ]
         repeated = opening.compare_tables(config, plan, state).repeated
@@ -91,7 +96,7 @@ class LoggedState:
             if name not in gone:
                 problems.append(
                     f"table {table.full_name} has left the publication {name}: changes since then "
-                    f"were never sent; {opening.REMEDY}"
+                    f"were never sent; {state.remedy}"
                 )
         ours = {oid: each for oid, each in published.members.items() if oid in plan.tables}
         try:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import psycopg
+
 from transporter.change_source import SlotStatus, SourceStatus, TableStatus
 from transporter.errors import TransporterError
 from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.lsn import format_lsn, parse_lsn
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
+    from transporter_adaptors.postgres_cdc.server import Server
 
 
 def read_status(config: CdcConfig, logged: LoggedState) -> SourceStatus:
@@ -37,13 +41,30 @@ def read_status(config: CdcConfig, logged: LoggedState) -> SourceStatus:
             slot, end = _read_slot(queries, logged, server.version, at)
             tables = {} if logged.state is None else logged.state.tables
             rows = facts.estimate_rows(queries, tables)
+            left_out = _find_left_out(queries, config, logged, server)
     except TransporterError as error:
         tables_status = table_statuses(logged, {})
         return SourceStatus(logged.publications, text, None, None, tables_status, str(error))
     problem = ""
     if slot is None and logged.position is not None:
         problem = f"slot {logged.slot} is gone; 'transporter cdc check' says what to do"
-    return SourceStatus(logged.publications, text, end, slot, table_statuses(logged, rows), problem)
+    found = table_statuses(logged, rows) + left_out
+    return SourceStatus(logged.publications, text, end, slot, found, problem)
+
+
+def _find_left_out(
+    queries: Connection, config: CdcConfig, logged: LoggedState, server: Server
+) -> list[TableStatus]:
+    """Return a status for each new table that the reader leaves out."""
+    if logged.state is None:
+        return []
+    plan = opening.find_plan(queries, config, server)
+    try:
+        found = opening.find_left_out(queries, config, logged.names, plan, logged.state)
+    except psycopg.errors.LockNotAvailable:
+        return []  # A migration has a table for itself.
+    names = (plan.tables[oid][0].full_name for oid in found)
+    return [TableStatus(str(name), "left out", 0) for name in names]
 
 
 def _read_slot(

@@ -13,9 +13,9 @@ from transporter.change_source import Removable
 from transporter.errors import ActionRefused
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc import rights
 from transporter_adaptors.postgres_cdc import slot as slots
-from transporter_adaptors.postgres_cdc.operating import facts
-from transporter_adaptors.postgres_cdc.session import connect_queries
+from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
 
 if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import Connection
@@ -50,7 +50,7 @@ def find_removable(config: CdcConfig, logged: LoggedState) -> Removable:
 
     """
     with (
-        closing(connect_queries(config.dsn)) as session,
+        closing(connect_queries(config.dsn, COMMAND_PATIENCE)) as session,
         translate_errors("cannot look up the slot and the publication"),
     ):
         found = _find(session, config, logged)
@@ -66,7 +66,7 @@ def drop_objects(config: CdcConfig, logged: LoggedState) -> None:
         ActionRefused: a session reads from the slot. Nothing was dropped.
 
     """
-    with closing(connect_queries(config.dsn)) as session:
+    with closing(connect_queries(config.dsn, COMMAND_PATIENCE)) as session:
         with translate_errors("cannot drop the slot; nothing was dropped"):
             found = _find(session, config, logged)
             if found.slot:
@@ -123,7 +123,7 @@ def _reason_to_keep(
     for name in slot_names:
         if name != logged.slot and pattern.fullmatch(name):
             return f"slot {name}, of another log, may need it; drop that one first"
-    if not facts.owns_publication(session, publication.oid):
+    if not rights.owns_publication(session, publication.oid):
         statement = sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(publication.name))
         return f"only its owner may drop it; have the owner run {statement.as_string(session)}"
     return ""

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from transporter.change_source import SourceObject
 from transporter.errors import ConfigError, TransporterError
 from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres_cdc import opening
+from transporter_adaptors.postgres_cdc import opening, rights
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
@@ -26,18 +26,20 @@ from transporter_adaptors.postgres_cdc.operating.setup_sql import (
     slot_statement,
     target_of,
 )
-from transporter_adaptors.postgres_cdc.session import connect_queries
+from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
+from transporter_adaptors.postgres_cdc.slot_creation import find_running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from transporter.change_source import Service
-    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.session import BoundedConnection
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
 
-_LIMIT: Final = "50s"
-"""Limit of one statement. A new slot waits for transactions that have written something."""
+_LIMIT: Final = 50.0
+"""Seconds for a slot, which waits for transactions that have written something."""
+_STATEMENT: Final = "SELECT set_config('statement_timeout', %s, false)"
 _HIDDEN: Final = "'…'"
 _ROLE: Final = """
 SELECT r.rolreplication OR r.rolsuper OR EXISTS (
@@ -58,14 +60,13 @@ def set_up(
 
     """
     chosen = config.dsn if dsn is None else SecretStr(dsn)
-    with closing(connect_queries(chosen)) as session:
+    with closing(connect_queries(chosen, COMMAND_PATIENCE)) as session:
         with translate_errors("cannot look at the database"):
             server = servers.read_server(session)
             for problem in servers.server_problems(server, session.info.host):
                 # Whether we may replicate does not matter if we are the DBA.
                 if server.version < servers.OLDEST or server.is_standby:
                     raise problem
-            session.execute("SELECT set_config('statement_timeout', %s, false)", [_LIMIT])
             plan = opening.find_plan(session, config, server)
         database = session.info.dbname
         target = target_of(config, server.version)
@@ -84,7 +85,7 @@ class _Setup:
 
     def __init__(
         self,
-        session: Connection,
+        session: BoundedConnection,
         config: CdcConfig,
         logged: LoggedState,
         plan: opening.Plan,
@@ -139,13 +140,13 @@ class _Setup:
     def _ensure_rights(self) -> Iterator[SourceObject]:
         """Run the GRANT of each right that is missing."""
         role, wanted = self._target.role, self._plan.wanted
-        rights = facts.table_rights(self._session, wanted, role)
+        found = rights.table_rights(self._session, wanted, role)
         has: dict[object, bool] = {
             wanted[each.oid].name: each.may_select
-            or facts.may_select_columns(self._session, each.oid, wanted[each.oid].columns, role)
-            for each in rights
+            or rights.may_select_columns(self._session, each.oid, wanted[each.oid].columns, role)
+            for each in found
         }
-        has |= {each.schema: each.may_use_schema for each in rights}
+        has |= {each.schema: each.may_use_schema for each in found}
         has[None] = facts.database_rights(self._session, role).may_connect
         for on, statement in grants(self._config, self._target, wanted.values()):
             name = statement.removeprefix("GRANT ").rpartition(" TO ")[0]
@@ -187,21 +188,39 @@ class _Setup:
         if self._logged.is_begun_again(self._config, self._plan):
             return SourceObject(shown, "later", "every table is copied again, by a new slot")
         if found is None and self._logged.position is None:
-            return self._run(shown, slot_statement(self._config, name, version))
+            return self._create_slot(shown, slot_statement(self._config, name, version))
         if found is not None and found.is_active:
             return SourceObject(shown, "exists", f"active for PID {found.pid}")
         at = None if self._logged.position is None else self._logged.position.at
         try:
-            slots.check_slot(found, name, at, opening.REMEDY)
+            slots.check_slot(found, name, at, self._logged.remedy)
         except TransporterError as error:
             return SourceObject(shown, "problem", str(error))
         return SourceObject(shown, "exists")
+
+    def _create_slot(self, name: str, statement: str) -> SourceObject:
+        """Create the slot, which may take longer than any other object."""
+        session = self._session
+        session.patience = _LIMIT + COMMAND_PATIENCE
+        session.execute(_STATEMENT, [f"{_LIMIT:g}s"])
+        try:
+            return self._run(name, statement)
+        finally:
+            session.patience = COMMAND_PATIENCE
 
     def _run(self, name: str, statement: str, shown: str | None = None) -> SourceObject:
         """Run *statement*, which creates *name*. A problem quotes it as *shown*."""
         try:
             # As bytes, because a per cent sign is literal without parameters.
             self._session.execute(statement.encode())
+        except psycopg.errors.QueryCanceled:
+            running = find_running(self._session) or "they have ended just now"
+            return SourceObject(
+                name,
+                "problem",
+                f"the server waits until transactions have ended that began before: {running}; "
+                f"end them if they hang, or have a DBA run {shown or statement}",
+            )
         except psycopg.Error as error:
             text = (error.diag.message_primary or str(error)).strip()
             return SourceObject(name, "problem", f"{text}; have a DBA run {shown or statement}")

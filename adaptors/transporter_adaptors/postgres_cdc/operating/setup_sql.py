@@ -37,6 +37,9 @@ _HEADER: Final = """\
 -- or let 'transporter cdc init PIPELINE --run' create only what is missing.
 
 -- Settings of the server, by other means than this script:"""
+_RESTART_POINTS: Final = """\
+-- On PostgreSQL 16 or newer this lets the slot keep less of the server's log during the copy:
+--   GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO {role};"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ def make_script(config: CdcConfig, logged: LoggedState, service: Service) -> Set
         roles.append(variant.replicate.format(role=quote(target.role)))
     granted = [each.statement for each in grants(config, target, tables.wanted)]
     lines += [f"{each};" for each in (*roles, *granted)]
+    if any(config.copies(item) for item in config.tables):
+        lines.append(_RESTART_POINTS.format(role=quote(target.role)))
     lines += ["", *_publication_lines(config, logged, tables.wanted)]
     lines += ["", *_slot_lines(config, logged, target)]
     return SetupScript("\n".join(lines) + "\n", tables.notes)

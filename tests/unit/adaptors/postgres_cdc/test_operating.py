@@ -130,3 +130,11 @@ def test_the_last_item_counts_in_the_script() -> None:
     script = make_script(settings, logged, "plain")
     assert 'FOR TABLE "public"."a" ("id") WITH' in script.sql
     assert '"b"' not in script.sql
+
+
+def test_a_right_that_only_a_copy_uses_is_a_comment() -> None:
+    """Servers before PostgreSQL 16 lack its function."""
+    logged = LoggedState("r", Names("pub", ""))
+    line = "--   GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO "
+    assert line in make_script(config(tables=["a"]), logged, "plain").sql
+    assert line not in make_script(config(tables=["a"], copy="none"), logged, "plain").sql
