@@ -64,6 +64,12 @@ UPDATE {table} SET log_id = %s, epoch = %s, generation = %s, shards = %s, "offse
 WHERE owner = %s AND route = %s AND shard = %s
 """
 
+_CREATED_MEANWHILE: Final = (
+    psycopg.errors.UniqueViolation,  # of the catalog's own index
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateObject,  # the type of the table's rows
+)
+
 
 class Progress:
     """The stored offset of one writer, which is the only one that may write while it holds it."""
@@ -99,7 +105,7 @@ class Progress:
             return
         try:
             # Shards may create it at the same moment.
-            with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+            with suppress(*_CREATED_MEANWHILE):
                 connection.execute(self.ddl)
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidSchemaName) as error:
             raise RouteFault(
