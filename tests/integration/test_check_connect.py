@@ -209,3 +209,18 @@ def test_what_an_election_rests_on(
     code, found = look({**reader, "elector": alone}, SCREEN)
     assert (code, found["in"][-1][0]) == (3, "problem")
     assert "word-of-eve" not in found["in"][-1][1]
+
+
+@pytest.mark.postgres
+def test_a_target_in_postgres(postgres: Database, look: Callable[..., tuple[int, Found]]) -> None:
+    """A missing table is named, and the check creates nothing."""
+    kind = "transporter_adaptors.postgres_writer.writer:PostgresWriter"
+    writer = {"adaptor": kind, "dsn": postgres.dsn, "table": "orders"}
+    code, found = look({"adaptor": "demo"}, writer)
+    assert code == 3
+    assert [level for level, _ in found["out"]] == ["fine", "fine", "problem"]
+    assert "table orders does not exist" in found["out"][2][1]
+    postgres.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    code, found = look({"adaptor": "demo"}, writer)
+    assert (code, found["out"][2][0]) == (0, "fine")
+    assert postgres.execute("SELECT to_regclass('transporter_progress')") == [(None,)]

@@ -63,8 +63,12 @@ UNREACHABLE: list[tuple[str, str, dict[str, Any]]] = [
     (WRITER, "kafka", {"topic": "x", "client": {"sasl.password": "{}", "debug": "{}"}}),
     (WRITER, "kafka-queue", {**SASL, "username": "x", "password": "{}"}),
     (WRITER, "lmdb", {"path": ELSEWHERE}),
+    (WRITER, "postgres", {"dsn": "host=127.0.0.1 port=1 user=x password='{}'"}),
+    (WRITER, "postgres", {"dsn": "postgresql://x:{}@127.0.0.1:1/x?application_name={}"}),
     (WRITER, "spark", {"path": ELSEWHERE, "options": {"password": "{}"}}),
 ]  # fmt: skip
+# An environment that was installed before the writer does not have its name yet.
+UNREACHABLE = [each for each in UNREACHABLE if each[:2] in INSTALLED]
 """Settings with a secret for which opening, probing and writing fail."""
 
 

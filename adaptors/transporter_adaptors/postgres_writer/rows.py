@@ -1,0 +1,173 @@
+"""Changes as rows of their tables: the columns they write, and the row they are of. Pure."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from transporter_adaptors.postgres_writer.changes import DELETE, NOTHING, UPDATE, UPSERT, Change
+from transporter_adaptors.postgres_writer.config import Mark, Rest
+from transporter_adaptors.postgres_writer.failures import BadEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
+    from transporter_adaptors.postgres_writer.table import Table
+
+_PLAIN: Final = frozenset({"smallint", "integer", "bigint", "text", "character varying"})
+_JSON: Final = frozenset({"json", "jsonb"})
+_MARKS: Final = frozenset(
+    {"boolean", "timestamp with time zone", "timestamp without time zone", "date"}
+)
+
+
+class Shape(NamedTuple):
+    """The part of a row that a statement writes."""
+
+    kind: str
+    columns: tuple[str, ...] = ()
+    has_rest: bool = False
+    """Whether fields without a column go to the column for the rest."""
+    is_whole: bool = False
+    """Whether the other columns get a value, too."""
+
+    def replaces(self, earlier: Shape) -> bool:
+        """Return whether nothing is left of an *earlier* change of the same row."""
+        if self.is_whole or self.kind == DELETE:
+            return True
+        if earlier.kind == DELETE or (self.kind == UPDATE and earlier.kind == UPSERT):
+            return False
+        return earlier == self or (
+            self.has_rest >= earlier.has_rest and set(earlier.columns) <= set(self.columns)
+        )
+
+
+class Row(NamedTuple):
+    """A change at a place of its part, with the table and shape that it has there."""
+
+    place: int
+    change: Change
+    table: Table
+    shape: Shape
+    identity: Hashable
+
+
+def fit_rows(
+    changes: Sequence[Change], tables: Mapping[str, Table], config: PostgresWriterConfig
+) -> list[Row]:
+    """Return *changes* as rows of their *tables*, without those that change nothing there.
+
+    Raises:
+        BadEntry: One does not fit.
+    """
+    known: dict[tuple[str, str, tuple[str, ...]], tuple[Table, Shape]] = {}
+    checked: set[int] = set()
+    rows: list[Row] = []
+    for place, change in enumerate(changes):
+        _, namespace, kind, key, data, fields, problem = change
+        if kind == NOTHING:
+            continue
+        try:
+            found = known.get((namespace, kind, fields))
+            if found is None or problem:
+                table = tables[namespace]
+                found = known[namespace, kind, fields] = table, _fit(change, table, config)
+            table, shape = found
+            if shape.kind == NOTHING:
+                continue
+            if table.oid not in checked and data:
+                checked.add(table.oid)
+                _check_key(change, table)
+            if key is None:
+                identity: Hashable = place
+            elif kind == DELETE:
+                table.key_values(key)
+                identity = table.identity(key)
+            else:
+                identity = key if table.has_exact_key else table.identity(key)
+        except ValueError as error:
+            raise BadEntry(place, str(error)) from error
+        rows.append(Row(place, change, table, shape, (table.oid, identity)))
+    return rows
+
+
+def _fit(change: Change, table: Table, config: PostgresWriterConfig) -> Shape:
+    """Return the shape of *change*, or raise ``ValueError``."""
+    if change.problem:
+        raise ValueError(f"{table.name}: {change.problem}")
+    if change.kind == DELETE:
+        if isinstance(config.delete, Mark):
+            _require(table, config.delete.mark, _MARKS)
+        return Shape(NOTHING if config.delete == "ignore" else DELETE)
+    return row_shape(change.fields, table, config, is_partial=change.kind == UPDATE)
+
+
+def row_shape(
+    fields: Sequence[str], table: Table, config: PostgresWriterConfig, *, is_partial: bool
+) -> Shape:
+    """Return the shape of data with these *fields* in *table*.
+
+    Raises:
+        ValueError: The data does not fit.
+    """
+    rest = config.extra.column if isinstance(config.extra, Rest) else None
+    if rest is not None:
+        _require(table, rest, _JSON)
+    own = {name: column for name, column in table.columns.items() if name != rest}
+    given = set(fields)
+    extra = [name for name in fields if name not in own]
+    if extra and config.extra == "refuse":
+        raise ValueError(
+            f"{table.name} has no column {', '.join(extra)}: add it, or set extra or evolve"
+        )
+    lacking = [name for name in table.key if name not in given]
+    if lacking:
+        raise ValueError(f"{table.name}: the data lacks {', '.join(lacking)}, a part of the key")
+    writable = {name: column for name, column in own.items() if not column.is_generated}
+    present = tuple(name for name in writable if name in given)
+    has_rest = rest is not None and bool(extra)
+    absent = [column for name, column in writable.items() if name not in given]
+    if is_partial:
+        return Shape(UPDATE, present, has_rest)
+    if config.missing == "null":
+        # An identity column would refuse NULL.
+        absent_too = {column.name for column in absent if not column.is_always_identity}
+        columns = tuple(name for name in writable if name in given | absent_too)
+        return Shape(UPSERT, columns, has_rest, is_whole=True)
+    if config.missing == "keep" and any(column.is_required for column in absent):
+        # An INSERT would be refused, even if the row is there.
+        return Shape(UPDATE, present, has_rest)
+    is_whole = not absent or config.missing == "default"
+    return Shape(UPSERT, present, has_rest, is_whole)
+
+
+def _require(table: Table, column: str, kinds: frozenset[str]) -> None:
+    if column not in table.columns or table.columns[column].type not in kinds:
+        raise ValueError(
+            f"{table.name} has no column {column} of the type {' or '.join(sorted(kinds))}, "
+            "which a setting names"
+        )
+
+
+def _check_key(change: Change, table: Table) -> None:
+    """Check that the key of an entry is that of its data, in the order of the columns.
+
+    A single column is compared where the text of the key is like that in JSON.
+    """
+    if change.key is None:
+        return
+    data: dict[str, Any] = json.loads(change.data, parse_float=Decimal)
+    given = [data.get(name) for name in table.key]
+    if table.is_array_key:
+        values = f"[{','.join(table.key_values(change.key))}]"
+        is_same = json.loads(values, parse_float=Decimal) == given
+    else:
+        is_plain = table.columns[table.key[0]].type in _PLAIN
+        is_same = not is_plain or str(given[0]).encode() == change.key
+    if not is_same:
+        raise ValueError(
+            f"{table.name}: the key of the entry is not that of its data, which is "
+            f"{', '.join(table.key)}: name the columns of the entry's key, in its order, in key"
+        )

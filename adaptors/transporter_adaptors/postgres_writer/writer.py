@@ -1,0 +1,187 @@
+"""Writer of entries to tables of PostgreSQL, together with their offset."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import psycopg
+
+from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
+from transporter_adaptors.postgres_writer.append import Appends
+from transporter_adaptors.postgres_writer.apply import Transactions
+from transporter_adaptors.postgres_writer.catalog import Catalog
+from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
+from transporter_adaptors.postgres_writer.failures import is_slow, is_stale, sink_error
+from transporter_adaptors.postgres_writer.probing import check_table, probe_target
+from transporter_adaptors.postgres_writer.progress import Progress
+from transporter_adaptors.postgres_writer.session import connect
+from transporter_adaptors.postgres_writer.upserts import Upserts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from transporter.adaptor import (
+        Ack,
+        AdaptorConfig,
+        Entries,
+        Finding,
+        StoredOffset,
+        WriterContext,
+    )
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_writer.guilty import Failure
+
+_GROWTH: Final = 4
+"""Factor by which parts of a slice grow after one that succeeded."""
+_SMALLEST: Final = 16
+_LARGEST: Final = 100_000
+
+
+class PostgresWriter:
+    """Writer that keeps tables as the entries describe them.
+
+    The changes of a slice and the offset of its last entry are one transaction, in which the
+    stored offset is locked first. So an entry is in the tables if and only if the offset covers
+    it, and a writer that was replaced changes nothing any more.
+
+    Not promised: that other sessions see the transactions of the source one by one. Not
+    thread-safe.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = PostgresWriterConfig
+
+    def __init__(self, config: PostgresWriterConfig) -> None:
+        """Keep *config*. :meth:`open` connects."""
+        self._config = config
+        self._context: WriterContext
+        self._progress: Progress
+        self._connection: Connection | None = None
+        self._catalog: Catalog
+        self._part: int | None = None
+        """Maximum entries of a transaction, after failures of larger ones."""
+
+    def open(self, context: WriterContext) -> StoredOffset | None:
+        """Connect, fence earlier writers, and return the offset that the database stores.
+
+        Raises:
+            SinkUnavailable: The database cannot be reached, or is a standby.
+            RouteFault: A right or a table is missing, or another writer has taken over.
+        """
+        if context.shards > 1:
+            self._check_shards()
+        # The errors that end a pipeline are raised. psycopg warns of them, too.
+        logging.getLogger("psycopg").setLevel(logging.ERROR)
+        self._context = context
+        self._progress = Progress(self._config.progress, context)
+        connection = self._connect()
+        try:
+            for name in self._config.fixed_tables:
+                if self._config.evolve != "create" or self._catalog.find(name):
+                    check_table(self._catalog, name, self._config)
+            self._progress.create(connection)
+            return self._progress.claim(connection)
+        except psycopg.Error as error:
+            raise sink_error(error, f"cannot open {self._progress.name}") from error
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        """Commit *batch*, or the entries before the first one that cannot be applied."""
+        if not len(batch):
+            ack.all()
+            return
+        try:
+            failure = self._write(batch, ack)
+        except psycopg.Error as error:
+            if is_slow(error):
+                self._part = max(1, min(self._part or len(batch), len(batch)) // 2)
+            ack.fail(sink_error(error, "cannot write to the database"))
+            self._close_broken()
+        except SinkError as error:
+            ack.fail(error)
+        else:
+            if failure is not None:
+                ack.fail(failure, failure.offset)
+
+    def close(self) -> None:
+        """Close the connection. Safe to call twice."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def probe(self) -> Iterable[Finding]:
+        """Check the server, the table of offsets, and the tables that are known by now."""
+        return probe_target(self._config)
+
+    def _check_shards(self) -> None:
+        """Check that no setting needs entries of all shards in one order."""
+        config = self._config
+        ordered = {
+            "truncate: apply": config.mode == "upsert" and config.truncate == "apply",
+            f"evolve: {config.evolve}": config.mode == "upsert" and config.evolve != "none",
+        }
+        for setting in (name for name, is_set in ordered.items() if is_set):
+            raise RouteFault(
+                f"{setting} cannot be used with parallelism, because the other shards do not wait "
+                "for such an entry: change that setting, or set parallelism to 1"
+            )
+
+    def _connect(self) -> Connection:
+        if self._connection is not None and self._connection.closed:
+            self.close()
+        if self._connection is None:
+            self._connection = connect(self._config, self._context.deadline)
+            self._catalog = Catalog(self._connection, self._config)
+        return self._connection
+
+    def _close_broken(self) -> None:
+        if self._connection is not None and self._connection.broken:
+            self.close()
+
+    def _write(self, batch: Entries, ack: Ack) -> Rejected | None:
+        """Commit parts of *batch*, ack each, and return the error of the first bad entry."""
+        connection = self._connect()
+        transactions = Transactions(connection, self._progress, self._context)
+        kind = Upserts if self._config.mode == "upsert" else Appends
+        work = kind(connection, self._config, self._catalog, batch)
+        offsets, begin = work.offsets, 0
+        # Parts begin in the first half of the time. The second half is for the last one's end.
+        ends = time.monotonic() + self._context.deadline / 2
+        while begin < len(offsets):
+            started = time.monotonic()
+            if started > ends:
+                raise SinkTimeout("the slice was not written in full within the time for it")
+            end = min(len(offsets), begin + (self._part or len(offsets)))
+            done, failure = self._apply(transactions, work, begin, end, batch.generation)
+            ack(offsets[begin:done])
+            self._adapt(done - begin, failure, time.monotonic() - started)
+            if failure is not None and done and work.may_continue(done):
+                raise SinkUnavailable(f"{failure.problem}; it is tried with the entries behind it")
+            if failure is not None:
+                return Rejected(failure.problem, offsets[done])
+            begin = done
+        return None
+
+    def _apply(
+        self,
+        transactions: Transactions,
+        work: Upserts | Appends,
+        begin: int,
+        end: int,
+        generation: int,
+    ) -> tuple[int, Failure | None]:
+        """Apply a part of a slice. If a table has changed meanwhile, look at it again."""
+        try:
+            return transactions.apply(work, begin, end, generation)
+        except psycopg.Error as error:
+            if not is_stale(error):
+                raise
+            self._catalog.forget()
+            return transactions.apply(work, begin, end, generation)
+
+    def _adapt(self, good: int, failure: Failure | None, seconds: float) -> None:
+        """Adapt the size of parts: where bad entries are dense, large parts are in vain."""
+        if failure is not None:
+            self._part = max(_SMALLEST, 2 * good)
+        elif self._part is not None and _GROWTH * seconds < self._context.deadline / 2:
+            self._part = self._part * _GROWTH if self._part < _LARGEST else None

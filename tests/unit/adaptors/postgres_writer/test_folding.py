@@ -1,0 +1,257 @@
+"""Groups of changes have the effect of the changes one by one."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transporter_adaptors.postgres.table import TableName
+from transporter_adaptors.postgres_writer.catalog import choose_key, rank_tables
+from transporter_adaptors.postgres_writer.changes import (
+    DELETE,
+    NOTHING,
+    SCHEMA,
+    TRUNCATE,
+    UPDATE,
+    UPSERT,
+    Change,
+    read_changes,
+    unit_starts,
+)
+from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
+from transporter_adaptors.postgres_writer.failures import BadEntry
+from transporter_adaptors.postgres_writer.folding import (
+    Group,
+    group_folded,
+    group_in_order,
+)
+from transporter_adaptors.postgres_writer.rows import fit_rows
+from transporter_adaptors.postgres_writer.table import Column, Table
+
+from transporter.errors import RouteFault
+from transporter.message import Message
+from transporter.testing import entries
+
+CONFIG = PostgresWriterConfig(dsn="dbname=x")
+
+
+def table(
+    oid: int = 1, key: tuple[str, ...] = ("id",), kind: str = "integer", **more: Any
+) -> Table:
+    """Return a table with three columns besides its key, one of which is required."""
+    names = (*key, "a", "b", "c")
+    columns = {
+        name: Column(
+            name,
+            kind if name in key else "text",
+            not_null=name in {*key, "c"},
+            has_default=False,
+            is_always_identity=False,
+            is_generated=False,
+        )
+        for name in names
+    }
+    return Table(oid, TableName(f"t{oid}", "public"), columns, key, len(key) > 1, **more)
+
+
+Rows = dict[tuple[int, str], dict[str, Any]]
+
+
+def apply(rows: Rows, missing: list[str], kind: str, where: Table, change: Change) -> None:
+    """Apply one change as the server would. A part of a row that is not there is *missing*."""
+    place = where.oid, (change.key or b"").decode()
+    if kind == DELETE:
+        rows.pop(place, None)
+        return
+    data = json.loads(change.data)
+    if kind == UPDATE and place not in rows:
+        missing.append(place[1])
+        return
+    rows[place] = {**dict.fromkeys("abc"), **rows.get(place, {}), **data}
+
+
+def run(groups: list[Group]) -> tuple[Rows, list[str]]:
+    """Return the rows after *groups*, each of which has a key once."""
+    rows: Rows = {}
+    missing: list[str] = []
+    for group in groups:
+        keys = [change.key for change in group.changes]
+        assert len({*keys}) == len(keys)
+        for change in group.changes:
+            apply(rows, missing, group.shape.kind, group.table, change)
+    return rows, sorted({*missing})
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> list[Change]:
+    """Draw changes of few keys of two tables, whole rows and parts of rows."""
+    drawn = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from("xy"),
+                st.sampled_from([UPSERT, UPSERT, UPDATE, DELETE]),
+                st.integers(1, 4),
+                st.sets(st.sampled_from("abc")),
+            ),
+            max_size=30,
+        )
+    )
+    found = []
+    for offset, (namespace, kind, key, names) in enumerate(drawn):
+        fields = {"id": key, **{name: f"{name}{offset}" for name in sorted(names)}}
+        data = b"" if kind == DELETE else json.dumps(fields).encode()
+        names_ = () if kind == DELETE else tuple(fields)
+        found.append(Change(offset, namespace, kind, str(key).encode(), data, names_))
+    return found
+
+
+@given(changes())
+def test_folded_is_one_by_one(drawn: list[Change]) -> None:
+    """The groups of the last changes leave the same rows as all changes in order."""
+    tables = {"x": table(1), "y": table(2)}
+    rows = fit_rows(drawn, tables, CONFIG)
+    expected: Rows = {}
+    missing: list[str] = []
+    for row in rows:
+        apply(expected, missing, row.shape.kind, row.table, row.change)
+
+    in_order = run([*group_in_order(rows)])
+    folded = run([*group_folded(rows, lambda each: each.oid)])
+
+    assert in_order == (expected, sorted({*missing}))
+    if not missing:
+        assert folded == (expected, [])
+    else:
+        # A part of a row that is not there is either found or overwritten by the end of the run.
+        assert {*folded[1]} <= {*missing}
+
+
+def test_tables_have_an_order() -> None:
+    """Deletes go from children to parents, and then upserts from parents to children."""
+    drawn = [
+        Change(1, "x", UPSERT, b"1", b'{"id":1,"c":1}', ("id", "c")),
+        Change(2, "x", DELETE, b"2", b""),
+        Change(3, "y", UPSERT, b"1", b'{"id":1,"c":1}', ("id", "c")),
+        Change(4, "y", DELETE, b"2", b""),
+    ]
+    rows = fit_rows(drawn, {"x": table(1), "y": table(2)}, CONFIG)
+    found = [(g.shape.kind, g.table.oid) for g in group_folded(rows, lambda each: -each.oid)]
+    assert found == [(DELETE, 1), (DELETE, 2), (UPSERT, 2), (UPSERT, 1)]
+
+
+@pytest.mark.parametrize(
+    ("parents", "expected"),
+    [
+        ([(1, 2), (2, 3)], [3, 2, 1]),
+        ([(3, 1)], [1, 3]),
+        ([(1, 2), (2, 1)], None),
+        ([(1, 2), (2, 3), (3, 1)], None),
+    ],
+)
+def test_ranks(parents: list[tuple[int, int]], expected: list[int] | None) -> None:
+    """Parents come before their children, and cycles have some order."""
+    ranks = rank_tables([1, 2, 3], parents)
+    assert sorted(ranks.values()) == [0, 1, 2]
+    if expected is not None:
+        assert sorted(expected, key=ranks.__getitem__) == expected
+
+
+def test_numbers_of_one_value_are_one_key() -> None:
+    """Keys of numbers are compared as such, alone and in arrays."""
+    alone, both = table(kind="numeric"), table(key=("id", "n"), kind="numeric")
+    assert alone.identity(b"1.0") == alone.identity(b"1.00") != alone.identity(b"2")
+    assert alone.identity(b"NaN") == alone.identity(b"NaN")
+    assert both.identity(b"[1.0, 2]") == both.identity(b"[1,2.000]") != both.identity(b"[2, 1]")
+    assert table(kind="text").identity(b"1.0") != table(kind="text").identity(b"1.00")
+
+
+@pytest.mark.parametrize("key", [b"[1]", b"{}", b"x", b"[1,2,3]", b"\xff", b'["a\0",1]', b"[1,NaN"])
+def test_keys_that_are_none(key: bytes) -> None:
+    """A key of two columns is an array of two values."""
+    with pytest.raises(ValueError, match="must be a JSON array of the values of id, n"):
+        table(key=("id", "n")).key_values(key)
+
+
+def test_the_values_of_a_key() -> None:
+    """Numbers keep their digits, and nested values stay JSON."""
+    values = table(key=("id", "n")).key_values(
+        b'[12345678901234567890.10, {"a": [1.0, null, "x"]}]'
+    )
+    assert values == ["12345678901234567890.10", '{"a":[1.0,null,"x"]}']
+    assert table().key_values('é"'.encode()) == ['"\\u00e9\\""']
+
+
+def test_rows_that_do_not_fit() -> None:
+    """The first change that does not fit is named by its place."""
+    good = Change(1, "x", UPSERT, b"1", b'{"id":1,"c":1}', ("id", "c"))
+    for bad in (
+        good._replace(fields=("id", "c", "other")),
+        good._replace(fields=("c",)),
+        good._replace(problem="is wrong"),
+        Change(1, "x", DELETE, b"\xff", b""),
+    ):
+        with pytest.raises(BadEntry) as found:
+            fit_rows([good, bad, bad], {"x": table()}, CONFIG)
+        assert found.value.place == 1
+
+
+def test_one_key_of_two_rows() -> None:
+    """Entries with one key must have one value in the columns of the key."""
+    first = Change(1, "x", UPSERT, b"1", b'{"id":1,"c":1}', ("id", "c"))
+    rows = fit_rows([first, first._replace(data=b'{"id":2,"c":1}')], {"x": table()}, CONFIG)
+    with pytest.raises(RouteFault, match="entries with one key are of different rows"):
+        [*group_folded(rows, lambda each: each.oid)]
+
+
+def test_the_key_of_a_table() -> None:
+    """It is the primary key, or the columns of a unique index in the order of the setting."""
+    name, keys = TableName("t"), [(True, ["a"]), (False, ["b", "c"])]
+    assert choose_key(name, keys, ()) == ("a",)
+    assert choose_key(name, keys, ("c", "b")) == ("c", "b")
+    with pytest.raises(RouteFault, match="no unique index on b"):
+        choose_key(name, keys, ("b",))
+    with pytest.raises(RouteFault, match="no primary key"):
+        choose_key(name, keys[1:], ())
+
+
+def test_the_kinds_of_entries() -> None:
+    """What an entry does follows from its op, its data and its headers."""
+    schema = "application/vnd.transporter.schema+json"
+    messages = [
+        Message("x", b'{"id":1}', b"1"),
+        Message("x", b'{"id":1}', b"1", "update", headers=(("pg-unchanged", b'["a"]'),)),
+        Message("x", b'{"id":1}', b"1", "delete"),
+        Message("x", None, b"1", "update"),
+        Message("x", b'{"command":"truncate"}', None, "command"),
+        Message("x", b"{}", None, "command", content_type=schema),
+        Message("x", None, None, "skip"),
+        Message("x", b'{"command":"dance"}', None, "command"),
+        Message("x", b"\xff", b"1"),
+        Message("x", None, None, "delete"),
+    ]
+    found = read_changes(entries(messages, first=5))
+    kinds = [UPSERT, UPDATE, DELETE, DELETE, TRUNCATE, SCHEMA, NOTHING, TRUNCATE, UPSERT, DELETE]
+    assert [each.kind for each in found] == kinds
+    assert [bool(each.problem) for each in found] == [False] * 7 + [True] * 3
+    assert [each.offset for each in found] == [*range(5, 15)]
+
+
+def test_changes_of_one_entry_are_one_unit() -> None:
+    """Several rows that a step made of one entry stay together."""
+    assert unit_starts([3, 3, 4, 7, 7, 7]) == [0, 2, 3, 6]
+    assert unit_starts([]) == [0]
+
+
+def test_deletes_that_are_ignored_hide_nothing() -> None:
+    """With delete: ignore the row before a delete stays the last one."""
+    config = PostgresWriterConfig(dsn="dbname=x", delete="ignore")
+    first = Change(1, "x", UPSERT, b"7", b'{"id":7,"c":1}', ("id", "c"))
+    rows = fit_rows([first, Change(2, "x", DELETE, b"7", b"")], {"x": table()}, config)
+    kinds = defaultdict(int)
+    for group in group_folded(rows, lambda each: each.oid):
+        kinds[group.shape.kind] += len(group.changes)
+    assert kinds == {UPSERT: 1}
