@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from pg_writer_tools import CONTEXT, Driver, deletion, partial_row, row
+from pg_writer_tools import CONTEXT, Driver, deletion, partial_row, row, schema_entry
 from pooler import pooler
 from psycopg.conninfo import make_conninfo
 from transporter_adaptors.postgres_writer import apply
@@ -151,6 +151,50 @@ BEGIN
   RETURN NEW;
 END $$;
 """
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_columns_that_are_rolled_back_are_added_again(driver: Driver, is_missing: bool) -> None:
+    """After an error of no entry a column that was added in the transaction is not taken for it."""
+    driver.database.execute(FAILS_ONCE)
+    driver.database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    if is_missing:
+        driver.database.execute("DROP TABLE t")
+    else:
+        driver.database.execute(
+            "CREATE TRIGGER fail BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION fail('40P01')"
+        )
+    driver.settings = {"evolve": "add"}
+    driver.deliver(row("u", 1, id=1))
+    added = schema_entry("u", ["id"], id="integer!", c="integer")
+    batch = driver.batch([added, deletion("u", 1), row("t", 2, id=2)])
+
+    error = driver.write(batch).failures[0][0]
+    assert isinstance(error, RouteFault if is_missing else SinkUnavailable)
+    if is_missing:
+        driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    assert driver.write(batch).complete
+
+    driver.deliver(row("u", 3, id=3, c=3))
+    assert driver.rows("u") == [(3, 3)]
+
+
+def test_rows_that_a_policy_hides(driver: Driver) -> None:
+    """A role that is subject to policies stops the route, because a DELETE would miss rows."""
+    driver.database.execute(
+        "CREATE ROLE with_policy LOGIN; CREATE TABLE t (id int PRIMARY KEY);"
+        "GRANT ALL ON t TO with_policy; GRANT CREATE ON SCHEMA public TO with_policy;"
+        "INSERT INTO t VALUES (1); ALTER TABLE t ENABLE ROW LEVEL SECURITY;"
+        "CREATE POLICY p ON t USING (id > 1)"
+    )
+    try:
+        driver.settings = {"dsn": driver.database.dsn_as("with_policy")}
+        error = driver.fail(deletion("t", 1))
+        assert isinstance(error, RouteFault)
+        assert "row-level security" in str(error)
+    finally:
+        driver.close()
+        driver.database.execute("DROP OWNED BY with_policy; DROP ROLE with_policy")
 
 
 @pytest.mark.parametrize("code", ["40P01", "40001", "55P03", "53200", "53100", "25006", "57P01"])

@@ -87,6 +87,9 @@ class Transactions:
                 with self._connection.pipeline():
                     self._finish(done, good)
             return good, failure
+        except Exception as error:
+            work.undo(error)
+            raise
         finally:
             self._roll_back()
 
@@ -139,7 +142,7 @@ class Transactions:
     def _undo(self, work: Work, error: Exception) -> Failure:
         """Undo what was applied since the savepoint, or raise an *error* of no entry."""
         if isinstance(error, psycopg.Error) and not is_data(error):
-            raise error
+            raise error  # All of the transaction is undone by apply.
         work.undo(error)
         with self._connection.pipeline():
             self._connection.execute("ROLLBACK TO SAVEPOINT part")

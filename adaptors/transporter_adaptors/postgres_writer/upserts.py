@@ -77,7 +77,7 @@ class Upserts:
             RouteFault: A table is missing, or cannot be written.
             BadEntry: An entry cannot be applied, by its content.
         """
-        self._sent, self._has_new_columns = [], False
+        self._sent = []
         place = self._starts[begin]
         changes = self._read(place, self._starts[end])
         for kind, group in groupby(changes, key=_command):
@@ -117,7 +117,10 @@ class Upserts:
         return all(change.kind == TRUNCATE and not change.problem for change in changes)
 
     def undo(self, error: Exception) -> None:
-        """Forget columns that are rolled back, or that may be others by now."""
+        """Forget columns that are rolled back, or that may be others by now.
+
+        The whole transaction may be, so columns of earlier parts count, too.
+        """
         if self._has_new_columns or is_stale(error):
             self._catalog.forget()
 
