@@ -224,6 +224,32 @@ def test_deletes_that_need_the_order_of_the_source(driver: Driver) -> None:
     assert driver.rows("parent") == driver.rows("child") == []
 
 
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "SET DEFAULT"])
+def test_deletes_that_change_other_tables(driver: Driver, action: str) -> None:
+    """A child that leaves its parent before the delete is not changed by that, at any distance."""
+    driver.database.execute(
+        "CREATE TABLE top (id int PRIMARY KEY);"
+        f"CREATE TABLE parent (id int PRIMARY KEY, top int REFERENCES top ON DELETE {action});"
+        f"CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent ON DELETE {action})"
+    )
+    driver.database.execute("ALTER TABLE child ADD note text")
+    driver.deliver(
+        *(row("top", n, id=n) for n in (1, 2)),
+        *(row("parent", n, id=n, top=n) for n in (1, 2)),
+        *(row("child", n, id=n, parent=n) for n in (1, 2)),
+    )
+    driver.database.execute("UPDATE child SET note = 'own'")
+
+    driver.deliver(row("child", 1, "update", id=1, parent=2), deletion("parent", 1))
+    assert driver.rows("child") == [(1, 2, "own"), (2, 2, "own")]
+    driver.deliver(
+        row("child", 1, "update", id=1, parent=None),
+        row("child", 2, "update", id=2, parent=None),
+        deletion("top", 2),
+    )
+    assert driver.rows("child") == [(1, None, "own"), (2, None, "own")]
+
+
 def test_a_unique_value_that_is_handed_over(driver: Driver) -> None:
     """A unique value may go from one row to another, also where the last order forbids it."""
     driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, email text UNIQUE)")

@@ -70,28 +70,33 @@ class Transactions:
             RouteFault: The writer was fenced, or a table cannot be written.
         """
         try:
-            known = self._progress.begin(self._connection)
-            first = max(begin, self._covered(work, known, generation))
-            if first >= end:
-                return end, None
-            done = _Done(work, known, generation)
-            failed = self._attempt(work, first, end, done)
-            if failed is None:
-                return end, None
-            if end - first == 1:
-                return first, failed
-            good, failure = apply_good(
-                first, end, lambda low, high: self._attempt(work, low, high), failed
-            )
-            if good > first:
-                with self._connection.pipeline():
-                    self._finish(done, good)
-            return good, failure
+            return self._apply_good(work, begin, end, generation)
         except Exception as error:
             work.undo(error)
             raise
         finally:
             self._roll_back()
+
+    def _apply_good(
+        self, work: Work, begin: int, end: int, generation: int
+    ) -> tuple[int, Failure | None]:
+        known = self._progress.begin(self._connection)
+        first = max(begin, self._covered(work, known, generation))
+        if first >= end:
+            return end, None
+        done = _Done(work, known, generation)
+        failed = self._attempt(work, first, end, done)
+        if failed is None:
+            return end, None
+        if end - first == 1:
+            return first, failed
+        good, failure = apply_good(
+            first, end, lambda low, high: self._attempt(work, low, high), failed
+        )
+        if good > first:
+            with self._connection.pipeline():
+                self._finish(done, good)
+        return good, failure
 
     def _covered(self, work: Work, known: StoredOffset | None, generation: int) -> int:
         """Return how many entries are there although the answer to their COMMIT was lost."""

@@ -50,6 +50,11 @@ SELECT conrelid::bigint, confrelid::bigint FROM pg_catalog.pg_constraint
 WHERE contype = 'f' AND conrelid = ANY(%(oids)s::oid[]) AND confrelid = ANY(%(oids)s::oid[])
   AND conrelid <> confrelid
 """
+_CASCADES: Final = """
+SELECT confrelid::bigint, conrelid::bigint FROM pg_catalog.pg_constraint
+WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd')
+"""
+"""Foreign keys by which a delete of the parent changes the child."""
 _KINDS: Final = {
     "v": "a view",
     "m": "a materialized view",
@@ -67,11 +72,12 @@ class Catalog:
         self._connection, self._config = connection, config
         self._tables: dict[TableName, Table] = {}
         self._ranks: dict[int, int] | None = None
+        self._cascades: dict[int, set[int]] | None = None
 
     def forget(self) -> None:
         """Look at every table again."""
         self._tables.clear()
-        self._ranks = None
+        self._ranks = self._cascades = None
 
     def find(self, name: TableName) -> Table | None:
         """Return the table of this name, or ``None`` if there is none.
@@ -109,6 +115,14 @@ class Catalog:
             rows = fetch(self._connection, _PARENTS, {"oids": oids})
             self._ranks = rank_tables(oids, rows)
         return self._ranks[table.oid]
+
+    def cascades(self) -> dict[int, set[int]]:
+        """Return the tables whose rows change by a delete in another table, by the other's oid."""
+        if self._cascades is None:
+            is_off = self._config.constraints == "replica" or self._config.delete != "apply"
+            rows = [] if is_off else fetch(self._connection, _CASCADES, [])
+            self._cascades = follow_cascades(rows)
+        return self._cascades
 
     def _load(self, name: TableName) -> Table | None:
         relations = fetch(self._connection, _TABLE, [str(name)], class_row(_Relation))
@@ -182,6 +196,22 @@ def choose_key(
     raise RouteFault(
         f"{table} has no primary key: add one, or name the columns of a unique index in key"
     )
+
+
+def follow_cascades(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    """Return, for each parent of *pairs*, its children, their children, and so on."""
+    children: dict[int, set[int]] = {}
+    for parent, child in pairs:
+        children.setdefault(parent, set()).add(child)
+    reached: dict[int, set[int]] = {}
+    for parent in children:
+        found, waiting = set[int](), [parent]
+        while waiting:
+            new = children.get(waiting.pop(), set()) - found
+            found |= new
+            waiting += new
+        reached[parent] = found
+    return reached
 
 
 def rank_tables(oids: Iterable[int], parents: Iterable[tuple[int, int]]) -> dict[int, int]:

@@ -16,7 +16,7 @@ from transporter_adaptors.postgres_writer.changes import (
 from transporter_adaptors.postgres_writer.failures import BadEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from transporter_adaptors.postgres_writer.rows import Row, Shape
     from transporter_adaptors.postgres_writer.table import Table
@@ -53,6 +53,18 @@ def group_folded(rows: Sequence[Row], rank: Callable[[Table], int]) -> Iterator[
         yield from sorted(by_kind[DELETE], key=lambda group: -rank(group.table))
         others = by_kind[UPSERT] + by_kind[UPDATE]
         yield from sorted(others, key=lambda group: rank(group.table))
+
+
+def needs_order(rows: Sequence[Row], cascades: Mapping[int, set[int]]) -> bool:
+    """Return whether *rows* have a delete that may change the row of another change.
+
+    *cascades* are the oids of the tables that a delete in a table changes, too.
+    """
+    if not cascades:
+        return False
+    deleted = {row.table.oid for row in rows if row.shape.kind == DELETE}
+    reached = set[int]().union(*(cascades.get(oid, set()) for oid in deleted))
+    return any(row.table.oid in reached and row.shape.kind != DELETE for row in rows)
 
 
 def _split_runs(rows: Sequence[Row]) -> Iterator[list[Row]]:

@@ -20,7 +20,7 @@ from transporter_adaptors.postgres_writer.changes import (
 )
 from transporter_adaptors.postgres_writer.evolution import follow_schema
 from transporter_adaptors.postgres_writer.failures import BadEntry, MissingRow, is_stale
-from transporter_adaptors.postgres_writer.folding import group_folded, group_in_order
+from transporter_adaptors.postgres_writer.folding import group_folded, group_in_order, needs_order
 from transporter_adaptors.postgres_writer.rows import fit_rows
 from transporter_adaptors.postgres_writer.statements import quote_table, statements_of
 
@@ -154,6 +154,7 @@ class Upserts:
             self._has_looked = True
             self._catalog.forget()
             rows = self._fit(run)  # Perhaps a column was added meanwhile.
+        in_order = in_order or needs_order(rows, self._catalog.cascades())
         groups = group_in_order(rows) if in_order else group_folded(rows, self._catalog.rank)
         for group in groups:
             self._send(group)

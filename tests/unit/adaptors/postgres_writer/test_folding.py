@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from transporter_adaptors.postgres.table import TableName
-from transporter_adaptors.postgres_writer.catalog import choose_key, rank_tables
+from transporter_adaptors.postgres_writer.catalog import choose_key, follow_cascades, rank_tables
 from transporter_adaptors.postgres_writer.changes import (
     DELETE,
     NOTHING,
@@ -159,6 +159,16 @@ def test_ranks(parents: list[tuple[int, int]], expected: list[int] | None) -> No
     assert sorted(ranks.values()) == [0, 1, 2]
     if expected is not None:
         assert sorted(expected, key=ranks.__getitem__) == expected
+
+
+def test_cascades_reach_children_of_children() -> None:
+    """The tables that a delete changes, also where foreign keys form a cycle."""
+    assert follow_cascades([(1, 2), (2, 3), (3, 2), (5, 5)]) == {
+        1: {2, 3},
+        2: {2, 3},
+        3: {2, 3},
+        5: {5},
+    }
 
 
 def test_numbers_of_one_value_are_one_key() -> None:
