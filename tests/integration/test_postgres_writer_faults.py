@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -12,20 +13,22 @@ import pytest
 from pg_writer_tools import CONTEXT, Driver, deletion, partial_row, row, schema_entry
 from pooler import pooler
 from psycopg.conninfo import make_conninfo
+from transporter_adaptors.postgres.table import TableName
+from transporter_adaptors.postgres_cdc.columns import SCHEMA_TYPE
 from transporter_adaptors.postgres_writer import apply
+from transporter_adaptors.postgres_writer.append import append_ddl
 from transporter_adaptors.postgres_writer.apply import Transactions
 from transporter_adaptors.postgres_writer.guilty import Failure, apply_good
 from transporter_adaptors.postgres_writer.writer import PostgresWriter
 
 from transporter.errors import Rejected, RouteFault, SinkTimeout, SinkUnavailable
+from transporter.message import Message
 from transporter.testing import FaultyProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from services.postgres import Database, PostgresService
-
-    from transporter.message import Message
 
 pytestmark = pytest.mark.postgres
 
@@ -177,6 +180,119 @@ def test_columns_that_are_rolled_back_are_added_again(driver: Driver, is_missing
 
     driver.deliver(row("u", 3, id=3, c=3))
     assert driver.rows("u") == [(3, 3)]
+
+
+def test_a_column_that_is_there_already(driver: Driver) -> None:
+    """A column that was added by hand meanwhile is not added again."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    driver.settings = {"evolve": "add"}
+    driver.deliver(row("t", 1, id=1))
+    driver.database.execute("ALTER TABLE t ADD c int")
+    driver.deliver(schema_entry("t", ["id"], id="integer!", c="integer"), row("t", 2, id=2, c=1))
+    assert driver.rows("t") == [(1, None), (2, 1)]
+
+
+@pytest.mark.parametrize("mode", ["upsert", "append"])
+def test_a_table_that_another_session_creates(driver: Driver, mode: str) -> None:
+    """A table that is created at the same moment is looked at again, and the slice is written."""
+    driver.settings = {"mode": mode, "evolve": "create", "table": "t"}
+    batch = driver.batch([schema_entry("t", ["id"], id="integer!"), row("t", 1, id=1)])
+    driver.writer  # noqa: B018 - opens it
+    acks: list[Any] = []
+    ddl = append_ddl(TableName("t")) if mode == "append" else "CREATE TABLE t (id int PRIMARY KEY)"
+    with driver.database.connect(autocommit=False) as other:
+        other.execute(ddl)
+        thread = threading.Thread(target=lambda: acks.append(driver.write(batch)))
+        thread.start()
+        wait_for_lock(driver)
+        other.commit()
+        thread.join()
+    assert acks[0].complete, acks[0].failures
+
+
+def wait_for_lock(driver: Driver) -> None:
+    """Wait until a session waits for a lock."""
+    query = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    ends = time.monotonic() + 10
+    while driver.database.execute(query) == [(0,)]:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def test_append_that_creates_is_not_for_shards(driver: Driver) -> None:
+    """Shards would create a table at the same moment."""
+    driver.settings = {"mode": "append", "evolve": "create"}
+    driver.context = replace(CONTEXT, shards=2)
+    with pytest.raises(RouteFault, match="evolve: create cannot be used with parallelism"):
+        driver.writer  # noqa: B018 - opens it
+
+
+@pytest.mark.parametrize("code", ["53200", "53400"])
+def test_parts_shrink_where_memory_is_short(driver: Driver, code: str) -> None:
+    """A slice that needs too much of the server is written in smaller parts."""
+    driver.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY);"
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF (SELECT count(*) FROM new) > 30 THEN RAISE 'full' USING ERRCODE = '{code}'; END IF;"
+        " RETURN NULL; END $$;"
+        "CREATE TRIGGER fail AFTER INSERT ON t REFERENCING NEW TABLE AS new"
+        " FOR EACH STATEMENT EXECUTE FUNCTION fail()"
+    )
+    batch = driver.batch([row("t", n, id=n) for n in range(100)])
+    written = 0
+    for _ in range(20):
+        ack = driver.write(replace(batch, batch=batch.batch.slice(written)))
+        written += len(ack.prefix)
+        if written == 100:
+            break
+        assert isinstance(ack.failures[0][0], SinkUnavailable)
+    assert driver.database.execute("SELECT count(*) FROM t") == [(100,)]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"[]",
+        b"{",
+        b"[" * 100_000,
+        b'{"columns":[],"key":["id"]}',
+        b'{"columns":[{"name":"id","type":"int"}],"key":[1]}',
+        b'{"columns":[{"name":"id","type":"int"}],"key":["other"]}',
+        b'{"columns":[{"name":"id","type":"int"}],"key":{"id":1}}',
+        b'{"columns":[{"name":"id","type":"int"},{"name":"id","type":"int"}],"key":["id"]}',
+        b'{"columns":[{"name":"id","type":"foo bar("}],"key":["id"]}',
+        b'{"columns":[{"name":"id","type":"record"}],"key":["id"]}',
+        b'{"columns":[{"name":"id","type":"i\\u0000nt"}],"key":["id"]}',
+        b'{"columns":[{"name":"\\ud800","type":"int"}],"key":["\\ud800"]}',
+        b'{"columns":[{"name":"","type":"int"}],"key":[""]}',
+        b'{"columns":[{"name":"%s","type":"int"}],"key":["%s"]}' % (b"x" * 64, b"x" * 64),
+    ],
+)
+def test_hostile_schema_documents(driver: Driver, document: bytes) -> None:
+    """An entry that is no description of a table is rejected by itself."""
+    driver.settings = {"evolve": "create"}
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    entry = Message("public.q", document, None, "command", content_type=SCHEMA_TYPE)
+    driver.park(row("t", 1, id=1), entry, row("t", 2, id=2))
+    assert [*driver.parked] == [2]
+    assert driver.rows("t") == [(1,), (2,)]
+
+
+def test_long_numbers_and_deep_values(driver: Driver) -> None:
+    """A number of any length arrives, and so does a value that is as deep as can be read."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, v numeric, j json)")
+    long, deep = b"1" + b"0" * 5000, b"[" * 1010 + b"]" * 1010
+    driver.deliver(
+        Message("public.t", b'{"id":1,"v":%s}' % long, b"1"),
+        Message("public.t", b'{"id":1,"v":%s}' % long, b"1"),
+    )
+    driver.deliver(Message("public.t", b'{"id":2,"j":%s}' % deep, b"2"))
+    assert driver.database.execute("SELECT id, length(v::text) FROM t") == [(1, 5001), (2, None)]
+    error = driver.fail(Message("public.t", b'{"id":3,"j":%s}' % (deep * 200), b"3"))
+    assert isinstance(error, Rejected)
+    deepest = b'{"id":3,"j":%s%s}' % (b"[" * 200_000, b"]" * 200_000)
+    assert "nested too deep" in str(driver.fail(Message("public.t", deepest, b"3")))
+    assert isinstance(driver.fail(Message("public.t", None, deep, "delete")), Rejected)
 
 
 def test_rows_that_a_policy_hides(driver: Driver) -> None:
