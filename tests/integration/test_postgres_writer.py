@@ -16,6 +16,8 @@ from pg_writer_tools import (
     schema_entry,
     truncation_entry,
 )
+from transporter_adaptors.postgres.table import TableName
+from transporter_adaptors.postgres_writer.append import append_ddl
 
 from transporter.errors import Rejected, RouteFault, SinkUnavailable
 from transporter.message import Message
@@ -722,3 +724,28 @@ def test_values_are_those_of_the_entry(driver: Driver) -> None:
     found = driver.database.execute("SELECT row_to_json(t)::text FROM t")
     assert found[0][0].encode() == text
     assert json.loads(found[0][0])
+
+
+def test_append_needs_a_key(driver: Driver) -> None:
+    """A table in which an entry could come twice is refused. A partition key may be in the key."""
+    ddl = append_ddl(TableName("t"))
+    key = 'PRIMARY KEY (log_id, "offset", part)'
+    driver.database.execute(ddl.replace(f",\n    {key}", ""))
+    configure(driver, mode="append", table="t")
+    with pytest.raises(RouteFault, match="so an entry could come twice"):
+        driver.deliver(row("x", 1, id=1))
+    wide = ddl.replace(key, f"{key[:-1]}, ts)").replace("TABLE t", "TABLE u")
+    driver.database.execute(wide.replace('TABLE "t"', 'TABLE "u"'))
+    configure(driver, mode="append", table="u")
+    batch = driver.batch([row("x", 1, id=1)])
+    assert driver.write(batch).complete
+    assert driver.write(replace(batch, generation=1)).complete
+    assert driver.database.execute("SELECT count(*) FROM u") == [(1,)]
+
+
+def test_append_hides_no_entry(driver: Driver) -> None:
+    """A conflict in another unique column rejects the entry, which would be lost otherwise."""
+    driver.database.execute(append_ddl(TableName("t")))
+    driver.database.execute("ALTER TABLE t ADD UNIQUE (key)")
+    configure(driver, mode="append", table="t").park(row("x", 1, id=1), row("x", 1, id=2))
+    assert [*driver.parked] == [2]

@@ -55,6 +55,10 @@ SELECT confrelid::bigint, conrelid::bigint FROM pg_catalog.pg_constraint
 WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd')
 """
 """Foreign keys by which a delete of the parent changes the child."""
+ENTRY_KEY: Final = ("log_id", "offset", "part")
+"""The columns by which a row of the mode ``append`` comes once."""
+_FIXED: Final = frozenset({*ENTRY_KEY, "namespace", "key", "op", "phase", "ts"})
+"""The columns that have the same value if an entry is inserted again."""
 _KINDS: Final = {
     "v": "a view",
     "m": "a materialized view",
@@ -133,10 +137,11 @@ class Catalog:
         columns = fetch(self._connection, _COLUMNS, [relation.oid], class_row(Column))
         by_name = {column.name: column for column in columns}
         full_name = TableName(relation.name, relation.schema)
-        key: tuple[str, ...] = ()
+        keys = fetch(self._connection, _KEYS, [relation.oid])
         if self._config.mode == "upsert":
-            keys = fetch(self._connection, _KEYS, [relation.oid])
             key = choose_key(full_name, keys, self._config.key)
+        else:
+            key = choose_entry_key(keys)
         is_array = len(key) > 1 or self._config.key_format == "json"
         return Table(relation.oid, full_name, by_name, key, is_array)
 
@@ -196,6 +201,14 @@ def choose_key(
     raise RouteFault(
         f"{table} has no primary key: add one, or name the columns of a unique index in key"
     )
+
+
+def choose_entry_key(keys: Iterable[tuple[bool, list[str]]]) -> tuple[str, ...]:
+    """Return the one of these unique *keys* by which an entry comes once, or none."""
+    for _, columns in keys:
+        if set(ENTRY_KEY) <= set(columns) <= _FIXED:
+            return tuple(columns)
+    return ()
 
 
 def follow_cascades(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
