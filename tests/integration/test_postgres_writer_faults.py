@@ -295,6 +295,24 @@ def test_long_numbers_and_deep_values(driver: Driver) -> None:
     assert isinstance(driver.fail(Message("public.t", None, deep, "delete")), Rejected)
 
 
+@pytest.mark.parametrize("to", [1, None])
+def test_a_database_that_has_lost_a_commit(driver: Driver, to: int | None) -> None:
+    """After a failover to a standby that was behind, the route stops, and can be resumed."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    driver.deliver(row("t", 1, id=1))
+    driver.deliver(row("t", 2, id=2))
+    lost = "log_id = NULL" if to is None else f'"offset" = {to}'
+    driver.database.execute(f"UPDATE transporter_progress SET {lost}; DELETE FROM t WHERE id = 2")
+
+    error = driver.fail(row("t", 3, id=3))
+    assert isinstance(error, RouteFault)
+    assert "has lost what it had committed" in str(error)
+    assert driver.rows("t") == [(1,)]
+
+    driver.close()
+    driver.deliver(row("t", 4, id=4))
+
+
 def test_rows_that_a_policy_hides(driver: Driver) -> None:
     """A role that is subject to policies stops the route, because a DELETE would miss rows."""
     driver.database.execute(

@@ -96,6 +96,7 @@ class Transactions:
         if good > first:
             with self._connection.pipeline():
                 self._finish(done, good)
+            self._progress.note_commit()
         return good, failure
 
     def _covered(self, work: Work, known: StoredOffset | None, generation: int) -> int:
@@ -119,12 +120,16 @@ class Transactions:
             if not (work.can_reorder and is_order(error) and end - begin > 1):
                 return failure
         else:
-            return None
+            return self._note_commit(done)
         try:
             self._apply(work, begin, end, done, in_order=True)
         except _FAILURES as error:
             return self._undo(work, error)
-        return None
+        return self._note_commit(done)
+
+    def _note_commit(self, done: _Done | None) -> None:
+        if done is not None:
+            self._progress.note_commit()
 
     def _apply(
         self, work: Work, begin: int, end: int, done: _Done | None, *, in_order: bool

@@ -58,15 +58,13 @@ def is_slow(error: psycopg.Error) -> bool:
 
 
 def is_too_large(error: psycopg.Error) -> bool:
-    """Return whether smaller parts may avoid *error*: too slow, or too much memory or too many locks."""
+    """Return whether smaller parts may avoid *error*: they take less time, memory and locks."""
     return is_slow(error) or error.sqlstate in _NO_ROOM
 
 
 def is_stale(error: Exception) -> bool:
     """Return whether *error* may come from columns that were read too long ago."""
-    return isinstance(error, psycopg.Error) and (
-        error.sqlstate in _STALE or _is_created(error)
-    )
+    return isinstance(error, psycopg.Error) and (error.sqlstate in _STALE or _is_created(error))
 
 
 def text_of(error: Exception) -> str:

@@ -88,6 +88,8 @@ class Progress:
             "log_id": context.log_id,
             "epoch": context.epoch,
         }
+        self._sent: StoredOffset | None = None
+        self._committed: StoredOffset | None = None
 
     @property
     def ddl(self) -> str:
@@ -134,7 +136,7 @@ class Progress:
 
         Raises:
             psycopg.Error: It cannot be read.
-            RouteFault: Another writer has claimed it.
+            RouteFault: Another writer has claimed it, or the database has lost a commit.
         """
         with connection.pipeline():
             connection.execute("BEGIN")
@@ -142,13 +144,34 @@ class Progress:
         row = cursor.fetchone()
         if row is None:
             raise self._fenced()
-        return _stored(row)
+        found = _stored(row)
+        self._check_kept(found)
+        return found
 
     def store(self, connection: Connection, stored: StoredOffset) -> None:
         """Store an offset in the transaction."""
         record = [stored.log_id, stored.epoch, stored.generation, stored.shards, stored.offset]
         place = [self._values[name] for name in ("owner", "route", "shard")]
         connection.execute(_STORE.format(table=self._table), [*record, stored.run, *place])
+        self._sent = stored
+
+    def note_commit(self) -> None:
+        """Note that the offset that was stored last is committed."""
+        self._committed = self._sent
+
+    def _check_kept(self, found: StoredOffset | None) -> None:
+        """Check that what this writer has committed is still there."""
+        last = self._committed
+        if last is None:
+            return
+        if found is not None and (last.generation, last.offset) <= (found.generation, found.offset):
+            return
+        place = "none" if found is None else str(found.offset)
+        raise RouteFault(
+            f"{self.name}: the database has lost what it had committed: its stored offset is "
+            f"{place}, and was {last.offset}, as after a failover to a standby that was behind; "
+            "resume the route, and replay it from there"
+        )
 
     def _execute(self, connection: Connection, text: str) -> psycopg.Cursor[Any]:
         return connection.execute(text.format(table=self._table), self._values)

@@ -348,7 +348,7 @@ def test_deletes_that_are_ignored_hide_nothing() -> None:
     config = PostgresWriterConfig(dsn="dbname=x", delete="ignore")
     first = Change(1, "x", UPSERT, b"7", b'{"id":7,"c":1}', ("id", "c"))
     rows = fit_rows([first, Change(2, "x", DELETE, b"7", b"")], {"x": table()}, config)
-    kinds = defaultdict(int)
+    kinds: defaultdict[str, int] = defaultdict(int)
     for group in group_folded(rows, lambda each: each.oid):
         kinds[group.shape.kind] += len(group.changes)
     assert kinds == {UPSERT: 1}
