@@ -88,7 +88,7 @@ class _Run:
 
     def __init__(self) -> None:
         self._last: dict[Hashable, Row] = {}
-        self._shapes: dict[int, set[Shape]] = {}
+        self._shapes: dict[int, list[Shape]] = {}
         self._keyless: set[int] = set()
 
     @property
@@ -102,18 +102,21 @@ class _Run:
             _check_same_row(earlier, row)
             if not row.shape.replaces(earlier.shape):
                 return True
-        oid = row.table.oid
-        shapes = self._shapes.get(oid)
-        if not shapes or (_has_clear_key(row) and oid not in self._keyless):
+        if _has_clear_key(row) and row.table.oid not in self._keyless:
             return False
+        shapes = self._shapes.get(row.table.oid)
         # An UPDATE would take any of two rows without an error.
-        return row.shape.kind == UPDATE or shapes != {row.shape}
+        return bool(shapes) and (row.shape.kind == UPDATE or shapes != [row.shape])
 
     def add(self, row: Row) -> None:
         """Add *row* in place of an earlier change of its key."""
         self._last.pop(row.identity, None)
         self._last[row.identity] = row
-        self._shapes.setdefault(row.table.oid, set()).add(row.shape)
+        shapes = self._shapes.get(row.table.oid)
+        if shapes is None:
+            self._shapes[row.table.oid] = [row.shape]
+        elif shapes[-1] is not row.shape and row.shape not in shapes:
+            shapes.append(row.shape)
         if row.change.key is None:
             self._keyless.add(row.table.oid)
 

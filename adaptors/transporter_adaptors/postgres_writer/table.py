@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Final
+
+import orjson
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -101,11 +102,21 @@ class Table:
             ValueError: It is not such a key.
         """
         if self.is_array_key:
-            return self.canonical(self._parse_key(key))
+            return self.canonical(self._parse_quickly(key) or self._parse_key(key))
         kind = self.columns[self.key[0]].type
         if kind in _CLEAR or kind in _NUMBERS:
             return key if kind in _TEXTS else _canonical(key.decode(errors="replace"), kind)
         return key
+
+    def _parse_quickly(self, key: bytes) -> list[object] | None:
+        """Return the values of a *key* of texts and integers. Others would not be exact."""
+        try:
+            values = orjson.loads(key)
+        except ValueError:
+            return None
+        if not isinstance(values, list) or len(values) != len(self.key):
+            return None
+        return values if all(type(value) in {int, str} for value in values) else None
 
     def is_key_of(self, key: bytes, values: Iterable[object]) -> bool:
         """Return whether an entry's *key* is that of parsed *values*.
@@ -152,6 +163,8 @@ def parse_exactly(data: bytes) -> object:
 
 
 def _canonical(value: object, kind: str) -> Hashable:
+    if type(value) is int and kind in _INTEGERS:
+        return value
     is_plain = isinstance(value, str) or type(value) is int
     text = str(value) if is_plain else _encode(value)
     if kind in _INTEGERS:
@@ -164,10 +177,14 @@ def _canonical(value: object, kind: str) -> Hashable:
 
 
 def _as_integer(text: str) -> Hashable:
-    for base in (10, 0):  # 0: such as 0x1f
-        with suppress(ValueError):
-            return int(text, base)
-    return text
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return int(text, 0)  # Such as 0x1f.
+    except ValueError:
+        return text
 
 
 def _as_number(text: str) -> Hashable:
