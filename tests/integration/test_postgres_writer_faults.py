@@ -160,7 +160,7 @@ END $$;
 def test_columns_that_are_rolled_back_are_added_again(driver: Driver, is_missing: bool) -> None:
     """After an error of no entry a column that was added in the transaction is not taken for it."""
     driver.database.execute(FAILS_ONCE)
-    driver.database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    driver.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     if is_missing:
         driver.database.execute("DROP TABLE t")
     else:
@@ -168,9 +168,9 @@ def test_columns_that_are_rolled_back_are_added_again(driver: Driver, is_missing
             "CREATE TRIGGER fail BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION fail('40P01')"
         )
     driver.settings = {"evolve": "add"}
-    driver.deliver(row("u", 1, id=1))
-    added = schema_entry("u", ["id"], id="integer!", c="integer")
-    batch = driver.batch([added, deletion("u", 1), row("t", 2, id=2)])
+    driver.deliver(row("a", 1, id=1))
+    added = schema_entry("a", ["id"], id="integer!", c="integer")
+    batch = driver.batch([added, deletion("a", 1), row("t", 2, id=2)])
 
     error = driver.write(batch).failures[0][0]
     assert isinstance(error, RouteFault if is_missing else SinkUnavailable)
@@ -178,8 +178,8 @@ def test_columns_that_are_rolled_back_are_added_again(driver: Driver, is_missing
         driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     assert driver.write(batch).complete
 
-    driver.deliver(row("u", 3, id=3, c=3))
-    assert driver.rows("u") == [(3, 3)]
+    driver.deliver(row("a", 3, id=3, c=3))
+    assert driver.rows("a") == [(3, 3)]
 
 
 def test_a_column_that_is_there_already(driver: Driver) -> None:
@@ -196,7 +196,7 @@ def test_a_column_that_is_there_already(driver: Driver) -> None:
 def test_a_table_that_another_session_creates(driver: Driver, mode: str) -> None:
     """A table that is created at the same moment is looked at again, and the slice is written."""
     driver.settings = {"mode": mode, "evolve": "create", "table": "t"}
-    batch = driver.batch([schema_entry("t", ["id"], id="integer!"), row("t", 1, id=1)])
+    batch = driver.batch([schema_entry("t", ["id"], id="integer!")])
     driver.writer  # noqa: B018 - opens it
     acks: list[Any] = []
     ddl = append_ddl(TableName("t")) if mode == "append" else "CREATE TABLE t (id int PRIMARY KEY)"
