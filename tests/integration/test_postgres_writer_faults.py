@@ -313,6 +313,40 @@ def test_a_database_that_has_lost_a_commit(driver: Driver, to: int | None) -> No
     driver.deliver(row("t", 4, id=4))
 
 
+def test_logs_that_claim_one_route_at_once(driver: Driver) -> None:
+    """Of several logs that open one route at the same moment, one may write."""
+    driver.writer  # noqa: B018 - creates the table of offsets
+    barrier, opened, refused = threading.Barrier(6), list[str](), list[str]()
+
+    def claim(log_id: str) -> None:
+        writer = PostgresWriter(PostgresWriter.Config(dsn=driver.database.dsn))
+        barrier.wait()
+        try:
+            writer.open(replace(CONTEXT, log_id=log_id, route="other"))
+            opened.append(log_id)
+        except RouteFault as error:
+            refused.append(str(error))
+        finally:
+            writer.close()
+
+    threads = [threading.Thread(target=claim, args=(f"log-{n}",)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 1
+    assert len([each for each in refused if "of another log" in each]) == 5
+
+
+def test_an_unlogged_table_of_offsets(driver: Driver) -> None:
+    """A table of offsets that a crash of the server would empty is refused."""
+    driver.writer  # noqa: B018 - creates it
+    driver.close()
+    driver.database.execute("ALTER TABLE transporter_progress SET UNLOGGED")
+    with pytest.raises(RouteFault, match="unlogged or temporary: the stored offset"):
+        driver.writer  # noqa: B018 - opens it
+
+
 def test_rows_that_a_policy_hides(driver: Driver) -> None:
     """A role that is subject to policies stops the route, because a DELETE would miss rows."""
     driver.database.execute(

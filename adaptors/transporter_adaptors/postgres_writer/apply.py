@@ -120,12 +120,14 @@ class Transactions:
             if not (work.can_reorder and is_order(error) and end - begin > 1):
                 return failure
         else:
-            return self._note_commit(done)
+            self._note_commit(done)
+            return None
         try:
             self._apply(work, begin, end, done, in_order=True)
         except _FAILURES as error:
             return self._undo(work, error)
-        return self._note_commit(done)
+        self._note_commit(done)
+        return None
 
     def _note_commit(self, done: _Done | None) -> None:
         if done is not None:
