@@ -138,8 +138,12 @@ def _check_same_row(earlier: Row, later: Row) -> None:
     if before is None or after is None:
         return
     given = [before.get(name) for name in table.key]
-    if table.canonical(given) == table.canonical(after.get(name) for name in table.key):
-        return
+    try:
+        if table.canonical(given) == table.canonical(after.get(name) for name in table.key):
+            return
+    except ValueError as error:
+        raise BadEntry(later.place, str(error)) from error
+    # The one whose data is not that of the key.
     guilty = later if table.is_key_of(later.change.key or b"", given) else earlier
     raise BadEntry(
         guilty.place,

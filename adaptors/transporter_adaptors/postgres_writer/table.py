@@ -74,7 +74,7 @@ class Table:
         try:
             return [*map(_encode, self._parse_key(key))]
         except RecursionError:
-            raise ValueError(f"{self.name}: the key of the entry is nested too deep") from None
+            raise self._too_deep() from None
 
     def _parse_key(self, key: bytes) -> list[object]:
         try:
@@ -122,17 +122,27 @@ class Table:
         """Return whether an entry's *key* is that of parsed *values*.
 
         Raises:
-            ValueError: It is not such a key.
+            ValueError: It is not such a key, or the values are nested too deep.
         """
         parsed = self._parse_key(key) if self.is_array_key else [key.decode(errors="replace")]
         return self.canonical(parsed) == self.canonical(values)
 
     def canonical(self, values: Iterable[object]) -> tuple[Hashable, ...]:
-        """Return parsed *values* of the key in a form in which equal ones are the same."""
-        return tuple(
-            _canonical(value, self.columns[name].type)
-            for name, value in zip(self.key, values, strict=True)
-        )
+        """Return parsed *values* of the key in a form in which equal ones are the same.
+
+        Raises:
+            ValueError: They are nested too deep.
+        """
+        try:
+            return tuple(
+                _canonical(value, self.columns[name].type)
+                for name, value in zip(self.key, values, strict=True)
+            )
+        except RecursionError:
+            raise self._too_deep() from None
+
+    def _too_deep(self) -> ValueError:
+        return ValueError(f"{self.name}: the key of the entry is nested too deep")
 
 
 class _Number(str):

@@ -280,6 +280,22 @@ def test_a_delete_after_a_row_without_a_key() -> None:
     assert kinds_of([delete, upsert], table()) == ["delete 1", "upsert -"]
 
 
+def test_keys_that_are_nested_too_deep() -> None:
+    """Values that cannot be compared are the fault of their entry."""
+    deep = b"[" * 900 + b"]" * 900
+    first = Change(1, "x", UPSERT, b"1", b'{"id":1,"c":1}', ("id", "c"))
+    for bad in (
+        first._replace(data=b'{"id":%s,"c":1}' % deep),
+        Change(2, "x", DELETE, b"\xff" + deep, b""),
+    ):
+        with pytest.raises(BadEntry) as found:
+            kinds_of([first, bad], table())
+        assert found.value.place == 1
+    where = Table(1, TableName("t"), table(kind="jsonb").columns, ("id",), is_array_key=True)
+    with pytest.raises(BadEntry, match="nested too deep"):
+        kinds_of([Change(1, "x", DELETE, b"[%s]" % deep, b"")], where)
+
+
 def test_marks_keep_the_state_before_them() -> None:
     """A delete that marks its row leaves the other columns as the change before it made them."""
     columns = table().columns
