@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from pg_writer_tools import CONTEXT, Driver, deletion, partial_row, row
+from pg_writer_tools import CONTEXT, Driver, deletion, partial_row, row, schema_entry
 from pooler import pooler
 from psycopg.conninfo import make_conninfo
+from transporter_adaptors.postgres.table import TableName
+from transporter_adaptors.postgres_cdc.columns import SCHEMA_TYPE
 from transporter_adaptors.postgres_writer import apply
+from transporter_adaptors.postgres_writer.append import append_ddl
 from transporter_adaptors.postgres_writer.apply import Transactions
 from transporter_adaptors.postgres_writer.guilty import Failure, apply_good
 from transporter_adaptors.postgres_writer.writer import PostgresWriter
 
 from transporter.errors import Rejected, RouteFault, SinkTimeout, SinkUnavailable
+from transporter.message import Message
 from transporter.testing import FaultyProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from services.postgres import Database, PostgresService
-
-    from transporter.message import Message
 
 pytestmark = pytest.mark.postgres
 
@@ -151,6 +154,215 @@ BEGIN
   RETURN NEW;
 END $$;
 """
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_columns_that_are_rolled_back_are_added_again(driver: Driver, is_missing: bool) -> None:
+    """After an error of no entry a column that was added in the transaction is not taken for it."""
+    driver.database.execute(FAILS_ONCE)
+    driver.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    if is_missing:
+        driver.database.execute("DROP TABLE t")
+    else:
+        driver.database.execute(
+            "CREATE TRIGGER fail BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION fail('40P01')"
+        )
+    driver.settings = {"evolve": "add"}
+    driver.deliver(row("a", 1, id=1))
+    added = schema_entry("a", ["id"], id="integer!", c="integer")
+    batch = driver.batch([added, deletion("a", 1), row("t", 2, id=2)])
+
+    error = driver.write(batch).failures[0][0]
+    assert isinstance(error, RouteFault if is_missing else SinkUnavailable)
+    if is_missing:
+        driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    assert driver.write(batch).complete
+
+    driver.deliver(row("a", 3, id=3, c=3))
+    assert driver.rows("a") == [(3, 3)]
+
+
+def test_a_column_that_is_there_already(driver: Driver) -> None:
+    """A column that was added by hand meanwhile is not added again."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    driver.settings = {"evolve": "add"}
+    driver.deliver(row("t", 1, id=1))
+    driver.database.execute("ALTER TABLE t ADD c int")
+    driver.deliver(schema_entry("t", ["id"], id="integer!", c="integer"), row("t", 2, id=2, c=1))
+    assert driver.rows("t") == [(1, None), (2, 1)]
+
+
+@pytest.mark.parametrize("mode", ["upsert", "append"])
+def test_a_table_that_another_session_creates(driver: Driver, mode: str) -> None:
+    """A table that is created at the same moment is looked at again, and the slice is written."""
+    driver.settings = {"mode": mode, "evolve": "create", "table": "t"}
+    batch = driver.batch([schema_entry("t", ["id"], id="integer!")])
+    driver.writer  # noqa: B018 - opens it
+    acks: list[Any] = []
+    ddl = append_ddl(TableName("t")) if mode == "append" else "CREATE TABLE t (id int PRIMARY KEY)"
+    with driver.database.connect(autocommit=False) as other:
+        other.execute(ddl)
+        thread = threading.Thread(target=lambda: acks.append(driver.write(batch)))
+        thread.start()
+        wait_for_lock(driver)
+        other.commit()
+        thread.join()
+    assert acks[0].complete, acks[0].failures
+
+
+def wait_for_lock(driver: Driver) -> None:
+    """Wait until a session waits for a lock."""
+    query = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    ends = time.monotonic() + 10
+    while driver.database.execute(query) == [(0,)]:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def test_append_that_creates_is_not_for_shards(driver: Driver) -> None:
+    """Shards would create a table at the same moment."""
+    driver.settings = {"mode": "append", "evolve": "create"}
+    driver.context = replace(CONTEXT, shards=2)
+    with pytest.raises(RouteFault, match="evolve: create cannot be used with parallelism"):
+        driver.writer  # noqa: B018 - opens it
+
+
+@pytest.mark.parametrize("code", ["53200", "53400"])
+def test_parts_shrink_where_memory_is_short(driver: Driver, code: str) -> None:
+    """A slice that needs too much of the server is written in smaller parts."""
+    driver.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY);"
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF (SELECT count(*) FROM new) > 30 THEN RAISE 'full' USING ERRCODE = '{code}'; END IF;"
+        " RETURN NULL; END $$;"
+        "CREATE TRIGGER fail AFTER INSERT ON t REFERENCING NEW TABLE AS new"
+        " FOR EACH STATEMENT EXECUTE FUNCTION fail()"
+    )
+    batch = driver.batch([row("t", n, id=n) for n in range(100)])
+    written = 0
+    for _ in range(20):
+        ack = driver.write(replace(batch, batch=batch.batch.slice(written)))
+        written += len(ack.prefix)
+        if written == 100:
+            break
+        assert isinstance(ack.failures[0][0], SinkUnavailable)
+    assert driver.database.execute("SELECT count(*) FROM t") == [(100,)]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"[]",
+        b"{",
+        b"[" * 100_000,
+        b'{"columns":[],"key":["id"]}',
+        b'{"columns":[{"name":"id","type":"int"}],"key":[1]}',
+        b'{"columns":[{"name":"id","type":"int"}],"key":["other"]}',
+        b'{"columns":[{"name":"id","type":"int"}],"key":{"id":1}}',
+        b'{"columns":[{"name":"id","type":"int"},{"name":"id","type":"int"}],"key":["id"]}',
+        b'{"columns":[{"name":"id","type":"foo bar("}],"key":["id"]}',
+        b'{"columns":[{"name":"id","type":"record"}],"key":["id"]}',
+        b'{"columns":[{"name":"id","type":"i\\u0000nt"}],"key":["id"]}',
+        b'{"columns":[{"name":"\\ud800","type":"int"}],"key":["\\ud800"]}',
+        b'{"columns":[{"name":"","type":"int"}],"key":[""]}',
+        b'{"columns":[{"name":"%s","type":"int"}],"key":["%s"]}' % (b"x" * 64, b"x" * 64),
+    ],
+)
+def test_hostile_schema_documents(driver: Driver, document: bytes) -> None:
+    """An entry that is no description of a table is rejected by itself."""
+    driver.settings = {"evolve": "create"}
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    entry = Message("public.q", document, None, "command", content_type=SCHEMA_TYPE)
+    driver.park(row("t", 1, id=1), entry, row("t", 2, id=2))
+    assert [*driver.parked] == [2]
+    assert driver.rows("t") == [(1,), (2,)]
+
+
+def test_long_numbers_and_deep_values(driver: Driver) -> None:
+    """A number of any length arrives, and so does a value that is as deep as can be read."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, v numeric, j json)")
+    long, deep = b"1" + b"0" * 5000, b"[" * 1010 + b"]" * 1010
+    driver.deliver(
+        Message("public.t", b'{"id":1,"v":%s}' % long, b"1"),
+        Message("public.t", b'{"id":1,"v":%s}' % long, b"1"),
+    )
+    driver.deliver(Message("public.t", b'{"id":2,"j":%s}' % deep, b"2"))
+    assert driver.database.execute("SELECT id, length(v::text) FROM t") == [(1, 5001), (2, None)]
+    error = driver.fail(Message("public.t", b'{"id":3,"j":%s}' % (deep * 200), b"3"))
+    assert isinstance(error, Rejected)
+    deepest = b'{"id":3,"j":%s%s}' % (b"[" * 200_000, b"]" * 200_000)
+    assert "nested too deep" in str(driver.fail(Message("public.t", deepest, b"3")))
+    assert isinstance(driver.fail(Message("public.t", None, deep, "delete")), Rejected)
+
+
+@pytest.mark.parametrize("to", [1, None])
+def test_a_database_that_has_lost_a_commit(driver: Driver, to: int | None) -> None:
+    """After a failover to a standby that was behind, the route stops, and can be resumed."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    driver.deliver(row("t", 1, id=1))
+    driver.deliver(row("t", 2, id=2))
+    lost = "log_id = NULL" if to is None else f'"offset" = {to}'
+    driver.database.execute(f"UPDATE transporter_progress SET {lost}; DELETE FROM t WHERE id = 2")
+
+    error = driver.fail(row("t", 3, id=3))
+    assert isinstance(error, RouteFault)
+    assert "has lost what it had committed" in str(error)
+    assert driver.rows("t") == [(1,)]
+
+    driver.close()
+    driver.deliver(row("t", 4, id=4))
+
+
+def test_logs_that_claim_one_route_at_once(driver: Driver) -> None:
+    """Of several logs that open one route at the same moment, one may write."""
+    driver.writer  # noqa: B018 - creates the table of offsets
+    barrier, opened, refused = threading.Barrier(6), list[str](), list[str]()
+
+    def claim(log_id: str) -> None:
+        writer = PostgresWriter(PostgresWriter.Config(dsn=driver.database.dsn))
+        barrier.wait()
+        try:
+            writer.open(replace(CONTEXT, log_id=log_id, route="other"))
+            opened.append(log_id)
+        except RouteFault as error:
+            refused.append(str(error))
+        finally:
+            writer.close()
+
+    threads = [threading.Thread(target=claim, args=(f"log-{n}",)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 1
+    assert len([each for each in refused if "of another log" in each]) == 5
+
+
+def test_an_unlogged_table_of_offsets(driver: Driver) -> None:
+    """A table of offsets that a crash of the server would empty is refused."""
+    driver.writer  # noqa: B018 - creates it
+    driver.close()
+    driver.database.execute("ALTER TABLE transporter_progress SET UNLOGGED")
+    with pytest.raises(RouteFault, match="unlogged or temporary: the stored offset"):
+        driver.writer  # noqa: B018 - opens it
+
+
+def test_rows_that_a_policy_hides(driver: Driver) -> None:
+    """A role that is subject to policies stops the route, because a DELETE would miss rows."""
+    driver.database.execute(
+        "CREATE ROLE with_policy LOGIN; CREATE TABLE t (id int PRIMARY KEY);"
+        "GRANT ALL ON t TO with_policy; GRANT CREATE ON SCHEMA public TO with_policy;"
+        "INSERT INTO t VALUES (1); ALTER TABLE t ENABLE ROW LEVEL SECURITY;"
+        "CREATE POLICY p ON t USING (id > 1)"
+    )
+    try:
+        driver.settings = {"dsn": driver.database.dsn_as("with_policy")}
+        error = driver.fail(deletion("t", 1))
+        assert isinstance(error, RouteFault)
+        assert "row-level security" in str(error)
+    finally:
+        driver.close()
+        driver.database.execute("DROP OWNED BY with_policy; DROP ROLE with_policy")
 
 
 @pytest.mark.parametrize("code", ["40P01", "40001", "55P03", "53200", "53100", "25006", "57P01"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transporter.bytes_as_json import text_or_base64
 from transporter.errors import RouteFault
+from transporter_adaptors.postgres_writer.catalog import ENTRY_KEY
 from transporter_adaptors.postgres_writer.failures import is_stale
 from transporter_adaptors.postgres_writer.statements import quote, quote_table
 
@@ -55,7 +56,7 @@ def append_ddl(name: TableName) -> str:
 
 
 def check_columns(table: Table) -> None:
-    """Check that *table* has the columns of a row.
+    """Check that *table* has the columns of a row, and a key by which a row comes once.
 
     Raises:
         RouteFault: It lacks some.
@@ -66,6 +67,12 @@ def check_columns(table: Table) -> None:
             f"{table.name} has no column {', '.join(missing)}, which mode: append needs; create "
             f"a table by\n{append_ddl(table.name)};"
         )
+    if not table.key:
+        names = ", ".join(map(quote, ENTRY_KEY))
+        raise RouteFault(
+            f"{table.name} has no unique index on {names}, so an entry could come twice: "
+            f"ALTER TABLE {table.name} ADD PRIMARY KEY ({names})"
+        )
 
 
 def append_statement(table: Table, rows: Sequence[list[Any]]) -> tuple[str, list[Any]]:
@@ -75,9 +82,11 @@ def append_statement(table: Table, rows: Sequence[list[Any]]) -> tuple[str, list
         values = ", ".join(_value(table, name) for name in _COLUMNS)
         sources = ", ".join(f"%b::{kind}[]" for kind in _COLUMNS.values())
         names = ", ".join(map(quote, _COLUMNS))
+        # A conflict in another unique column is an error.
+        keys = ", ".join(map(quote, table.key))
         text = table.statements["append"] = (
             f"INSERT INTO {quote_table(table.name)} ({names}) SELECT {values} "  # noqa: S608 - quoted
-            f"FROM unnest({sources}) AS r ({names}) ON CONFLICT DO NOTHING"
+            f"FROM unnest({sources}) AS r ({names}) ON CONFLICT ({keys}) DO NOTHING"
         )
     return text, [list(column) for column in zip(*rows, strict=True)]
 

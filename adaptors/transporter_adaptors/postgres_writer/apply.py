@@ -70,25 +70,34 @@ class Transactions:
             RouteFault: The writer was fenced, or a table cannot be written.
         """
         try:
-            known = self._progress.begin(self._connection)
-            first = max(begin, self._covered(work, known, generation))
-            if first >= end:
-                return end, None
-            done = _Done(work, known, generation)
-            failed = self._attempt(work, first, end, done)
-            if failed is None:
-                return end, None
-            if end - first == 1:
-                return first, failed
-            good, failure = apply_good(
-                first, end, lambda low, high: self._attempt(work, low, high), failed
-            )
-            if good > first:
-                with self._connection.pipeline():
-                    self._finish(done, good)
-            return good, failure
+            return self._apply_good(work, begin, end, generation)
+        except Exception as error:
+            work.undo(error)
+            raise
         finally:
             self._roll_back()
+
+    def _apply_good(
+        self, work: Work, begin: int, end: int, generation: int
+    ) -> tuple[int, Failure | None]:
+        known = self._progress.begin(self._connection)
+        first = max(begin, self._covered(work, known, generation))
+        if first >= end:
+            return end, None
+        done = _Done(work, known, generation)
+        failed = self._attempt(work, first, end, done)
+        if failed is None:
+            return end, None
+        if end - first == 1:
+            return first, failed
+        good, failure = apply_good(
+            first, end, lambda low, high: self._attempt(work, low, high), failed
+        )
+        if good > first:
+            with self._connection.pipeline():
+                self._finish(done, good)
+            self._progress.note_commit()
+        return good, failure
 
     def _covered(self, work: Work, known: StoredOffset | None, generation: int) -> int:
         """Return how many entries are there although the answer to their COMMIT was lost."""
@@ -111,12 +120,18 @@ class Transactions:
             if not (work.can_reorder and is_order(error) and end - begin > 1):
                 return failure
         else:
+            self._note_commit(done)
             return None
         try:
             self._apply(work, begin, end, done, in_order=True)
         except _FAILURES as error:
             return self._undo(work, error)
+        self._note_commit(done)
         return None
+
+    def _note_commit(self, done: _Done | None) -> None:
+        if done is not None:
+            self._progress.note_commit()
 
     def _apply(
         self, work: Work, begin: int, end: int, done: _Done | None, *, in_order: bool
@@ -139,7 +154,7 @@ class Transactions:
     def _undo(self, work: Work, error: Exception) -> Failure:
         """Undo what was applied since the savepoint, or raise an *error* of no entry."""
         if isinstance(error, psycopg.Error) and not is_data(error):
-            raise error
+            raise error  # All of the transaction is undone by apply.
         work.undo(error)
         with self._connection.pipeline():
             self._connection.execute("ROLLBACK TO SAVEPOINT part")

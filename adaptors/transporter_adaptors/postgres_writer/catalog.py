@@ -50,6 +50,15 @@ SELECT conrelid::bigint, confrelid::bigint FROM pg_catalog.pg_constraint
 WHERE contype = 'f' AND conrelid = ANY(%(oids)s::oid[]) AND confrelid = ANY(%(oids)s::oid[])
   AND conrelid <> confrelid
 """
+_CASCADES: Final = """
+SELECT confrelid::bigint, conrelid::bigint FROM pg_catalog.pg_constraint
+WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd')
+"""
+"""Foreign keys by which a delete of the parent changes the child."""
+ENTRY_KEY: Final = ("log_id", "offset", "part")
+"""The columns by which a row of the mode ``append`` comes once."""
+_FIXED: Final = frozenset({*ENTRY_KEY, "namespace", "key", "op", "phase", "ts"})
+"""The columns that have the same value if an entry is inserted again."""
 _KINDS: Final = {
     "v": "a view",
     "m": "a materialized view",
@@ -67,11 +76,12 @@ class Catalog:
         self._connection, self._config = connection, config
         self._tables: dict[TableName, Table] = {}
         self._ranks: dict[int, int] | None = None
+        self._cascades: dict[int, set[int]] | None = None
 
     def forget(self) -> None:
         """Look at every table again."""
         self._tables.clear()
-        self._ranks = None
+        self._ranks = self._cascades = None
 
     def find(self, name: TableName) -> Table | None:
         """Return the table of this name, or ``None`` if there is none.
@@ -110,6 +120,14 @@ class Catalog:
             self._ranks = rank_tables(oids, rows)
         return self._ranks[table.oid]
 
+    def cascades(self) -> dict[int, set[int]]:
+        """Return the tables whose rows change by a delete in another table, by the other's oid."""
+        if self._cascades is None:
+            is_off = self._config.constraints == "replica" or self._config.delete != "apply"
+            rows = [] if is_off else fetch(self._connection, _CASCADES, [])
+            self._cascades = follow_cascades(rows)
+        return self._cascades
+
     def _load(self, name: TableName) -> Table | None:
         relations = fetch(self._connection, _TABLE, [str(name)], class_row(_Relation))
         if not relations or relations[0].name != name.name:  # A longer name was cut.
@@ -119,10 +137,11 @@ class Catalog:
         columns = fetch(self._connection, _COLUMNS, [relation.oid], class_row(Column))
         by_name = {column.name: column for column in columns}
         full_name = TableName(relation.name, relation.schema)
-        key: tuple[str, ...] = ()
+        keys = fetch(self._connection, _KEYS, [relation.oid])
         if self._config.mode == "upsert":
-            keys = fetch(self._connection, _KEYS, [relation.oid])
             key = choose_key(full_name, keys, self._config.key)
+        else:
+            key = choose_entry_key(keys)
         is_array = len(key) > 1 or self._config.key_format == "json"
         return Table(relation.oid, full_name, by_name, key, is_array)
 
@@ -182,6 +201,30 @@ def choose_key(
     raise RouteFault(
         f"{table} has no primary key: add one, or name the columns of a unique index in key"
     )
+
+
+def choose_entry_key(keys: Iterable[tuple[bool, list[str]]]) -> tuple[str, ...]:
+    """Return the one of these unique *keys* by which an entry comes once, or none."""
+    for _, columns in keys:
+        if set(ENTRY_KEY) <= set(columns) <= _FIXED:
+            return tuple(columns)
+    return ()
+
+
+def follow_cascades(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    """Return, for each parent of *pairs*, its children, their children, and so on."""
+    children: dict[int, set[int]] = {}
+    for parent, child in pairs:
+        children.setdefault(parent, set()).add(child)
+    reached: dict[int, set[int]] = {}
+    for parent in children:
+        found, waiting = set[int](), [parent]
+        while waiting:
+            new = children.get(waiting.pop(), set()) - found
+            found |= new
+            waiting += new
+        reached[parent] = found
+    return reached
 
 
 def rank_tables(oids: Iterable[int], parents: Iterable[tuple[int, int]]) -> dict[int, int]:

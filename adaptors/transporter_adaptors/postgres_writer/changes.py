@@ -76,7 +76,7 @@ def _change(
     kind = UPDATE if headers and _is_partial(headers) else UPSERT
     fields = parse_object(data)
     if fields is None:
-        problem = "the data is not a JSON object, so it is not a row"
+        problem = "the data is not a JSON object, or is nested too deep, so it is not a row"
         return Change(offset, namespace, kind, key, data, (), problem)
     return Change(offset, namespace, kind, key, data, tuple(fields))
 
@@ -103,9 +103,9 @@ def parse_object(data: bytes) -> dict[str, object] | None:
     try:
         found = orjson.loads(data)
     except ValueError:
-        # Valid for the server, perhaps: lone surrogates, or very deep.
+        # Valid for the server, perhaps: lone surrogates, long numbers, or very deep.
         try:
-            found = json.loads(data.decode())
+            found = json.loads(data.decode(), parse_int=str)
         except (ValueError, RecursionError):
             return None
     return found if isinstance(found, dict) else None

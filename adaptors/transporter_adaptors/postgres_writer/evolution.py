@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_writer.catalog import Catalog
     from transporter_adaptors.postgres_writer.changes import Change
 
+_LONGEST_NAME: Final = 63
 _TYPE: Final = "SELECT pg_catalog.to_regtype(%s) IS NOT NULL"
 _SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s)"
 
@@ -32,7 +33,7 @@ def follow_schema(
         RouteFault: The table is there, and rows cannot be written to it.
         ValueError: The columns are not those of a table, or one has a type that is not here.
     """
-    document = json.loads(change.data)
+    document = _parse(change.data)
     columns = _columns(document)
     table = catalog.find(name)
     if table is None:
@@ -41,7 +42,7 @@ def follow_schema(
             catalog.forget()
         return
     actions = [
-        f"ADD {quote(column['name'])} {_type(connection, name, column)}"
+        f"ADD COLUMN IF NOT EXISTS {quote(column['name'])} {_type(connection, name, column)}"
         for column in columns
         if column["name"] not in table.columns
     ]
@@ -57,16 +58,48 @@ def follow_schema(
         catalog.forget()
 
 
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise ValueError("the entry is not a JSON object with the columns of a table")  # noqa: TRY004 - a bad entry
+    return document
+
+
 def _columns(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     columns = document.get("columns")
-    if not isinstance(columns, list) or not all(
-        isinstance(each, dict)
-        and isinstance(each.get("name"), str)
-        and isinstance(each.get("type"), str)
-        for each in columns
+    if not (
+        isinstance(columns, list)
+        and columns
+        and all(
+            isinstance(each, dict) and _is_name(each.get("name")) and _is_text(each.get("type"))
+            for each in columns
+        )
     ):
         raise ValueError("the entry does not list the columns of a table")
+    names = {column["name"] for column in columns}
+    if len(names) < len(columns):
+        raise ValueError("the entry lists a column twice")
+    key = document.get("key") or []
+    if not isinstance(key, list) or not all(_is_name(name) and name in names for name in key):
+        raise ValueError("the entry names a key that is not of its columns")
     return columns
+
+
+def _is_name(value: object) -> bool:
+    """Return whether the server would take *value* as a name, and not cut it."""
+    if not isinstance(value, str) or not _is_text(value):
+        return False
+    return 0 < len(value.encode()) <= _LONGEST_NAME
+
+
+def _is_text(value: object) -> bool:
+    """Return whether *value* is text that can be sent: without NUL and half characters."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    return not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 def _create(

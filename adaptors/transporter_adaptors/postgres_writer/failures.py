@@ -10,7 +10,7 @@ from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, Sin
 
 _DATA: Final = ("21", "22", "23", "2F", "38", "39", "44", "54", "P0")
 """Classes of errors that one entry causes: values, constraints, limits, triggers."""
-_DATA_CODES: Final = frozenset({"0A000", "42804", "42846", "42704", "42601", "428C9"})
+_DATA_CODES: Final = frozenset({"0A000", "42804", "42846", "42704", "42601", "428C9", "42P16"})
 """Other such errors: a table that cannot be truncated, a type that the target does not have."""
 _ORDER: Final = frozenset({"21000", "23001", "23503", "23505", "23P01"})
 """Errors that another order of the entries may avoid."""
@@ -19,7 +19,11 @@ _PASSING_CODES: Final = frozenset({"25006", "25P03", "25P04", "55006", "55P03"})
 """A standby that may be promoted, transactions that the server has ended, and locks."""
 _STALE: Final = frozenset({"42703", "42P01", "42P10", "42804", "428C9"})
 """Errors about a table that has changed since its columns were read."""
+_CREATED: Final = frozenset({"42701", "42P06", "42P07", "42710"})
+"""Errors about a column, schema, table or type that another session has created meanwhile."""
 _CANCELED: Final = "57014"
+_NO_ROOM: Final = frozenset({"53200", "53400"})
+"""No memory, and a limit of the configuration, such as temp_file_limit."""
 
 
 class BadEntry(Exception):
@@ -40,7 +44,7 @@ def is_data(error: psycopg.Error) -> bool:
     code = error.sqlstate or ""
     if not code:  # A value that the driver refuses to send, such as a NUL in text.
         return isinstance(error, psycopg.DataError)
-    return code[:2] in _DATA or code in _DATA_CODES
+    return (code[:2] in _DATA or code in _DATA_CODES) and not _is_created(error)
 
 
 def is_order(error: Exception) -> bool:
@@ -53,9 +57,14 @@ def is_slow(error: psycopg.Error) -> bool:
     return error.sqlstate == _CANCELED
 
 
+def is_too_large(error: psycopg.Error) -> bool:
+    """Return whether smaller parts may avoid *error*: they take less time, memory and locks."""
+    return is_slow(error) or error.sqlstate in _NO_ROOM
+
+
 def is_stale(error: Exception) -> bool:
     """Return whether *error* may come from columns that were read too long ago."""
-    return isinstance(error, psycopg.Error) and error.sqlstate in _STALE
+    return isinstance(error, psycopg.Error) and (error.sqlstate in _STALE or _is_created(error))
 
 
 def text_of(error: Exception) -> str:
@@ -81,11 +90,18 @@ def sink_error(error: psycopg.Error, operation: str) -> SinkError:
     text, code = f"{operation}: {text_of(error)}", error.sqlstate or ""
     if is_slow(error):
         return SinkTimeout(f"{text}; smaller slices may help")
-    if code[:2] in _PASSING or code in _PASSING_CODES or _is_lost(error):
+    if code[:2] in _PASSING or code in _PASSING_CODES or _is_lost(error) or _is_created(error):
         return SinkUnavailable(text)
     if is_data(error):
         return Rejected(text)
     return RouteFault(text)
+
+
+def _is_created(error: psycopg.Error) -> bool:
+    """Return whether another session has just created the same thing."""
+    # Sessions that do so at the same moment meet in an index of the catalog.
+    in_catalog = error.sqlstate == "23505" and error.diag.schema_name == "pg_catalog"
+    return in_catalog or error.sqlstate in _CREATED
 
 
 def _is_lost(error: psycopg.Error) -> bool:

@@ -49,6 +49,12 @@ _END_OTHER_SHARDS: Final = """
 UPDATE {table} SET holder = '' WHERE owner = %(owner)s AND route = %(route)s
 AND shard >= %(shards)s AND (holder_log <> %(log_id)s OR holder_epoch <= %(epoch)s)
 """
+_IS_PERMANENT: Final = """
+SELECT relpersistence = 'p' FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass(%s)
+"""
+_LOCK: Final = """
+SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('transporter ' || %(route)s, 0))
+"""
 _OTHERS: Final = """
 SELECT owner, coalesce(log_id, holder_log), updated_at FROM {table}
 WHERE route = %(route)s AND owner <> %(owner)s AND holder_log <> %(log_id)s
@@ -88,6 +94,8 @@ class Progress:
             "log_id": context.log_id,
             "epoch": context.epoch,
         }
+        self._sent: StoredOffset | None = None
+        self._committed: StoredOffset | None = None
 
     @property
     def ddl(self) -> str:
@@ -99,9 +107,10 @@ class Progress:
 
         Raises:
             psycopg.Error: It could not be looked up.
-            RouteFault: It is missing, and may not be created.
+            RouteFault: It is missing, and may not be created, or a crash would empty it.
         """
         if exists(connection, str(self.name)):
+            self._check_permanent(connection)
             return
         try:
             # Shards may create it at the same moment.
@@ -113,6 +122,13 @@ class Progress:
                 f"({error.diag.message_primary}): create it for this role by\n{self.ddl};"
             ) from error
 
+    def _check_permanent(self, connection: Connection) -> None:
+        if connection.execute(_IS_PERMANENT, [str(self.name)]).fetchone() == (False,):
+            raise RouteFault(
+                f"{self.name} is unlogged or temporary: the stored offset would be gone after a "
+                f"crash of the server; run ALTER TABLE {self.name} SET LOGGED"
+            )
+
     def claim(self, connection: Connection) -> StoredOffset | None:
         """Fence every earlier writer of this route and shard, and return the stored offset.
 
@@ -120,13 +136,16 @@ class Progress:
             psycopg.Error: The table cannot be written.
             RouteFault: A newer writer, or another log, has it.
         """
-        other = self._execute(connection, _OTHERS).fetchone()
-        if other is not None:
-            raise self._foreign(*other)
-        row = self._execute(connection, _CLAIM).fetchone()
-        if row is None:
-            raise self._fenced()
-        self._execute(connection, _END_OTHER_SHARDS)
+        with connection.transaction():
+            # Of two logs that claim one route at the same moment, the second sees the first.
+            self._execute(connection, _LOCK)
+            other = self._execute(connection, _OTHERS).fetchone()
+            if other is not None:
+                raise self._foreign(*other)
+            row = self._execute(connection, _CLAIM).fetchone()
+            if row is None:
+                raise self._fenced()
+            self._execute(connection, _END_OTHER_SHARDS)
         return _stored(row)
 
     def begin(self, connection: Connection) -> StoredOffset | None:
@@ -134,7 +153,7 @@ class Progress:
 
         Raises:
             psycopg.Error: It cannot be read.
-            RouteFault: Another writer has claimed it.
+            RouteFault: Another writer has claimed it, or the database has lost a commit.
         """
         with connection.pipeline():
             connection.execute("BEGIN")
@@ -142,13 +161,34 @@ class Progress:
         row = cursor.fetchone()
         if row is None:
             raise self._fenced()
-        return _stored(row)
+        found = _stored(row)
+        self._check_kept(found)
+        return found
 
     def store(self, connection: Connection, stored: StoredOffset) -> None:
         """Store an offset in the transaction."""
         record = [stored.log_id, stored.epoch, stored.generation, stored.shards, stored.offset]
         place = [self._values[name] for name in ("owner", "route", "shard")]
         connection.execute(_STORE.format(table=self._table), [*record, stored.run, *place])
+        self._sent = stored
+
+    def note_commit(self) -> None:
+        """Note that the offset that was stored last is committed."""
+        self._committed = self._sent
+
+    def _check_kept(self, found: StoredOffset | None) -> None:
+        """Check that what this writer has committed is still there."""
+        last = self._committed
+        if last is None:
+            return
+        if found is not None and (last.generation, last.offset) <= (found.generation, found.offset):
+            return
+        place = "none" if found is None else str(found.offset)
+        raise RouteFault(
+            f"{self.name}: the database has lost what it had committed: its stored offset is "
+            f"{place}, and was {last.offset}, as after a failover to a standby that was behind; "
+            "resume the route, and replay it from there"
+        )
 
     def _execute(self, connection: Connection, text: str) -> psycopg.Cursor[Any]:
         return connection.execute(text.format(table=self._table), self._values)

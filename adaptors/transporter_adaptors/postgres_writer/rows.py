@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from transporter_adaptors.postgres_writer.changes import DELETE, NOTHING, UPDATE, UPSERT, Change
 from transporter_adaptors.postgres_writer.config import Mark, Rest
 from transporter_adaptors.postgres_writer.failures import BadEntry
+from transporter_adaptors.postgres_writer.table import parse_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
     from transporter_adaptors.postgres_writer.table import Table
 
-_PLAIN: Final = frozenset({"smallint", "integer", "bigint", "text", "character varying"})
 _JSON: Final = frozenset({"json", "jsonb"})
 _MARKS: Final = frozenset(
     {"boolean", "timestamp with time zone", "timestamp without time zone", "date"}
@@ -31,13 +29,13 @@ class Shape(NamedTuple):
     has_rest: bool = False
     """Whether fields without a column go to the column for the rest."""
     is_whole: bool = False
-    """Whether the other columns get a value, too."""
+    """Whether nothing of an earlier row is left, in other columns either."""
 
     def replaces(self, earlier: Shape) -> bool:
         """Return whether nothing is left of an *earlier* change of the same row."""
-        if self.is_whole or self.kind == DELETE:
+        if self.is_whole:
             return True
-        if earlier.kind == DELETE or (self.kind == UPDATE and earlier.kind == UPSERT):
+        if DELETE in {self.kind, earlier.kind} or (self.kind == UPDATE and earlier.kind == UPSERT):
             return False
         return earlier == self or (
             self.has_rest >= earlier.has_rest and set(earlier.columns) <= set(self.columns)
@@ -80,13 +78,9 @@ def fit_rows(
             if table.oid not in checked and data:
                 checked.add(table.oid)
                 _check_key(change, table)
-            if key is None:
-                identity: Hashable = place
-            elif kind == DELETE:
+            identity: Hashable = place if key is None else table.identity(key)
+            if kind == DELETE and key is not None:
                 table.key_values(key)
-                identity = table.identity(key)
-            else:
-                identity = key if table.has_exact_key else table.identity(key)
         except ValueError as error:
             raise BadEntry(place, str(error)) from error
         rows.append(Row(place, change, table, shape, (table.oid, identity)))
@@ -100,7 +94,9 @@ def _fit(change: Change, table: Table, config: PostgresWriterConfig) -> Shape:
     if change.kind == DELETE:
         if isinstance(config.delete, Mark):
             _require(table, config.delete.mark, _MARKS)
-        return Shape(NOTHING if config.delete == "ignore" else DELETE)
+        # A mark leaves the rest of the row as the earlier changes made it.
+        kind = NOTHING if config.delete == "ignore" else DELETE
+        return Shape(kind, is_whole=config.delete == "apply")
     return row_shape(change.fields, table, config, is_partial=change.kind == UPDATE)
 
 
@@ -128,6 +124,8 @@ def row_shape(
     writable = {name: column for name, column in own.items() if not column.is_generated}
     present = tuple(name for name in writable if name in given)
     has_rest = rest is not None and bool(extra)
+    # Only a new row gets a value for an identity column, so a delete before it counts.
+    keeps_some = any(c.is_always_identity and c.name not in table.key for c in writable.values())
     absent = [column for name, column in writable.items() if name not in given]
     if is_partial:
         return Shape(UPDATE, present, has_rest)
@@ -135,11 +133,11 @@ def row_shape(
         # An identity column would refuse NULL.
         absent_too = {column.name for column in absent if not column.is_always_identity}
         columns = tuple(name for name in writable if name in given | absent_too)
-        return Shape(UPSERT, columns, has_rest, is_whole=True)
+        return Shape(UPSERT, columns, has_rest, is_whole=not keeps_some)
     if config.missing == "keep" and any(column.is_required for column in absent):
         # An INSERT would be refused, even if the row is there.
         return Shape(UPDATE, present, has_rest)
-    is_whole = not absent or config.missing == "default"
+    is_whole = not keeps_some and (not absent or config.missing == "default")
     return Shape(UPSERT, present, has_rest, is_whole)
 
 
@@ -154,19 +152,17 @@ def _require(table: Table, column: str, kinds: frozenset[str]) -> None:
 def _check_key(change: Change, table: Table) -> None:
     """Check that the key of an entry is that of its data, in the order of the columns.
 
-    A single column is compared where the text of the key is like that in JSON.
+    A single column is compared if its type has a canonical form here.
     """
     if change.key is None:
         return
-    data: dict[str, Any] = json.loads(change.data, parse_float=Decimal)
-    given = [data.get(name) for name in table.key]
-    if table.is_array_key:
-        values = f"[{','.join(table.key_values(change.key))}]"
-        is_same = json.loads(values, parse_float=Decimal) == given
-    else:
-        is_plain = table.columns[table.key[0]].type in _PLAIN
-        is_same = not is_plain or str(given[0]).encode() == change.key
-    if not is_same:
+    try:
+        data = parse_exactly(change.data)
+    except RecursionError:
+        return
+    if not isinstance(data, dict) or not (table.is_array_key or table.has_clear_key):
+        return
+    if not table.is_key_of(change.key, [data.get(name) for name in table.key]):
         raise ValueError(
             f"{table.name}: the key of the entry is not that of its data, which is "
             f"{', '.join(table.key)}: name the columns of the entry's key, in its order, in key"

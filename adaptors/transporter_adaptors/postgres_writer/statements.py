@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 LARGEST: Final = 16 * 1024**2
 """Bytes of the values of one statement, unless one row has more."""
-_POPULATE: Final = "pg_catalog.json_populate_recordset(NULL::{table}, %s) AS r"
-_POPULATE_EACH: Final = (
+_RECORDS: Final = "pg_catalog.json_to_recordset(%s) AS r ({columns})"
+_EACH_RECORD: Final = (
     "pg_catalog.json_array_elements(%s) AS e (doc), "
-    "LATERAL pg_catalog.json_populate_record(NULL::{table}, e.doc) AS r"
+    "LATERAL pg_catalog.json_to_record(e.doc) AS r ({columns})"
 )
 
 Statement = tuple[str, list[Any], int]
@@ -85,8 +85,16 @@ def _text(table: Table, shape: Shape, config: PostgresWriterConfig) -> str:
 
 
 def _source(table: Table, shape: Shape) -> str:
-    source = _POPULATE_EACH if shape.has_rest else _POPULATE
-    return source.format(table=quote_table(table.name))
+    source = _EACH_RECORD if shape.has_rest else _RECORDS
+    # An UPDATE compares a generated key, too.
+    keys = [name for name in table.key if name not in shape.columns]
+    return source.format(columns=_typed(table, [*shape.columns, *keys]))
+
+
+def _typed(table: Table, names: Sequence[str]) -> str:
+    """Return columns with their types. Others would be refused if their domain is NOT NULL."""
+    types = ((name, table.columns[name].type.replace("%", "%%")) for name in names)
+    return ", ".join(f"{quote(name)} {kind}" for name, kind in types)
 
 
 def _value(table: Table, name: str) -> str:
@@ -184,8 +192,8 @@ def _delete(table: Table, config: PostgresWriterConfig) -> str:
         )
         source = (
             "pg_catalog.json_array_elements(%s) AS e (doc), LATERAL "
-            f"pg_catalog.json_populate_record(NULL::{name}, "
-            f"pg_catalog.json_build_object({parts})) AS r"
+            f"pg_catalog.json_to_record(pg_catalog.json_build_object({parts})) "
+            f"AS r ({_typed(table, table.key)})"
         )
         condition = _same_key(table)
     else:

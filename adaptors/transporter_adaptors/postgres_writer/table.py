@@ -7,13 +7,18 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable
 
     from transporter_adaptors.postgres.table import TableName
 
 _NUMBERS: Final = frozenset({"numeric", "real", "double precision"})
-"""Types whose values have several texts."""
+_INTEGERS: Final = frozenset({"smallint", "integer", "bigint"})
+_TEXTS: Final = frozenset({"text", "character varying"})
+_CLEAR: Final = _INTEGERS | _TEXTS | {"uuid"}
+"""Types whose equal values have one canonical form here. Others are only known to the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +55,15 @@ class Table:
     statements: dict[Hashable, str] = field(default_factory=dict, compare=False, repr=False)
     """Statements that were made for it."""
     has_exact_key: bool = field(init=False)
-    """Whether two different texts are always two keys."""
+    """Whether the key has no numbers that are spelled in several ways, as 1.0 and 1.00."""
+    has_clear_key: bool = field(init=False)
+    """Whether :meth:`identity` differs for two keys if and only if they are of two rows."""
 
     def __post_init__(self) -> None:
         """Look at the types of the key once, because this is needed for every row."""
-        is_exact = not any(self.columns[name].type in _NUMBERS for name in self.key)
-        object.__setattr__(self, "has_exact_key", is_exact)
+        types = {self.columns[name].type for name in self.key}
+        object.__setattr__(self, "has_exact_key", not types & _NUMBERS)
+        object.__setattr__(self, "has_clear_key", types <= _CLEAR)
 
     def key_values(self, key: bytes) -> list[str]:
         """Return the JSON values of an entry's *key*, in the order of the columns.
@@ -64,13 +72,19 @@ class Table:
             ValueError: It is not such a key.
         """
         try:
+            return [*map(_encode, self._parse_key(key))]
+        except RecursionError:
+            raise self._too_deep() from None
+
+    def _parse_key(self, key: bytes) -> list[object]:
+        try:
             text = key.decode()
             if "\0" in text:
                 raise ValueError  # noqa: TRY301 - as if it were not text
             if not self.is_array_key:
-                return [json.dumps(text)]
+                return [text]
             values = json.loads(text, parse_int=_Number, parse_float=_Number)
-        except ValueError:
+        except (ValueError, RecursionError):
             values = None
         if not isinstance(values, list) or len(values) != len(self.key):
             raise ValueError(
@@ -79,17 +93,56 @@ class Table:
                 if self.is_array_key
                 else f"{self.name}: the key of the entry is not text in UTF-8, without NUL"
             )
-        return [_encode(value) for value in values]
+        return values
 
     def identity(self, key: bytes) -> Hashable:
-        """Return a value that is the same for all texts of one key: 1.0 is 1.00."""
-        if self.has_exact_key:
-            return key
-        values = (json.loads(each, parse_float=Decimal) for each in self.key_values(key))
-        return tuple(
-            _as_number(value) if self.columns[name].type in _NUMBERS else json.dumps(value)
-            for name, value in zip(self.key, values, strict=True)
-        )
+        """Return a value that is the same for the texts of one key: 1.0 is 1.00, and 01 is 1.
+
+        Raises:
+            ValueError: It is not such a key.
+        """
+        if self.is_array_key:
+            return self.canonical(self._parse_quickly(key) or self._parse_key(key))
+        kind = self.columns[self.key[0]].type
+        if kind in _CLEAR or kind in _NUMBERS:
+            return key if kind in _TEXTS else _canonical(key.decode(errors="replace"), kind)
+        return key
+
+    def _parse_quickly(self, key: bytes) -> list[object] | None:
+        """Return the values of a *key* of texts and integers. Others would not be exact."""
+        try:
+            values = orjson.loads(key)
+        except ValueError:
+            return None
+        if not isinstance(values, list) or len(values) != len(self.key):
+            return None
+        return values if all(type(value) in {int, str} for value in values) else None
+
+    def is_key_of(self, key: bytes, values: Iterable[object]) -> bool:
+        """Return whether an entry's *key* is that of parsed *values*.
+
+        Raises:
+            ValueError: It is not such a key, or the values are nested too deep.
+        """
+        parsed = self._parse_key(key) if self.is_array_key else [key.decode(errors="replace")]
+        return self.canonical(parsed) == self.canonical(values)
+
+    def canonical(self, values: Iterable[object]) -> tuple[Hashable, ...]:
+        """Return parsed *values* of the key in a form in which equal ones are the same.
+
+        Raises:
+            ValueError: They are nested too deep.
+        """
+        try:
+            return tuple(
+                _canonical(value, self.columns[name].type)
+                for name, value in zip(self.key, values, strict=True)
+            )
+        except RecursionError:
+            raise self._too_deep() from None
+
+    def _too_deep(self) -> ValueError:
+        return ValueError(f"{self.name}: the key of the entry is nested too deep")
 
 
 class _Number(str):
@@ -109,9 +162,44 @@ def _encode(value: object) -> str:
     return json.dumps(value)
 
 
-def _as_number(value: object) -> object:
-    try:
-        number = Decimal(str(value))
-    except InvalidOperation:
+def parse_exactly(data: bytes) -> object:
+    """Return *data* parsed as JSON, in which numbers are texts.
+
+    Raises:
+        ValueError: It is not JSON.
+        RecursionError: It is nested too deep.
+    """
+    return json.loads(data, parse_int=_Number, parse_float=_Number)
+
+
+def _canonical(value: object, kind: str) -> Hashable:
+    if type(value) is int and kind in _INTEGERS:
         return value
+    is_plain = isinstance(value, str) or type(value) is int
+    text = str(value) if is_plain else _encode(value)
+    if kind in _INTEGERS:
+        return _as_integer(text)
+    if kind == "uuid":
+        return text.strip().strip("{}").replace("-", "").lower()
+    if kind in _NUMBERS:
+        return _as_number(text)
+    return text
+
+
+def _as_integer(text: str) -> Hashable:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return int(text, 0)  # Such as 0x1f.
+    except ValueError:
+        return text
+
+
+def _as_number(text: str) -> Hashable:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return text
     return "NaN" if number.is_nan() else number

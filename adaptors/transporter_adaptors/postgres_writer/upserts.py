@@ -20,7 +20,7 @@ from transporter_adaptors.postgres_writer.changes import (
 )
 from transporter_adaptors.postgres_writer.evolution import follow_schema
 from transporter_adaptors.postgres_writer.failures import BadEntry, MissingRow, is_stale
-from transporter_adaptors.postgres_writer.folding import group_folded, group_in_order
+from transporter_adaptors.postgres_writer.folding import group_folded, group_in_order, needs_order
 from transporter_adaptors.postgres_writer.rows import fit_rows
 from transporter_adaptors.postgres_writer.statements import quote_table, statements_of
 
@@ -77,7 +77,7 @@ class Upserts:
             RouteFault: A table is missing, or cannot be written.
             BadEntry: An entry cannot be applied, by its content.
         """
-        self._sent, self._has_new_columns = [], False
+        self._sent = []
         place = self._starts[begin]
         changes = self._read(place, self._starts[end])
         for kind, group in groupby(changes, key=_command):
@@ -117,7 +117,10 @@ class Upserts:
         return all(change.kind == TRUNCATE and not change.problem for change in changes)
 
     def undo(self, error: Exception) -> None:
-        """Forget columns that are rolled back, or that may be others by now."""
+        """Forget columns that are rolled back, or that may be others by now.
+
+        The whole transaction may be, so columns of earlier parts count, too.
+        """
         if self._has_new_columns or is_stale(error):
             self._catalog.forget()
 
@@ -151,6 +154,7 @@ class Upserts:
             self._has_looked = True
             self._catalog.forget()
             rows = self._fit(run)  # Perhaps a column was added meanwhile.
+        in_order = in_order or needs_order(rows, self._catalog.cascades())
         groups = group_in_order(rows) if in_order else group_folded(rows, self._catalog.rank)
         for group in groups:
             self._send(group)

@@ -13,7 +13,7 @@ from transporter_adaptors.postgres_writer.append import Appends
 from transporter_adaptors.postgres_writer.apply import Transactions
 from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
-from transporter_adaptors.postgres_writer.failures import is_slow, is_stale, sink_error
+from transporter_adaptors.postgres_writer.failures import is_stale, is_too_large, sink_error
 from transporter_adaptors.postgres_writer.probing import check_table, probe_target
 from transporter_adaptors.postgres_writer.progress import Progress
 from transporter_adaptors.postgres_writer.session import connect
@@ -93,7 +93,7 @@ class PostgresWriter:
         try:
             failure = self._write(batch, ack)
         except psycopg.Error as error:
-            if is_slow(error):
+            if is_too_large(error):
                 self._part = max(1, min(self._part or len(batch), len(batch)) // 2)
             ack.fail(sink_error(error, "cannot write to the database"))
             self._close_broken()
@@ -118,7 +118,7 @@ class PostgresWriter:
         config = self._config
         ordered = {
             "truncate: apply": config.mode == "upsert" and config.truncate == "apply",
-            f"evolve: {config.evolve}": config.mode == "upsert" and config.evolve != "none",
+            f"evolve: {config.evolve}": config.evolve != "none",
         }
         for setting in (name for name, is_set in ordered.items() if is_set):
             raise RouteFault(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from transporter_adaptors.postgres.table import TableName
-from transporter_adaptors.postgres_writer.catalog import choose_key, rank_tables
+from transporter_adaptors.postgres_writer.catalog import choose_key, follow_cascades, rank_tables
 from transporter_adaptors.postgres_writer.changes import (
     DELETE,
     NOTHING,
@@ -22,7 +23,7 @@ from transporter_adaptors.postgres_writer.changes import (
     read_changes,
     unit_starts,
 )
-from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
+from transporter_adaptors.postgres_writer.config import Mark, PostgresWriterConfig
 from transporter_adaptors.postgres_writer.failures import BadEntry
 from transporter_adaptors.postgres_writer.folding import (
     Group,
@@ -160,6 +161,16 @@ def test_ranks(parents: list[tuple[int, int]], expected: list[int] | None) -> No
         assert sorted(expected, key=ranks.__getitem__) == expected
 
 
+def test_cascades_reach_children_of_children() -> None:
+    """The tables that a delete changes, also where foreign keys form a cycle."""
+    assert follow_cascades([(1, 2), (2, 3), (3, 2), (5, 5)]) == {
+        1: {2, 3},
+        2: {2, 3},
+        3: {2, 3},
+        5: {5},
+    }
+
+
 def test_numbers_of_one_value_are_one_key() -> None:
     """Keys of numbers are compared as such, alone and in arrays."""
     alone, both = table(kind="numeric"), table(key=("id", "n"), kind="numeric")
@@ -200,11 +211,113 @@ def test_rows_that_do_not_fit() -> None:
 
 
 def test_one_key_of_two_rows() -> None:
-    """Entries with one key must have one value in the columns of the key."""
-    first = Change(1, "x", UPSERT, b"1", b'{"id":1,"c":1}', ("id", "c"))
-    rows = fit_rows([first, first._replace(data=b'{"id":2,"c":1}')], {"x": table()}, CONFIG)
-    with pytest.raises(RouteFault, match="entries with one key are of different rows"):
+    """Entries with one key have one value in the columns of the key. The other one is named."""
+    good = Change(1, "x", UPSERT, b"1", b'{"id":1,"c":1}', ("id", "c"))
+    spelled = good._replace(data=b'{"id":"01","c":1}')
+    bad = good._replace(data=b'{"id":2,"c":1}')
+    rows = fit_rows([good, spelled, bad], {"x": table()}, CONFIG)
+    with pytest.raises(BadEntry, match="entries with one key are of different rows") as found:
         [*group_folded(rows, lambda each: each.oid)]
+    assert found.value.place == 2
+
+
+def kinds_of(drawn: list[Change], where: Table, config: PostgresWriterConfig = CONFIG) -> list[str]:
+    """Return the kind and the keys of each group of *drawn*."""
+    rows = fit_rows(drawn, {"x": where}, config)
+    return [
+        " ".join([group.shape.kind, *((each.key or b"-").decode() for each in group.changes)])
+        for group in group_folded(rows, lambda each: each.oid)
+    ]
+
+
+UUID = "0000000a-0000-0000-0000-00000000000b"
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        ("integer", "1", "01"),
+        ("bigint", "31", "0x1f"),
+        ("uuid", UUID, UUID.upper()),
+        ("uuid", UUID, f"{{{UUID}}}"),
+    ],
+)
+def test_texts_of_one_key(kind: str, first: str, second: str) -> None:
+    """A delete replaces the upsert of its row, also if its key has another text."""
+    data = json.dumps({"id": first, "c": 1}).encode()
+    upsert = Change(1, "x", UPSERT, first.encode(), data, ("id", "c"))
+    delete = Change(2, "x", DELETE, second.encode(), b"")
+    assert kinds_of([upsert, delete], table(kind=kind)) == [f"delete {second}"]
+
+
+def test_arrays_of_one_key() -> None:
+    """Blanks in the array of a key, and the spelling of its parts, make no difference."""
+    upsert = Change(1, "x", UPSERT, b"[1, 2]", b'{"id":1,"n":2,"c":1}', ("id", "n", "c"))
+    delete = Change(2, "x", DELETE, b'[1,"02"]', b"")
+    assert kinds_of([upsert, delete], table(key=("id", "n"))) == ['delete [1,"02"]']
+
+
+def test_keys_that_only_the_server_compares() -> None:
+    """Where two texts may be one key, changes of different shapes keep their order."""
+    fields = ("id", "c")
+    first = Change(1, "x", UPSERT, b"P1D", b'{"id":"P1D","c":1}', fields)
+    second = Change(2, "x", UPSERT, b"PT1H", b'{"id":"PT1H","c":1}', fields)
+    delete = Change(3, "x", DELETE, b"PT24H", b"")
+    update = Change(4, "x", UPDATE, b"PT1H", b'{"id":"PT1H","a":1}', ("id", "a"))
+    again = update._replace(key=b"PT60M")
+    drawn = [first, second, delete, update, again]
+    expected = ["upsert P1D PT1H", "delete PT24H", "update PT1H", "update PT60M"]
+    assert kinds_of(drawn, table(kind="interval")) == expected
+    rows = fit_rows(drawn, {"x": table(kind="interval")}, CONFIG)
+    assert [len(group.changes) for group in group_in_order(rows)] == [2, 1, 1, 1]
+
+
+def test_a_delete_after_a_row_without_a_key() -> None:
+    """An entry without a key may be of any row, so later deletes come after it."""
+    upsert = Change(1, "x", UPSERT, None, b'{"id":1,"c":1}', ("id", "c"))
+    delete = Change(2, "x", DELETE, b"1", b"")
+    assert kinds_of([upsert, delete], table()) == ["upsert -", "delete 1"]
+    assert kinds_of([delete, upsert], table()) == ["delete 1", "upsert -"]
+
+
+def test_keys_that_are_nested_too_deep() -> None:
+    """Values that cannot be compared are the fault of their entry."""
+    deep = b"[" * 900 + b"]" * 900
+    first = Change(1, "x", UPSERT, b"1", b'{"id":1,"c":1}', ("id", "c"))
+    for bad in (
+        first._replace(data=b'{"id":%s,"c":1}' % deep),
+        Change(2, "x", DELETE, b"\xff" + deep, b""),
+    ):
+        with pytest.raises(BadEntry) as found:
+            kinds_of([first, bad], table())
+        assert found.value.place == 1
+    where = Table(1, TableName("t"), table(kind="jsonb").columns, ("id",), is_array_key=True)
+    with pytest.raises(BadEntry, match="nested too deep"):
+        kinds_of([Change(1, "x", DELETE, b"[%s]" % deep, b"")], where)
+
+
+def test_marks_keep_the_state_before_them() -> None:
+    """A delete that marks its row leaves the other columns as the change before it made them."""
+    columns = table().columns
+    columns["gone"] = replace(columns["a"], name="gone", type="boolean")
+    where = Table(1, TableName("t"), columns, ("id",))
+    config = PostgresWriterConfig(dsn="dbname=x", delete=Mark(mark="gone"))
+    upsert = Change(1, "x", UPSERT, b"1", b'{"id":1,"c":1}', ("id", "c"))
+    delete = Change(2, "x", DELETE, b"1", b"")
+    assert kinds_of([upsert, delete], where, config) == ["upsert 1", "delete 1"]
+
+
+@pytest.mark.parametrize("missing", ["keep", "null", "default"])
+def test_identity_columns_keep_deletes(missing: str) -> None:
+    """Only a new row gets a value for an identity column, so the delete before it stays."""
+    columns = table().columns
+    columns["n"] = replace(columns["a"], name="n", type="integer", is_always_identity=True)
+    where = Table(1, TableName("t"), columns, ("id",))
+    config = PostgresWriterConfig.model_validate({"dsn": "dbname=x", "missing": missing})
+    data = b'{"id":1,"a":1,"b":1,"c":1,"n":5}'
+    upsert = Change(2, "x", UPSERT, b"1", data, ("id", "a", "b", "c", "n"))
+    delete = Change(1, "x", DELETE, b"1", b"")
+    assert kinds_of([delete, upsert], where, config) == ["delete 1", "upsert 1"]
 
 
 def test_the_key_of_a_table() -> None:
@@ -251,7 +364,7 @@ def test_deletes_that_are_ignored_hide_nothing() -> None:
     config = PostgresWriterConfig(dsn="dbname=x", delete="ignore")
     first = Change(1, "x", UPSERT, b"7", b'{"id":7,"c":1}', ("id", "c"))
     rows = fit_rows([first, Change(2, "x", DELETE, b"7", b"")], {"x": table()}, config)
-    kinds = defaultdict(int)
+    kinds: defaultdict[str, int] = defaultdict(int)
     for group in group_folded(rows, lambda each: each.oid):
         kinds[group.shape.kind] += len(group.changes)
     assert kinds == {UPSERT: 1}
