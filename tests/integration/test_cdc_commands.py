@@ -13,6 +13,7 @@ import pytest
 from cdc_tools import MemoryLog, clean_slots, open_patiently
 from psycopg.conninfo import make_conninfo
 from services.postgres import fresh_database, served
+from transporter_adaptors.postgres_cdc import reader as module
 from transporter_adaptors.postgres_cdc.reader import CdcReader
 
 from transporter.adaptor import state_name
@@ -265,9 +266,14 @@ def test_what_the_log_follows_is_not_created_again(
 
 
 def test_phases_of_tables(
-    shop: Database, tmp_path: Path, cdc: Callable[..., tuple[int, Any]]
+    shop: Database,
+    tmp_path: Path,
+    cdc: Callable[..., tuple[int, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The log has each table's phase, also while the reader is open."""
+    # The position of an idle source is logged once a minute.
+    monkeypatch.setattr(module, "_IDLE_SECONDS", 0.5)
     shop.execute("CREATE TABLE later (id int PRIMARY KEY); ANALYZE later")
     log = DiskLog(shop, tmp_path / "log", tables=["public.*"], copy_rows=50)
     seen = []
