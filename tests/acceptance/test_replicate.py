@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
 
 PIPELINE = Path(__file__).parents[2] / "pipelines" / "replicate.yaml"
-CLASS = "transporter_adaptors.postgres_writer.writer:PostgresWriter"
 TABLES = """
 CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, seen timestamptz, tags text[]);
 CREATE TABLE orders (
@@ -47,20 +45,13 @@ INSERT INTO customers VALUES (1000, 'last', NULL, '{}', 5);
 """
 
 
-def name_class(text: str) -> str:
-    """Return a pipeline with the writer's class, where its short name is not installed."""
-    if "postgres" in entry_points(group="transporter.writers").names:
-        return text
-    return text.replace("{adaptor: postgres,", f'{{adaptor: "{CLASS}",')
-
-
 @contextmanager
 def prepare_replication(
     source: Database, target: Database, folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Yield the pipeline's file and variables, and drop the reader's slot at the end."""
     file = folder / "replicate.yaml"
-    file.write_text(name_class(PIPELINE.read_text()))
+    file.write_text(PIPELINE.read_text())
     with clean_slots(source):
         yield {
             "pipeline": file,
@@ -181,7 +172,7 @@ def test_bad_rows_are_parked(postgres: Database, tmp_path: Path, every: int) -> 
             "CREATE TABLE items (id int PRIMARY KEY, v int CHECK (v > 0),"
             " parent int REFERENCES parents)"
         )
-        settings["pipeline"].write_text(name_class(PARK))
+        settings["pipeline"].write_text(PARK)
         here = "SELECT count(*) FROM items"
         with running(**settings):
             await_true(lambda: target.execute(here)[0][0] > 20, 90, "the first rows")

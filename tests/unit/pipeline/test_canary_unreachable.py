@@ -67,8 +67,6 @@ UNREACHABLE: list[tuple[str, str, dict[str, Any]]] = [
     (WRITER, "postgres", {"dsn": "postgresql://x:{}@127.0.0.1:1/x?application_name={}"}),
     (WRITER, "spark", {"path": ELSEWHERE, "options": {"password": "{}"}}),
 ]  # fmt: skip
-# An environment that was installed before the writer does not have its name yet.
-UNREACHABLE = [each for each in UNREACHABLE if each[:2] in INSTALLED]
 """Settings with a secret for which opening, probing and writing fail."""
 
 
