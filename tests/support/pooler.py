@@ -30,6 +30,7 @@ class _Pool:
     greeting: bytes = b""
     idle: list[socket.socket] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
+    is_closed: bool = False
 
     def take(self, *, oldest: bool = False) -> socket.socket:
         with self.lock:
@@ -37,13 +38,15 @@ class _Pool:
                 return self.idle.pop(0 if oldest else -1)
         parts = conninfo_to_dict(self.database.dsn)
         path = Path(str(parts["host"])) / f".s.PGSQL.{self.database.server.port}"
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(str(path))
-        server.sendall(self.startup)
-        greeting = b""
-        while not greeting.endswith(b"Z\0\0\0\5I"):
-            greeting += server.recv(65536)
-        self.greeting = greeting
+        with ExitStack() as failed:
+            server = failed.enter_context(socket.socket(socket.AF_UNIX))
+            server.connect(str(path))
+            server.sendall(self.startup)
+            greeting = b""
+            while not greeting.endswith(b"Z\0\0\0\5I"):
+                greeting += _exactly(server, 1)
+            self.greeting = greeting
+            failed.pop_all()
         return server
 
     def greeting_of(self, client: int) -> bytes:
@@ -53,7 +56,17 @@ class _Pool:
 
     def give_back(self, server: socket.socket) -> None:
         with self.lock:
-            self.idle.append(server)
+            if not self.is_closed:
+                self.idle.append(server)
+                return
+        server.close()
+
+    def close(self) -> None:
+        """Close the idle sessions, and each that is given back later."""
+        with self.lock:
+            self.is_closed = True
+        for server in self.idle:
+            server.close()
 
 
 def _exactly(source: socket.socket, size: int) -> bytes:
@@ -125,5 +138,4 @@ def pooler(database: Database, mode: Literal["transaction", "in turn", "session"
         yield make_conninfo(**{**dsn, **given})
         door.shutdown(socket.SHUT_RDWR)
         thread.join(5)
-    for server in pool.idle:
-        server.close()
+    pool.close()
