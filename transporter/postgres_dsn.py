@@ -1,4 +1,7 @@
-"""A parser of PostgreSQL connection strings that refuses those which libpq would misread."""
+"""PostgreSQL connection strings: a parser that refuses those which libpq would misread.
+
+It also recognises refusals by the server that only another string, or another setup, changes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 _PORTS: Final = re.compile(r"[0-9]*(,[0-9]*)*")
+_REFUSED: Final = re.compile(
+    r'(role|database) ".*" does not exist|(password|peer|ident) authentication failed|no password '
+    r"supplied|no pg_hba\.conf entry|pg_hba\.conf rejects|is not permitted to log in"
+)
 
 
 def parse_dsn(dsn: str) -> dict[str, Any]:
@@ -41,3 +48,11 @@ def parse_dsn(dsn: str) -> dict[str, Any]:
             "write an @ of the password as %40, a / as %2F and a : as %3A"
         )
     return parts
+
+
+def is_refused(text: str) -> bool:
+    """Return whether *text*, of a connection that failed, names a setup that has to change.
+
+    libpq gives no code for that.
+    """
+    return _REFUSED.search(text) is not None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cdc_tools import MemoryLog, clean_slots, open_patiently
+from cdc_tools import MemoryLog, clean_slots, locked, open_patiently
 from psycopg.conninfo import make_conninfo
 from services.postgres import fresh_database, served
 from transporter_adaptors.postgres_cdc import reader as module
@@ -213,8 +213,7 @@ def test_status_waits_for_no_migration(
     log = started(shop, tmp_path / "log")
     log.close()
     shop.execute("ANALYZE items")
-    with shop.connect() as migration, migration.transaction():
-        migration.execute("LOCK TABLE items IN ACCESS EXCLUSIVE MODE")
+    with locked(shop, "items"):
         code, result = cdc("status")
     assert (code, result["problem"], result["tables"][0]["estimated"]) == (0, "", 100)
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short, started
+from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, locked, short, started
 from engine_tools import until
 from services.postgres import Database
 from transporter_adaptors.postgres_cdc import opening, watch
@@ -220,8 +220,7 @@ def test_a_new_table_that_is_locked_holds_up_no_other(
     monkeypatch.setattr(watch, "_RETRY", 1.0)
     log = started(shop, watch="1s")
     shop.execute("CREATE TABLE late (id int PRIMARY KEY); INSERT INTO late VALUES (1)")
-    with shop.connect() as build, build.transaction():
-        build.execute("LOCK TABLE late IN SHARE UPDATE EXCLUSIVE MODE")
+    with locked(shop, "late", "SHARE UPDATE EXCLUSIVE"):
         until(lambda: log.poll(0.1) and events(log, "table-left-out"))
         shop.execute("INSERT INTO items VALUES (7)")
         until(
@@ -348,8 +347,7 @@ def test_a_migration_that_has_a_table_for_itself_stops_nobody(shop: Database) ->
     """Neither a running reader nor one that opens waits for a table that it does not follow."""
     shop.execute("CREATE TABLE other (id int PRIMARY KEY)")
     log = started(shop, watch="1s", tables=["public.items"])
-    with shop.connect() as migration, migration.transaction():
-        migration.execute("LOCK TABLE other IN ACCESS EXCLUSIVE MODE")
+    with locked(shop, "other"):
         began = time.monotonic()
         shop.execute("INSERT INTO items VALUES (1)")
         until(lambda: log.poll(0.1) and time.monotonic() > began + 3)
@@ -363,8 +361,7 @@ def test_a_migration_that_has_a_followed_table_for_itself_stops_nobody(shop: Dat
     """A running reader goes on with the other tables, and looks again when it is over."""
     shop.execute("CREATE TABLE other (id int PRIMARY KEY)")
     log = started(shop, watch="1s")
-    with shop.connect() as migration, migration.transaction():
-        migration.execute("LOCK TABLE other IN ACCESS EXCLUSIVE MODE")
+    with locked(shop, "other"):
         shop.execute("INSERT INTO items VALUES (1)")
         began = time.monotonic()
         until(lambda: log.poll(0.1) and time.monotonic() > began + 6)
@@ -382,8 +379,7 @@ def test_a_migration_that_has_a_partition_for_itself_stops_nobody(shop: Database
         "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20)"
     )
     log = started(shop, watch="1s")
-    with shop.connect() as migration, migration.transaction():
-        migration.execute("LOCK TABLE parts_2 IN ACCESS EXCLUSIVE MODE")
+    with locked(shop, "parts_2"):
         began = time.monotonic()
         shop.execute("INSERT INTO parts VALUES (1)")
         until(lambda: log.poll(0.1) and time.monotonic() > began + 3)
@@ -538,12 +534,12 @@ def test_many_tables_make_no_long_positions(shop: Database) -> None:
 
 def test_the_copy_keeps_to_its_rate(shop: Database) -> None:
     """With ``copy_rate`` the chunks are spread, and changes come in between."""
-    shop.execute("INSERT INTO items SELECT n, repeat('x', 100) FROM generate_series(1, 200) n")
+    shop.execute("INSERT INTO items SELECT n, repeat('x', 100) FROM generate_series(1, 400) n")
     log = MemoryLog(shop, copy_rows=20, copy_rate="100KiB")
     begun = time.monotonic()
     log.drain(shop)
     log.kill()
-    # 200 rows of some 650 bytes, of which 20 come at once.
+    # 400 rows of some 300 bytes, of which 20 come at once.
     assert time.monotonic() - begun > 0.8
 
 

@@ -190,6 +190,14 @@ def open_patiently(reader: CdcReader, resume: FixedResume) -> CdcReader:
 
 
 @contextmanager
+def locked(database: Database, table: str, mode: str = "ACCESS EXCLUSIVE") -> Iterator[None]:
+    """Hold *table*, as a migration does that lasts."""
+    with database.connect() as migration, migration.transaction():
+        migration.execute(f"LOCK TABLE {table} IN {mode} MODE")
+        yield
+
+
+@contextmanager
 def clean_slots(database: Database) -> Iterator[None]:
     """Drop the slots of *database* at the end, which would keep it from being dropped."""
     try:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _FOLDER: Final = Path("transporter-quickstart")
-_VARIABLE: Final = "ORDERS_DSN"
 _PLACE: Final = re.compile(r"\$\{QUICKSTART_DIR:-[^}]*\}")
 
 
@@ -65,8 +64,9 @@ def quickstart(
     with ExitStack() as services:
         if source != "demo":
             shop = _run_shop(folder / source, outbox=postgres)
-            environ[_VARIABLE] = services.enter_context(shop)
-            hints = _database_hints(file, environ[_VARIABLE], cdc=cdc)
+            dsn = services.enter_context(shop)
+            environ["ORDERS_DSN"] = dsn
+            hints = _database_hints(file, dsn, cdc=cdc)
             _note_database(hints)
         code = run_pipeline(load(file, environ), environ, hints=hints)
     if postgres and code == 0:
@@ -82,10 +82,11 @@ def quickstart(
 def _database_hints(file: Path, dsn: str, *, cdc: bool) -> list[str]:
     """Return lines for another terminal, in which commands find the database while it runs."""
     from transporter.cli.run import short_path  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.quickstart.shop import export_line  # noqa: PLC0415 - optional
 
     name = shlex.quote(short_path(file))
     status = f"  transporter cdc status {name}    # the slot, and the copy of each table"
-    return [f"  export {_VARIABLE}={shlex.quote(dsn)}", *([status] if cdc else [])]
+    return [export_line(dsn), *([status] if cdc else [])]
 
 
 def _note_database(hints: Sequence[str]) -> None:

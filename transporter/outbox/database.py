@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,7 +17,7 @@ from transporter.errors import (
     TransporterError,
 )
 from transporter.outbox.table import quote_table
-from transporter.postgres_dsn import parse_dsn
+from transporter.postgres_dsn import is_refused, parse_dsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,11 +33,6 @@ _SETUP: Final = (
     pg.UndefinedColumn,
     pg.InvalidSchemaName,
 )
-_REFUSED: Final = re.compile(
-    r'(role|database) ".*" does not exist|(password|peer|ident) authentication failed|no password '
-    r"supplied|no pg_hba\.conf entry|pg_hba\.conf rejects|is not permitted to log in"
-)
-"""Refusals of a connection that last until somebody changes the setup. libpq gives no code."""
 _FIND: Final = """
 SELECT c.oid::bigint, n.nspname::text, format('%%I.%%I', n.nspname, c.relname)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -95,7 +89,7 @@ def _translate_error(error: psycopg.Error, action: str) -> TransporterError:
     if isinstance(error, _SETUP):
         return EnvironmentFault(f"{action}: {text}")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        advice = "check the dsn" if _REFUSED.search(text) else "a retry may help"
+        advice = "check the dsn" if is_refused(text) else "a retry may help"
         return SourceUnavailable(f"{action}: {text}; {advice}")
     return SourceError(f"{action}: {text}")
 

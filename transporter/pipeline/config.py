@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.pipeline.adaptor_registry import READER, WRITER, find_adaptor, takes_frames
 from transporter.pipeline.address import validate_address, validate_host
-from transporter.pipeline.log_location import LogLocation
+from transporter.pipeline.log_location import LogLocation, default_directory
 from transporter.pipeline.namespace_filter import EVERYTHING, Pattern
 from transporter.pipeline.observe_config import ObserveConfig, Token
 from transporter.pipeline.problems import (
@@ -389,7 +389,7 @@ def load_log(path: Path, environ: Mapping[str, str]) -> LogConfig:
     root = document.root if isinstance(document.root, dict) else {}
     values = root.get("log", {})
     if isinstance(values, dict):
-        values = {"dir": f"data/{root.get('name', file.stem)}", **values}
+        values = {"dir": default_directory(root, file), **values}
     section = Section(document, ("log",))
     found, problems = validate(LogConfig, values, section, {FOLDER: file.parent})
     if found is None:

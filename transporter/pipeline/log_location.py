@@ -34,12 +34,17 @@ def log_directory(path: Path, environ: Mapping[str, str]) -> Path:
     document = read(path, environ, only=lambda key: key in (("name",), ("log", "dir")))
     file = Path(os.path.abspath(path))  # noqa: PTH100 - as in load()
     root = document.root if isinstance(document.root, dict) else {}
-    directory = (root.get("log") or {}).get("dir", f"data/{root.get('name', file.stem)}")
+    directory = (root.get("log") or {}).get("dir", default_directory(root, file))
     section = Section(document, ("log",))
     found, problems = validate(LogLocation, {"dir": directory}, section, {FOLDER: file.parent})
     if found is None:
         raise InvalidPipeline(*problems)
     return found.dir
+
+
+def default_directory(root: Mapping[str, Any], file: Path) -> str:
+    """Return the directory of the log where the pipeline *file*, with this *root*, names none."""
+    return f"data/{root.get('name', file.stem)}"
 
 
 def route_lines(path: Path, environ: Mapping[str, str]) -> dict[str, int]:

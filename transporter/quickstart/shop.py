@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
+VARIABLE: Final = "ORDERS_DSN"
+"""The variable by which commands find the database."""
 _CUSTOMERS: Final = (
     ("Ada Marsh", "ada.marsh@example.com", "Leeds"),
     ("Björn Åkesson", "bjorn.akesson@example.com", "Malmö"),
@@ -230,6 +232,11 @@ def _exit_on_signal(number: int, _: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
+def export_line(dsn: str) -> str:
+    """Return the line of a shell by which other commands find the database."""
+    return f"  export {VARIABLE}={shlex.quote(dsn)}"
+
+
 def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m transporter.quickstart.shop",
@@ -254,10 +261,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 embedded_postgres(arguments.dir) as dsn,
                 open_for_orders(dsn, arguments.rate),
             ):
-                environment = {**os.environ, "ORDERS_DSN": dsn}
+                environment = {**os.environ, VARIABLE: dsn}
                 sys.stderr.write(
                     "shop: commands in another terminal find the database by its variable:\n"
-                    f"  export ORDERS_DSN={shlex.quote(dsn)}\n"
+                    f"{export_line(dsn)}\n"
                 )
                 code = _run_command(arguments.command, environment)
             if code == 0:

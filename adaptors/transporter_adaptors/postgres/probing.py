@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from transporter.adaptor import Finding
 from transporter.election.inspection import check_reachable
 from transporter_adaptors.postgres.inspection import describe_polling, has_notify_trigger, locate
-from transporter_adaptors.postgres.session import connect, translate_errors
+from transporter_adaptors.postgres.session import connect, server_text, translate_errors
 from transporter_adaptors.postgres.table import TableName
 
 if TYPE_CHECKING:
@@ -32,12 +32,7 @@ SELECT pg_catalog.to_regclass(%(terms)s) IS NOT NULL,
 def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Finding]:
     """Yield findings about the table that *config* names, and about our *rights* on it."""
     with closing(connect(config.dsn, _PATIENCE)) as connection:
-        info = connection.info
-        version, minor = divmod(info.server_version, 10_000)
-        yield Finding(
-            f"PostgreSQL {version}.{minor} at {info.host}:{info.port}, "
-            f"database {info.dbname}, role {info.user}"
-        )
+        yield Finding(server_text(connection, connection.info.user))
         table = locate(connection, TableName.parse(config.table), rights, config.names)
         yield Finding(f"table {table}: columns, index and rights are correct")
         with translate_errors(f"cannot look up the objects beside the outbox table {table}"):

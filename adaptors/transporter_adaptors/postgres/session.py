@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import selectors
 import time
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from psycopg.types.numeric import Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader
 
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable, TransporterError
+from transporter.postgres_dsn import is_refused
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
@@ -70,12 +70,6 @@ _SETUP: Final = (
     pg.UndefinedColumn,
     pg.InvalidSchemaName,
 )
-
-_REFUSED: Final = re.compile(
-    r'(role|database) ".*" does not exist|(password|peer|ident) authentication failed|no password '
-    r"supplied|no pg_hba\.conf entry|pg_hba\.conf rejects|is not permitted to log in"
-)
-"""Refusals of a connection that last until somebody changes the setup. libpq gives no code."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -170,6 +164,16 @@ def connection_settings(dsn: SecretStr, defaults: Mapping[str, str]) -> dict[str
     return chosen
 
 
+def server_text(connection: Connection, role: str) -> str:
+    """Return a line about the server of *connection*, which has the rights of *role*."""
+    info = connection.info
+    version, minor = divmod(info.server_version, 10_000)
+    return (
+        f"PostgreSQL {version}.{minor} at {info.host}:{info.port}, "
+        f"database {info.dbname}, role {role}"
+    )
+
+
 def backend_pid(connection: Connection) -> int:
     """Return the process that serves *connection*. The number that a pooler reports differs."""
     row = connection.execute(_BACKEND, prepare=False).fetchone()
@@ -181,7 +185,7 @@ def _refuse_shared(connection: Connection, conninfo: str) -> None:
 
     Our settings would stay in the application's sessions, and we would get no notifications.
     """
-    if backend_pid(connection) != connection.info.backend_pid and is_shared(connection, conninfo):
+    if is_shared(connection, conninfo):
         raise EnvironmentFault(
             "the dsn leads to a pooler that gives each transaction another session of the "
             "server (pool_mode = transaction), but LISTEN and session time-outs need a session of "
@@ -191,6 +195,8 @@ def _refuse_shared(connection: Connection, conninfo: str) -> None:
 
 def is_shared(connection: Connection, conninfo: str) -> bool:
     """Return whether a pooler lends the server's session of *connection* to others as well."""
+    if backend_pid(connection) == connection.info.backend_pid:
+        return False
     with (
         suppress(psycopg.OperationalError),
         BoundedConnection.connect(conninfo, autocommit=True) as other,
@@ -269,7 +275,7 @@ def translate_error(error: psycopg.Error, operation: str) -> TransporterError:
     if isinstance(error, _SETUP):
         return EnvironmentFault(f"{operation}: {text}")
     if isinstance(error, _TRANSIENT) or _is_of_a_dropped_object(error, text):
-        advice = "check the dsn" if _REFUSED.search(text) else "trying again may help"
+        advice = "check the dsn" if is_refused(text) else "trying again may help"
         return SourceUnavailable(f"{operation}: {text}; {advice}")
     return SourceError(f"{operation}: {text}")
 

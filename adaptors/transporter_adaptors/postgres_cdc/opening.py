@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from collections.abc import Set as AbstractSet
 
     from transporter_adaptors.postgres.session import BoundedConnection, Connection
     from transporter_adaptors.postgres.table import TableName
@@ -95,6 +94,19 @@ class Plan:
             if names.publication_of(insert_only=table.insert_only) == publication
         }
 
+    def new_of_patterns(self, state: TablesState) -> list[int]:
+        """Return the tables that a pattern matches and that *state* does not follow."""
+        return [
+            oid
+            for oid, (_, item, _) in self.tables.items()
+            if item.is_pattern and oid not in state.tables
+        ]
+
+    def only(self, oids: Container[int]) -> Plan:
+        """Return the plan of the tables *oids*."""
+        kept = {oid: each for oid, each in self.tables.items() if oid in oids}
+        return Plan(self.server, kept)
+
     def without(self, oids: Container[int]) -> Plan:
         """Return the plan without the tables *oids*."""
         kept = {oid: each for oid, each in self.tables.items() if oid not in oids}
@@ -137,13 +149,13 @@ def plan_tables(
         queries.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         server = servers.read_server(queries)
         servers.check_server(server, host)
-        plan = find_plan(queries, config, server)
+        found = find_plan(queries, config, server)
+        left_out = {} if state is None else find_left_out(queries, config, names, found, state)
+        plan = found.without(left_out)
         lacking = _lacking_rights(queries, config, plan, followed)
-        left_out = {} if state is None else find_left_out(queries, config, names, plan, state)
     for oid, problem in left_out.items():
-        table, *_ = plan.tables[oid]
+        table, *_ = found.tables[oid]
         leave_out(table, problem)
-    plan = plan.without(left_out)
     for oid, (table, item, definition) in plan.tables.items():
         for problem in _problems_of(config, server, table, item, definition):
             raise EnvironmentFault(problem)
@@ -162,17 +174,13 @@ def find_left_out(
 
     A reader goes on without them: an application that creates a table must not end it.
     """
-    new = {
-        oid
-        for oid, (_, item, _) in plan.tables.items()
-        if item.is_pattern and oid not in state.tables
-    }
-    if not new:
+    plan = plan.only(plan.new_of_patterns(state))
+    if not plan.tables:
         return {}
     lacking = _lacking_rights(queries, config, plan, state.tables)
-    unpublished = _find_unpublished(queries, config, names, plan, new)
+    unpublished = _find_unpublished(queries, config, names, plan)
     found = {}
-    for oid in sorted(new):
+    for oid in sorted(plan.tables):
         problems = _problems_of(config, plan.server, *plan.tables[oid])
         if problem := next(problems, lacking.get(oid) or unpublished.get(oid)):
             found[oid] = problem
@@ -180,15 +188,16 @@ def find_left_out(
 
 
 def _find_unpublished(
-    queries: Connection, config: CdcConfig, names: Names, plan: Plan, new: AbstractSet[int]
+    queries: Connection, config: CdcConfig, names: Names, plan: Plan
 ) -> dict[int, str]:
-    """Return which of the *new* tables only somebody else may publish, and by what statement."""
+    """Return the tables of *plan* that only their owner may publish, with the statement."""
     published = find_published(queries, names, plan.server.version)
-    found = rights.table_rights(queries, new, plan.server.role)
+    found = rights.table_rights(queries, plan.tables, plan.server.role)
     owned = {each.oid for each in found if each.is_owner}
     problems = {}
-    for oid in new - published.members.keys():
-        wanted = plan.wanted[oid]
+    for oid, wanted in plan.wanted.items():
+        if oid in published.members:
+            continue
         name = names.publication_of(insert_only=wanted.insert_only)
         publication = published.publications.get(name)
         if publication is None or (
@@ -363,18 +372,14 @@ def publish_new(
         SourceUnavailable: the publications cannot be read, or the session was lost.
 
     """
-    new = {
-        oid
-        for oid, (_, item, _) in plan.tables.items()
-        if item.is_pattern and oid not in state.tables
-    }
+    new = plan.only(plan.new_of_patterns(state)).wanted
     if not new:
         return plan
     with translate_errors("cannot look at the publications"):
         published = find_published(queries, names, plan.server.version)
     failed = set()
-    for oid in sorted(new - published.members.keys()):
-        table, wanted = plan.tables[oid][0], plan.wanted[oid]
+    for oid in sorted(new.keys() - published.members.keys()):
+        table, wanted = plan.tables[oid][0], new[oid]
         name = names.publication_of(insert_only=wanted.insert_only)
         if (publication := published.publications.get(name)) is None:
             continue

@@ -57,7 +57,7 @@ _REPLICATION: Final = {"wal_sender_timeout": "60s"}
 _POOLER: Final = "unsupported startup parameter"
 """A part of the error of PgBouncer, in any version."""
 _SENDERS: Final = "max_wal_senders"
-_ARRIVED: Final = "SELECT current_setting('search_path'), pg_backend_pid()"
+_ARRIVED: Final = "SELECT current_setting('search_path')"
 
 
 def connect_queries(dsn: SecretStr, patience: float | None = None) -> BoundedConnection:
@@ -134,11 +134,10 @@ def _connect(
 
 def _refuse_pooler(connection: BoundedConnection, conninfo: str) -> None:
     """Raise ``EnvironmentFault`` if a pooler is in between that changes what a session is."""
-    ((search_path, pid),) = connection.execute(_ARRIVED).fetchall()
+    ((search_path,),) = connection.execute(_ARRIVED).fetchall()
     if search_path:
         raise _pooler_fault("does not pass the settings of a session on")
-    # The number that a pooler reports differs. In session mode that does no harm.
-    if pid != connection.info.backend_pid and is_shared(connection, conninfo):
+    if is_shared(connection, conninfo):
         raise _pooler_fault(
             "gives each transaction another session of the server (pool_mode = transaction)"
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from transporter.bytes_as_json import text_or_base64
 from transporter.errors import RouteFault
 from transporter_adaptors.postgres_writer.catalog import ENTRY_KEY
+from transporter_adaptors.postgres_writer.changes import unit_starts
 from transporter_adaptors.postgres_writer.failures import is_stale
 from transporter_adaptors.postgres_writer.statements import quote, quote_table
 
@@ -52,7 +53,7 @@ _COLUMNS: Final = {
 
 def append_ddl(name: TableName) -> str:
     """Return the statement that creates a table for entries, with a % as it is."""
-    return DDL.format(table=quote_table(name).replace("%%", "%"))
+    return DDL.format(table=name.identifier.as_string())
 
 
 def check_columns(table: Table) -> None:
@@ -133,13 +134,10 @@ class Appends:
     ) -> None:
         """Insert entries of *batch* by *connection*, which is in pipeline mode then."""
         self._connection, self._config, self._catalog = connection, config, catalog
-        self._entries, self.offsets, self._starts = [*batch], list[int](), list[int]()
-        self._log_id = batch.log_id
-        for place, entry in enumerate(self._entries):
-            if not self.offsets or self.offsets[-1] != entry.offset:
-                self.offsets.append(entry.offset)
-                self._starts.append(place)
-        self._starts.append(len(self._entries))
+        self._entries, self._log_id = [*batch], batch.log_id
+        offsets = batch.offsets
+        self._starts = unit_starts(offsets)
+        self.offsets = [offsets[start] for start in self._starts[:-1]]
 
     def apply(self, begin: int, end: int, *, in_order: bool) -> bool:  # noqa: ARG002 - one order
         """Send the statements for the entries from *begin* to *end*.

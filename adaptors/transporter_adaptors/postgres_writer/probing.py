@@ -9,6 +9,7 @@ import psycopg
 
 from transporter.adaptor import Finding
 from transporter.errors import RouteFault
+from transporter_adaptors.postgres.session import server_text
 from transporter_adaptors.postgres_writer.append import check_columns
 from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.config import split_name
@@ -37,12 +38,7 @@ FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS right_name
 def probe_target(config: PostgresWriterConfig) -> Iterator[Finding]:
     """Yield findings about the server, the table of offsets, and the tables known by now."""
     with closing(connect(config, _PATIENCE)) as connection:
-        info = connection.info
-        version, minor = divmod(info.server_version, 10_000)
-        yield Finding(
-            f"PostgreSQL {version}.{minor} at {info.host}:{info.port}, "
-            f"database {info.dbname}, role {info.user}"
-        )
+        yield Finding(server_text(connection, connection.info.user))
         try:
             yield _probe_progress(connection, config)
             catalog = Catalog(connection, config)

@@ -100,7 +100,7 @@ class Progress:
     @property
     def ddl(self) -> str:
         """The statement that creates the table."""
-        return _TABLE.format(table=self._table.replace("%%", "%"))
+        return _TABLE.format(table=self.name.identifier.as_string())
 
     def create(self, connection: Connection) -> None:
         """Create the table if it is missing.

@@ -14,7 +14,6 @@ from psycopg.rows import tuple_row
 from transporter.errors import RouteFault
 from transporter_adaptors.postgres.session import (
     BoundedConnection,
-    backend_pid,
     connection_settings,
     is_shared,
 )
@@ -113,7 +112,7 @@ def connect(config: PostgresWriterConfig, deadline: float) -> BoundedConnection:
 
 
 def _refuse_pooled(connection: BoundedConnection, conninfo: str) -> None:
-    if backend_pid(connection) != connection.info.backend_pid and is_shared(connection, conninfo):
+    if is_shared(connection, conninfo):
         raise RouteFault(
             "the dsn leads to a pooler that gives each transaction another session of the server "
             "(pool_mode = transaction), but values are converted by the settings of a session; "

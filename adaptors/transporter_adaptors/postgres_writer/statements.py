@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from psycopg import sql
+
+from transporter_adaptors.postgres.table import escape_percent
 from transporter_adaptors.postgres_writer.changes import DELETE, UPDATE
 from transporter_adaptors.postgres_writer.config import Mark, Rest
 from transporter_adaptors.postgres_writer.session import RawJson
@@ -30,15 +33,14 @@ Statement = tuple[str, list[Any], int]
 """A statement, its parameters, and its number of rows."""
 
 
-def quote(*parts: str | None) -> str:
-    """Return a name for a statement with parameters, where a per cent sign is doubled."""
-    quoted = ('"' + part.replace('"', '""') + '"' for part in parts if part is not None)
-    return ".".join(quoted).replace("%", "%%")
+def quote(name: str) -> str:
+    """Return *name* for a statement with parameters, where a per cent sign is doubled."""
+    return escape_percent(sql.Identifier(name)).as_string()
 
 
 def quote_table(name: TableName) -> str:
     """Return the name of a table for a statement with parameters."""
-    return quote(name.schema, name.name)
+    return name.in_query.as_string()
 
 
 def statements_of(group: Group, config: PostgresWriterConfig) -> Iterator[Statement]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from transporter.adaptor import Finding
 from transporter.errors import TransporterError
-from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres.session import server_text, translate_errors
 from transporter_adaptors.postgres_cdc import opening, rights
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import server as servers
@@ -36,13 +36,8 @@ def check_source(config: CdcConfig, logged: LoggedState) -> Iterator[Finding]:
     with closing(connect_queries(config.dsn, COMMAND_PATIENCE)) as queries:
         with translate_errors("cannot look at the database"):
             server = servers.read_server(queries)
-        info = queries.info
-        version, minor = divmod(server.version, 10_000)
-        yield Finding(
-            f"PostgreSQL {version}.{minor} at {info.host}:{info.port}, "
-            f"database {info.dbname}, role {server.role}"
-        )
-        problems = [str(each) for each in servers.server_problems(server, info.host)]
+        yield Finding(server_text(queries, server.role))
+        problems = [str(each) for each in servers.server_problems(server, queries.info.host)]
         yield from (Finding(each, "problem") for each in problems)
         if server.version < servers.OLDEST or server.is_standby:
             return
