@@ -36,7 +36,7 @@ def pytest_configure() -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Leave all of ``tests/soak`` to ``make soak``."""
-    if "soak" in item.path.parts:
+    if item.nodeid.startswith("tests/soak/"):
         item.add_marker("exhaustive")
 
 
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Cases with the ``exhaustive`` marker are left to ``make soak``.
     """
-    items.sort(key=lambda item: "unit" in item.path.parts)
+    items.sort(key=lambda item: item.nodeid.startswith("tests/unit/"))
     if not config.getoption("--exhaustive"):
         left = [item for item in items if item.get_closest_marker("exhaustive")]
         config.hook.pytest_deselected(items=left)
