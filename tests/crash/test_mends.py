@@ -245,8 +245,8 @@ MENDS = (
     Mend(
         "a stop releases nothing that comes again",
         "engine/reading/feed.py",
-        "first = self._first_unacknowledged\n",
-        "first = None if self._state is State.ENDED else self._first_unacknowledged\n",
+        "first = self._acknowledgement.first_unacknowledged\n",
+        "first = None if self.ended else self._acknowledgement.first_unacknowledged\n",
         "engine/reading/test_feed.py",
         ("test_a_stop_releases_nothing_that_the_source_redelivers",),
     ),
@@ -298,8 +298,8 @@ MENDS = (
     Mend(
         "parked entries leave room",
         "engine/reading/feed.py",
-        "return self._unacknowledged.waiting_count >= self._config.max_in_flight",
-        "return len(self._unacknowledged) >= self._config.max_in_flight",
+        "return self._acknowledgement.waiting_count >= self._condition.config.max_in_flight",
+        "return self._acknowledgement.count >= self._condition.config.max_in_flight",
         "engine/test_delivered.py",
         ("test_parked_entries_leave_room_for_others",),
     ),

@@ -671,7 +671,7 @@ def test_an_engine_stops_in_time(
         engine.stop()
         assert time.monotonic() - begun < 15
         (feed,) = engine._running.feeds
-        assert place not in ("slot", "stream") or not feed._abandoned
+        assert place not in ("slot", "stream") or not feed._gate.is_closed
     proxy.heal()
     proxy.cut()
     with running(pipeline):

@@ -46,7 +46,7 @@ MENDS = (
     ),
     Mend(
         "a full log is waited for in parts of a term",
-        "engine/reading/feed.py",
+        "engine/reading/batch_appender.py",
         "if self._stopping.wait(min(left, self._wait_interval)):",
         "if self._stopping.wait(left):",
         "tests/integration/test_outbox_notifications.py",

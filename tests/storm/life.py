@@ -63,7 +63,7 @@ NUMBERS: Final[dict[str, Any]] = {
     "transporter.engine.workers.worker_session.IDLE": 0.02,
     "transporter.engine.reading.feed.POLL": 0.02,
     "transporter.engine.reading.feed.GRACE": 0.4,
-    "transporter.engine.reading.feed.Backoff": partial(Backoff, 0.005, 0.05),
+    "transporter.engine.reading.reader_condition.Backoff": partial(Backoff, 0.005, 0.05),
     "transporter.engine.workers.spark_supervisor.Backoff": partial(Backoff, 0.005, 0.05),
     "transporter.engine.maintenance.log_budget.TICK": 0.1,
     "transporter.engine.maintenance.log_budget.PRESSED": 0.02,

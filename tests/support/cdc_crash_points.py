@@ -335,7 +335,7 @@ class Engine:
         self._application = psycopg.connect(dsn, autocommit=True, options=PATIENT)
         patch = pytest.MonkeyPatch()
         hasty = functools.partial(Backoff, first=0.01, longest=0.02)
-        patch.setattr("transporter.engine.reading.feed.Backoff", hasty)
+        patch.setattr("transporter.engine.reading.reader_condition.Backoff", hasty)
         patch.setattr(reader, "_REPORT_COMMITS", 0.0)
         if life.watches:
             patch.setattr(Watch, "is_due", property(lambda _: True))

@@ -156,6 +156,7 @@ def test_a_source_is_not_told_without_a_route_that_comes(
             patch.setattr(OffsetLog, "skip_superseding", slow)
             reload(op, routes=[route("out"), route("late", start="earliest")])
         assert 2 not in told(tmp_path / "table.txt")
+        (tmp_path / "late.down").unlink()
 
 
 def test_a_route_that_left_passes_what_its_reader_gives_elsewhere(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def test_a_leader_that_has_ended_otherwise_or_hangs_leaves_its_entries_to_the_ne
         until(lambda: op.engine.log.durable == 4)
         feed = op.engine.feed("in")
         assert feed is not None
-        until(lambda: not feed._undecided)
+        until(lambda: not feed._acknowledgement.is_undecided)
         ended = threading.Event()
         if how == "stopped":
             (tmp_path / "table.txt").rename(tmp_path / "away.txt")

@@ -130,7 +130,8 @@ def feed_to_end(log: CommitLog, script: Script, events: Events | None = None) ->
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again almost at once."""
     monkeypatch.setattr(
-        "transporter.engine.reading.feed.Backoff", lambda: Backoff(first=0.01, longest=0.02)
+        "transporter.engine.reading.reader_condition.Backoff",
+        lambda: Backoff(first=0.01, longest=0.02),
     )
 
 
@@ -296,7 +297,8 @@ def test_a_stop_ends_the_wait_for_a_lost_source(
 ) -> None:
     """A stop ends the wait for a retry at once."""
     monkeypatch.setattr(
-        "transporter.engine.reading.feed.Backoff", lambda: Backoff(first=600, longest=600)
+        "transporter.engine.reading.reader_condition.Backoff",
+        lambda: Backoff(first=600, longest=600),
     )
     events = Events()
     with CommitLog.open(tmp_path) as log:
@@ -402,8 +404,6 @@ def test_a_stop_still_commits_what_was_polled(tmp_path: Path) -> None:
     """A batch that was polled when the stop came is appended and acknowledged to the source."""
     with CommitLog.open(tmp_path) as log:
         script = Script(some("a", position="1"), ends=False)
-        config = ReaderConfig(name="in", adaptor="x", settings={}, cls=Scripted, config=script)
-        feed = Feed(config, log, Events(), Failures())
         inside, go_on = threading.Event(), threading.Event()
         step = script.steps[0]
 
@@ -413,9 +413,10 @@ def test_a_stop_still_commits_what_was_polled(tmp_path: Path) -> None:
                 go_on.wait(PATIENCE)
                 return step
 
-        feed._config = config.model_copy(update={"cls": Slow})
+        config = ReaderConfig(name="in", adaptor="x", settings={}, cls=Slow, config=script)
+        feed = Feed(config, log, Events(), Failures())
         feed.start()
-        inside.wait(PATIENCE)
+        assert inside.wait(PATIENCE)
         feed.stop()
         go_on.set()
         feed.finish()
