@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from transporter.errors import Corrupt
 from transporter.offsets import offset_log as module
 from transporter.offsets import record as records
+from transporter.offsets import state as states
 from transporter.offsets.offset_log import NAMES, OffsetLog, read_state, route_folder
 from transporter.offsets.record import Record, decode_records
 from transporter.offsets.state import Range, RouteState
@@ -24,10 +25,10 @@ COUNTS = st.integers(1, 12)
 def turn(number: int, count: int) -> list[Record]:
     """Return the records of a turn: a snapshot, then events of different lengths."""
     # As JSON returns it: lists in the place of tuples.
-    state = json.loads(json.dumps(records.snapshot_event(RouteState(watermark=number))))
+    state = json.loads(json.dumps(states.snapshot_event(RouteState(watermark=number))))
     snapshot = Record(number, 0, state)
     events = [
-        Record(number, n, records.settled_event(Range(n, n), {"x" * n: n})) for n in range(1, count)
+        Record(number, n, states.settled_event(Range(n, n), {"x" * n: n})) for n in range(1, count)
     ]
     return [snapshot, *events]
 

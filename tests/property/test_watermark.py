@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transporter.offsets import record as records
+from transporter.offsets import state as states
 from transporter.offsets.state import KINDS, Range, RouteState, settle
 
 RANGES = st.builds(
@@ -94,19 +94,19 @@ def test_the_order_of_events_does_not_move_the_watermark(
 
 EVENTS = st.one_of(
     st.builds(
-        records.settled_event,
+        states.settled_event,
         RANGES,
         st.dictionaries(st.text(max_size=5), st.integers(0, 60), max_size=3),
     ),
     st.builds(
-        lambda first, length: records.replay_begun_event(first, first + length),
+        lambda first, length: states.replay_begun_event(first, first + length),
         st.integers(0, 60),
         st.integers(0, 9),
     ),
-    st.builds(records.replay_advanced_event, st.integers(-1, 80), st.integers(0, 3)),
-    st.just(records.replay_cancelled_event()),
-    st.builds(records.retries_requested_event, st.lists(st.integers(0, 9), max_size=3)),
-    st.builds(records.retry_finished_event, st.integers(0, 9)),
+    st.builds(states.replay_advanced_event, st.integers(-1, 80), st.integers(0, 3)),
+    st.just(states.replay_cancelled_event()),
+    st.builds(states.retries_requested_event, st.lists(st.integers(0, 9), max_size=3)),
+    st.builds(states.retry_finished_event, st.integers(0, 9)),
 )
 
 
@@ -116,7 +116,7 @@ def test_a_snapshot_may_stand_anywhere(events: list[dict[str, object]], at: int)
     whole, tail = RouteState(), RouteState(watermark=-1)
     for number, event in enumerate(events):
         if number == at:
-            tail = records.apply_event(tail, json.loads(json.dumps(records.snapshot_event(whole))))
-        whole = records.apply_event(whole, event)
-        tail = records.apply_event(tail, json.loads(json.dumps(event)))
+            tail = states.apply_event(tail, json.loads(json.dumps(states.snapshot_event(whole))))
+        whole = states.apply_event(whole, event)
+        tail = states.apply_event(tail, json.loads(json.dumps(event)))
     assert tail == whole

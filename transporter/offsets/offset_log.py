@@ -30,6 +30,7 @@ from transporter.log.filesystem import (
 )
 from transporter.log.retention_gate import RetentionGate
 from transporter.offsets import record as records
+from transporter.offsets import state as states
 from transporter.offsets.state import RELEASED, Range, RouteState, begin_at
 
 if TYPE_CHECKING:
@@ -244,44 +245,44 @@ class OffsetLog:
 
     def pause(self) -> RouteState:
         """Stop deliveries, also across restarts. Durable on return."""
-        return self._write_durably(records.paused_event())
+        return self._write_durably(states.paused_event())
 
     def resume(self) -> RouteState:
         """End a pause. Durable on return."""
-        return self._write_durably(records.resumed_event())
+        return self._write_durably(states.resumed_event())
 
     def step(self, through: int) -> RouteState:
         """Let a paused route deliver up to *through*. Durable on return."""
         if not self._state.paused:
             raise OffsetRefused(f"route {self.route} is not paused; pause it, then step")
-        return self._write_durably(records.step_event(through))
+        return self._write_durably(states.step_event(through))
 
     def request_retries(self, offsets: Sequence[int], *, only: bool = False) -> RouteState:
         """Request the delivery of the parked entries at *offsets*. Durable on return.
 
         Those behind them follow, unless *only* is given.
         """
-        return self._write_durably(records.retries_requested_event(offsets, only=only))
+        return self._write_durably(states.retries_requested_event(offsets, only=only))
 
     def request_followers(self, offsets: Sequence[int]) -> None:
         """Request the parked entries at *offsets*, behind one that was just delivered.
 
         Durable on return. Raises ``LogFull`` without room, and the request is pending then.
         """
-        self._write(records.retries_requested_event(offsets), fact=True)
+        self._write(states.retries_requested_event(offsets), fact=True)
         self.sync()
 
     def begin_skip(self, offsets: Sequence[int], followers: Sequence[int]) -> RouteState:
         """Skip the parked *offsets* and request *followers*. Durable on return."""
-        return self._write_durably(records.skip_begun_event(offsets, followers))
+        return self._write_durably(states.skip_begun_event(offsets, followers))
 
     def end_skip(self) -> RouteState:
         """Record that no copy of the skipped entries is left. Durable on return."""
-        return self._write_durably(records.skip_ended_event(), fact=True)
+        return self._write_durably(states.skip_ended_event(), fact=True)
 
     def finish_retry(self, offset: int) -> RouteState:
         """Record that the retry of the parked entry at *offset* is over. Durable on return."""
-        return self._write_durably(records.retry_finished_event(offset), fact=True)
+        return self._write_durably(states.retry_finished_event(offset), fact=True)
 
     def settle(
         self, part: Range, durable: int, namespaces: dict[str, int] | None = None
@@ -293,7 +294,7 @@ class OffsetLog:
         """
         self.refuse_settling(part, durable)
         fact = part.kind not in ("operator", RELEASED)
-        return self._write(records.settled_event(part, namespaces or {}), fact=fact)
+        return self._write(states.settled_event(part, namespaces or {}), fact=fact)
 
     def begin_superseding(self, reader: str, through: int) -> RouteState:
         """Record that *reader*'s entries up to *through* come again. Durable on return.
@@ -301,7 +302,7 @@ class OffsetLog:
         On a full disk the record is pending (see :meth:`write_pending`). Nothing new is logged
         then, either.
         """
-        return self._write_durably(records.superseding_event(reader, through), fact=True)
+        return self._write_durably(states.superseding_event(reader, through), fact=True)
 
     def supersede(
         self, reader: str, through: int, parts: Sequence[tuple[int, int]], durable: int
@@ -323,7 +324,7 @@ class OffsetLog:
             some = parts[place : place + RANGES_A_RECORD]
             mark = through if place + len(some) >= len(parts) else before
             try:
-                state = self._write(records.superseded_event(reader, mark, some), fact=True)
+                state = self._write(states.superseded_event(reader, mark, some), fact=True)
             except OffsetRefused as error:
                 raise EnvironmentFault(f"{self._folder}: {error}") from error
         if not self._pending:
@@ -337,7 +338,7 @@ class OffsetLog:
         source redelivers the undelivered entries of other routes. Durable on return.
         """
         return self._write_durably(
-            records.superseded_event(reader, through, (), redelivered_through), fact=True
+            states.superseded_event(reader, through, (), redelivered_through), fact=True
         )
 
     def refuse_settling(self, part: Range, durable: int) -> None:
@@ -357,7 +358,7 @@ class OffsetLog:
         with self._gate.register_hold():
             # Invariant 11: no entry of it is removed between the last check of the holds and now.
             self.refuse_replay(first, last)
-            return self._write_durably(records.replay_begun_event(first, last, namespace))
+            return self._write_durably(states.replay_begun_event(first, last, namespace))
 
     def refuse_replay(self, first: int, last: int) -> None:
         """Raise :class:`OffsetRefused` if *first* to *last* cannot be replayed now."""
@@ -377,14 +378,14 @@ class OffsetLog:
 
         A later replay that an operator has begun meanwhile is not affected.
         """
-        state = self._write(records.replay_advanced_event(through, generation), fact=True)
+        state = self._write(states.replay_advanced_event(through, generation), fact=True)
         if state.replay is None and not self._pending:
             self.sync()
         return state
 
     def cancel_replay(self) -> RouteState:
         """End the replay where it is. Durable on return."""
-        return self._write_durably(records.replay_cancelled_event())
+        return self._write_durably(states.replay_cancelled_event())
 
     def audit(self, action: str, **details: Any) -> None:  # noqa: ANN401 - plain JSON values
         """Record a coming action of the engine itself in the audit file. Durable on return."""
@@ -465,9 +466,9 @@ class OffsetLog:
         state includes it. It is pending until the whole state can be written (Invariant 14).
         """
         with self._lock:
-            after = records.apply_event(self._state, event)
-            if records.state_size(after) > records.state_size(self._state):
-                records.refuse_growth(self.route, after)
+            after = states.apply_event(self._state, event)
+            if states.state_size(after) > states.state_size(self._state):
+                states.refuse_growth(self.route, after)
             try:
                 self._put_event(event, after)
             except LogFull:
@@ -485,7 +486,7 @@ class OffsetLog:
         return state
 
     def _put_whole_state(self) -> None:
-        self._put_event(records.snapshot_event(self._state), self._state)
+        self._put_event(states.snapshot_event(self._state), self._state)
 
     def _put_event(self, event: dict[str, Any], after: RouteState) -> None:
         """Write *event*, which leads to the state *after*, or all of *after* if events are pending.
@@ -498,7 +499,7 @@ class OffsetLog:
             raise EngineUnreachable(f"route {self.route} has ended; nothing was changed")
         self._guard()
         try:
-            self._append(records.snapshot_event(after) if self._pending else event, after)
+            self._append(states.snapshot_event(after) if self._pending else event, after)
         except OSError as error:
             if isinstance(error, SyncFailed) or error.errno not in _TRANSIENT_ERRORS:
                 self._failure = error
@@ -555,7 +556,7 @@ class OffsetLog:
 
     def _begin_turn(self, slot: int, turn: int, state: RouteState, name: str | None = None) -> None:
         """Switch to the other file with a snapshot of *state*, synced before this one is left."""
-        data = records.Record(turn, 0, records.snapshot_event(state)).encode()
+        data = records.Record(turn, 0, states.snapshot_event(state)).encode()
         file = self._files.open(self._folder / (name or NAMES[slot]), write=True)
         try:
             room = self._preallocate(file, len(data))
@@ -677,7 +678,7 @@ def _first_turn(data: bytes, file: str) -> int:
 def _fold_records(data: bytes, file: str) -> RouteState:
     """Return the state from the records in *data*, of which the first is a snapshot."""
     with _translate_errors(file):
-        state = records.fold_events(
+        state = states.fold_events(
             RouteState(), (record.event for record in records.decode_records(data, file))
         )
         state.validate()

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from transporter.errors import OffsetRefused, UnknownFormat
+from transporter.offsets.record import MAX_RECORD
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 MAX_NAMESPACES: Final = 10_000
 """Limit of namespaces with a newest offset kept for the operator. Others are left out."""
+MAX_STATE: Final = MAX_RECORD - (2 << 20)
+"""Bytes of ranges and retries in a state, so that its snapshot with names fits into a record."""
+RANGE_BYTES: Final = 64
+RETRY_BYTES: Final = 21
+"""Largest size of a settled range, or of a retry, in a snapshot."""
+NAMESPACE_BYTES: Final = 256 << 10
+"""Bytes in a snapshot for the newest offset of each namespace."""
+_NUMBER_BYTES: Final = 24
 _MAX_NUMBER: Final = (1 << 63) - 1
 _MORE_NAMESPACES: Final = MAX_NAMESPACES // 4
 """Namespaces beyond that limit before the oldest are dropped, so that few settles search them."""
@@ -365,3 +377,191 @@ def _remove_offset(offsets: tuple[int, ...], offset: int) -> tuple[int, ...]:
     if offsets[place : place + 1] != (offset,):
         return offsets
     return offsets[:place] + offsets[place + 1 :]
+
+
+def snapshot_event(state: RouteState) -> dict[str, Any]:
+    """Return the event that holds all of *state*, with as many namespaces as have room."""
+    return {"type": "snapshot", **state.to_json(), "namespaces": _fit_namespaces(state.namespaces)}
+
+
+def _fit_namespaces(namespaces: dict[str, int]) -> dict[str, int]:
+    """Return the newest of *namespaces* that fit into :data:`NAMESPACE_BYTES`."""
+    most = 4 * sum(map(len, namespaces)) + _NUMBER_BYTES * len(namespaces)
+    if most <= NAMESPACE_BYTES:
+        return namespaces
+    newest = sorted(namespaces.items(), key=lambda pair: -pair[1])
+    sizes = accumulate(len(name.encode()) + _NUMBER_BYTES for name, _ in newest)
+    room = (pair for pair, size in zip(newest, sizes, strict=True) if size <= NAMESPACE_BYTES)
+    return dict(room)
+
+
+def state_size(state: RouteState) -> int:
+    """Return the most bytes that the parts of *state* which can grow take in a snapshot."""
+    asked = len(state.retries) + len(state.only) + len(state.skips)
+    return RANGE_BYTES * len(state.above) + RETRY_BYTES * asked
+
+
+def refuse_growth(route: str, state: RouteState) -> None:
+    """Raise :class:`OffsetRefused` if a snapshot of *state* could not be read again."""
+    if state_size(state) > MAX_STATE:
+        raise OffsetRefused(
+            f"route {route}: too many ranges beyond its watermark ({len(state.above)}) and retries "
+            f"({len(state.retries)}) for one offset log; let the route continue, then try again"
+        )
+
+
+def settled_event(part: Range, namespaces: dict[str, int]) -> dict[str, Any]:
+    """Return the event that settles *part*, with the newest of *namespaces*."""
+    return {"type": "settled", "range": list(part), "namespaces": _fit_namespaces(namespaces)}
+
+
+def superseding_event(reader: str, through: int) -> dict[str, Any]:
+    """Return the event that requires *reader*'s entries up to *through* to be superseded."""
+    return {"type": "superseding", "reader": reader, "through": through}
+
+
+def superseded_event(
+    reader: str,
+    through: int,
+    parts: Sequence[tuple[int, int]],
+    redelivered_through: int | None = None,
+) -> dict[str, Any]:
+    """Return the event that passes *parts*, because *reader*'s source redelivers them."""
+    ranges = [list(part) for part in parts]
+    event = {"type": "superseded", "reader": reader, "through": through, "ranges": ranges}
+    return event if redelivered_through is None else {**event, "asked": redelivered_through}
+
+
+def replay_begun_event(first: int, last: int, namespace: str = "") -> dict[str, Any]:
+    """Return the event that begins a replay."""
+    begun = {"type": "replay", "first": first, "last": last}
+    return {**begun, "namespace": namespace} if namespace else begun
+
+
+def replay_advanced_event(through: int, generation: int) -> dict[str, Any]:
+    """Return the event that settles the replay of *generation* up to *through*."""
+    return {"type": "replayed", "through": through, "generation": generation}
+
+
+def replay_cancelled_event() -> dict[str, Any]:
+    """Return the event that ends a replay before its end."""
+    return {"type": "replay-cancelled"}
+
+
+def paused_event() -> dict[str, Any]:
+    """Return the event that stops deliveries."""
+    return {"type": "paused"}
+
+
+def resumed_event() -> dict[str, Any]:
+    """Return the event that ends a pause."""
+    return {"type": "resumed"}
+
+
+def step_event(through: int) -> dict[str, Any]:
+    """Return the event that lets a paused route deliver up to *through*."""
+    return {"type": "step", "through": through}
+
+
+def retries_requested_event(offsets: Sequence[int], *, only: bool = False) -> dict[str, Any]:
+    """Return the event that requests the delivery of parked entries."""
+    event = {"type": "retries", "offsets": list(offsets)}
+    return {**event, "only": True} if only else event
+
+
+def retry_finished_event(offset: int) -> dict[str, Any]:
+    """Return the event that ends the retry of one parked entry."""
+    return {"type": "retried", "offset": offset}
+
+
+def skip_begun_event(offsets: Sequence[int], followers: Sequence[int]) -> dict[str, Any]:
+    """Return the event that skips parked entries and requests delivery of those behind them."""
+    return {"type": "skipping", "offsets": list(offsets), "followers": list(followers)}
+
+
+def skip_ended_event() -> dict[str, Any]:
+    """Return the event that records that no copy of the skipped entries is left."""
+    return {"type": "skipped"}
+
+
+def apply_event(state: RouteState, event: dict[str, Any]) -> RouteState:
+    """Return *state* after *event*. Only this function defines the meaning of events."""
+    match event:
+        case {"type": "snapshot"}:
+            after = RouteState.from_json(event)
+        case {"type": "settled", "range": part, "namespaces": namespaces}:
+            after = settle(state, Range(*part), namespaces)
+        case {"type": "superseding" | "superseded"}:
+            after = _apply_superseding(state, event)
+        case {"type": "replay", "first": first, "last": last}:
+            after = begin_replay(state, first, last, event.get("namespace", ""))
+        case {"type": "replayed", "through": through}:
+            # Records of older versions have no generation: they mean the current one.
+            generation = event.get("generation", state.generation)
+            after = advance_replay(state, through, generation)
+        case {"type": "replay-cancelled"}:
+            after = cancel_replay(state)
+        case {"type": "paused" | "resumed" | "step"}:
+            after = _apply_pause(state, event)
+        case {"type": "retries" | "retried" | "skipping" | "skipped"}:
+            after = _apply_parked(state, event)
+        case _:
+            raise UnknownFormat(
+                f"an offset log record has the unknown type {event.get('type')!r}; "
+                "use the version that wrote it, or one that can read it"
+            )
+    return after
+
+
+def _apply_parked(state: RouteState, event: dict[str, Any]) -> RouteState:
+    match event["type"]:
+        case "retries":
+            only = event.get("only", False)
+            return request_retries(state, tuple(event["offsets"]), only=only)
+        case "retried":
+            return finish_retry(state, event["offset"])
+        case "skipping":
+            return begin_skip(state, tuple(event["offsets"]), tuple(event["followers"]))
+    return end_skip(state)
+
+
+def _apply_superseding(state: RouteState, event: dict[str, Any]) -> RouteState:
+    reader, through = event["reader"], event["through"]
+    if event["type"] == "superseding":
+        return begin_superseding(state, reader, through)
+    parts = tuple((first, last) for first, last in event["ranges"])
+    return supersede(state, reader, through, parts, event.get("asked"))
+
+
+def fold_events(state: RouteState, events: Iterable[dict[str, Any]]) -> RouteState:
+    """Return *state* after *events*, as :func:`apply_event` one by one. Most are consecutive."""
+    run: dict[str, Any] | None = None
+    for event in events:
+        if run is not None and _follows_on(event, run["range"]):
+            run["range"][1] = event["range"][1]
+            run["namespaces"].update(event["namespaces"])
+            continue
+        if run is not None:
+            state, run = apply_event(state, run), None
+        if event.get("type") == "settled":
+            run = {**event, "namespaces": dict(event["namespaces"])}
+        else:
+            state = apply_event(state, event)
+    return state if run is None else apply_event(state, run)
+
+
+def _follows_on(event: dict[str, Any], part: list[Any]) -> bool:
+    """Return whether *event* settles the offsets right behind *part*, in the same way."""
+    if event.get("type") != "settled":
+        return False
+    first, _, kind = event["range"]
+    return bool(first == part[1] + 1 and kind == part[2])
+
+
+def _apply_pause(state: RouteState, event: dict[str, Any]) -> RouteState:
+    match event["type"]:
+        case "paused":
+            return pause(state)
+        case "resumed":
+            return resume(state)
+    return step_to(state, event["through"])

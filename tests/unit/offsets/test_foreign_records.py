@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from transporter.errors import Corrupt, UnknownFormat
 from transporter.log.commit_log import CommitLog
 from transporter.offsets import record as records
+from transporter.offsets import state as states
 from transporter.offsets.offset_log import NAMES, OffsetLog, read_state, route_folder
 from transporter.offsets.record import Record
 from transporter.offsets.state import Range, RouteState, begin_replay, settle
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-GOOD = records.snapshot_event(RouteState(watermark=9, above=(Range(12, 14),), namespaces={"a": 9}))
+GOOD = states.snapshot_event(RouteState(watermark=9, above=(Range(12, 14),), namespaces={"a": 9}))
 REPLAY = {"first": 0, "last": 5, "next": 2, "namespace": ""}
 
 

@@ -13,8 +13,9 @@ from transporter.errors import LogFull, LogPoisoned, OffsetRefused
 from transporter.log.filesystem import RealFileSystem
 from transporter.offsets import offset_log as module
 from transporter.offsets import record as records
+from transporter.offsets import state as states
 from transporter.offsets.offset_log import OffsetLog, read_state
-from transporter.offsets.record import NAMESPACE_BYTES, Record, decode_records
+from transporter.offsets.record import Record, decode_records
 from transporter.offsets.state import Range, RouteState
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def test_a_slice_of_many_long_namespaces_is_settled_readably(tmp_path: Path) -> 
         offsets.settle(Range(50_000, 50_000), FAR)
         assert read_state(tmp_path, "r").watermark == 50_000
         assert f"{49_999:06d}{'n' * 400}" in offsets.state.namespaces
-        assert sum(map(len, offsets.state.namespaces)) <= NAMESPACE_BYTES
+        assert sum(map(len, offsets.state.namespaces)) <= states.NAMESPACE_BYTES
 
 
 def test_many_superseded_ranges_are_split_into_records(
@@ -210,7 +211,7 @@ def test_a_state_that_no_snapshot_could_hold_is_refused(tmp_path: Path) -> None:
     """An operator's acks cannot grow the state beyond the size that an open can read."""
     with OffsetLog(tmp_path, "r") as offsets:
         with pytest.raises(OffsetRefused, match="too many"):
-            offsets.request_retries(range(records.MAX_STATE // records.RETRY_BYTES + 1))
+            offsets.request_retries(range(states.MAX_STATE // states.RETRY_BYTES + 1))
         assert offsets.state == RouteState()
 
 
@@ -232,10 +233,10 @@ def test_the_largest_snapshot_can_be_read() -> None:
     """The largest allowed state fits a record, whatever its names hold."""
     ranges = tuple(
         Range(2**62 + 2 * n, 2**62 + 2 * n, "superseded")
-        for n in range(records.MAX_STATE // records.RANGE_BYTES - 1)
+        for n in range(states.MAX_STATE // states.RANGE_BYTES - 1)
     )
     names = {"\0" * 500 + str(n): 2**62 for n in range(10_000)}
     state = RouteState(above=ranges, namespaces=names)
-    records.refuse_growth("r", state)
-    body = json.dumps(records.snapshot_event(state), ensure_ascii=False, separators=(",", ":"))
+    states.refuse_growth("r", state)
+    body = json.dumps(states.snapshot_event(state), ensure_ascii=False, separators=(",", ":"))
     assert len(body.encode()) <= records.MAX_RECORD

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from transporter.errors import OffsetRefused
-from transporter.offsets import record as records
+from transporter.offsets import state as states
 from transporter.offsets.offset_log import OffsetLog, read_state
 from transporter.offsets.state import (
     Range,
@@ -85,12 +85,12 @@ def test_records_of_older_versions_are_read() -> None:
     del old["replay"]["namespace"]
     assert RouteState.from_json(json.loads(json.dumps(old))) == begin_replay(TEN, 2, 5)
     event = {"type": "replay", "first": 2, "last": 5}
-    assert records.apply_event(TEN, event) == begin_replay(TEN, 2, 5)
+    assert states.apply_event(TEN, event) == begin_replay(TEN, 2, 5)
 
 
 def test_a_replay_without_a_filter_is_written_as_before() -> None:
     """A replay without a filter is written for older versions to read (Invariant 19)."""
-    assert records.replay_begun_event(2, 5) == {"type": "replay", "first": 2, "last": 5}
+    assert states.replay_begun_event(2, 5) == {"type": "replay", "first": 2, "last": 5}
 
 
 def test_whoever_waits_for_a_state_hears_of_it(tmp_path: Path) -> None:

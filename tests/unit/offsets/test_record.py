@@ -10,14 +10,15 @@ from crc32c import crc32c
 
 from transporter.errors import UnknownFormat
 from transporter.offsets import record as records
-from transporter.offsets.record import Record, apply_event, decode_records
+from transporter.offsets import state as states
+from transporter.offsets.record import Record, decode_records
 from transporter.offsets.state import Range, RouteState, begin_replay, settle
 
 
 def turn(number: int, count: int, first: int = 0) -> list[Record]:
     """Return *count* records of one turn."""
     return [
-        Record(number, sequence, records.settled_event(Range(sequence, sequence), {}))
+        Record(number, sequence, states.settled_event(Range(sequence, sequence), {}))
         for sequence in range(first, first + count)
     ]
 
@@ -34,7 +35,7 @@ def read(data: bytes) -> list[Record]:
 
 def test_the_bytes_of_a_record_are_those_of_version_1() -> None:
     """A change of a record's bytes makes another format version (Invariant 19)."""
-    record = Record(3, 7, records.settled_event(Range(1, 5), {"é": 4}))
+    record = Record(3, 7, states.settled_event(Range(1, 5), {"é": 4}))
     assert record.encode() == bytes.fromhex(
         "4f524543 0100 0000 3e000000 0300000000000000"  # magic, version, nothing, length, turn
         "0700000000000000 a6075dbe"  # sequence number, checksum, then the event as JSON
@@ -120,29 +121,29 @@ def test_events_mean_what_the_state_says() -> None:
     """Folding events gives the same state as the same steps."""
     state = RouteState()
     for event in (
-        records.settled_event(Range(0, 9), {"a": 9}),
-        records.settled_event(Range(12, 12, "operator"), {}),
-        records.replay_begun_event(2, 5),
-        records.replay_advanced_event(3, 1),
+        states.settled_event(Range(0, 9), {"a": 9}),
+        states.settled_event(Range(12, 12, "operator"), {}),
+        states.replay_begun_event(2, 5),
+        states.replay_advanced_event(3, 1),
     ):
-        state = apply_event(state, json.loads(json.dumps(event)))
+        state = states.apply_event(state, json.loads(json.dumps(event)))
     expected = settle(settle(RouteState(), Range(0, 9), {"a": 9}), Range(12, 12, "operator"))
     expected = begin_replay(expected, 2, 5)
-    assert state == apply_event(expected, records.replay_advanced_event(3, 1))
-    assert apply_event(state, records.replay_cancelled_event()).replay is None
+    assert state == states.apply_event(expected, states.replay_advanced_event(3, 1))
+    assert states.apply_event(state, states.replay_cancelled_event()).replay is None
 
 
 def test_a_snapshot_says_all_of_a_state() -> None:
     """A state read from its snapshot is the same state, whatever came before."""
     state = begin_replay(settle(RouteState(), Range(3, 4, "operator"), {"a": 3}), 0, 1)
-    event = json.loads(json.dumps(records.snapshot_event(state)))
-    assert apply_event(RouteState(watermark=77), event) == state
+    event = json.loads(json.dumps(states.snapshot_event(state)))
+    assert states.apply_event(RouteState(watermark=77), event) == state
 
 
 def test_an_event_of_an_unknown_type_is_refused() -> None:
     """An event of a later version's type is never ignored (Invariant 19)."""
     with pytest.raises(UnknownFormat, match="dance"):
-        apply_event(RouteState(), {"type": "dance"})
+        states.apply_event(RouteState(), {"type": "dance"})
 
 
 def test_a_snapshot_gives_namespaces_only_so_many_bytes() -> None:
@@ -151,8 +152,8 @@ def test_a_snapshot_gives_namespaces_only_so_many_bytes() -> None:
     state = settle(
         RouteState(), Range(0, 999), {f"{name}{number}": number for number in range(1000)}
     )
-    kept = records.snapshot_event(state)["namespaces"]
-    assert sum(len(each) for each in kept) <= records.NAMESPACE_BYTES
+    kept = states.snapshot_event(state)["namespaces"]
+    assert sum(len(each) for each in kept) <= states.NAMESPACE_BYTES
     assert set(kept.values()) == set(range(1000 - len(kept), 1000))
 
 
@@ -165,12 +166,12 @@ def test_folding_many_events_is_applying_each() -> None:
             last = first + chance.randrange(3)
             kind = chance.choice(("acked", "acked", "acked", "skipped", "operator"))
             names = {f"n{chance.randrange(4)}": last}
-            events.append(records.settled_event(Range(first, last, kind), names))
+            events.append(states.settled_event(Range(first, last, kind), names))
             if chance.random() < 0.2:
-                events.append(records.replay_begun_event(0, first))
-                events.append(records.replay_advanced_event(first, chance.randrange(3)))
+                events.append(states.replay_begun_event(0, first))
+                events.append(states.replay_advanced_event(first, chance.randrange(3)))
             first = max(0, last + chance.choice((1, 1, 1, 1, 3, -1)))
         one_by_one = RouteState()
         for event in events:
-            one_by_one = records.apply_event(one_by_one, event)
-        assert records.fold_events(RouteState(), events) == one_by_one
+            one_by_one = states.apply_event(one_by_one, event)
+        assert states.fold_events(RouteState(), events) == one_by_one

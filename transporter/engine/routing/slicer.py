@@ -12,7 +12,7 @@ from transporter.protocol.messages import Slice
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.engine.routing.redelivery_plan import RedeliveryPlan
+    from transporter.engine.routing.failure_policy import RedeliveryPlan
     from transporter.log.commit_log import CommitLog
     from transporter.log.reader import Gap, LogReader
     from transporter.offsets.offset_log import OffsetLog

@@ -12,7 +12,7 @@ from http_tools import OK, Receiver, Reply, ids_of, messages_of
 from transporter_adaptors.http.writer import HttpWriter
 
 from transporter.adaptor import WriterContext
-from transporter.engine.routing.redelivery_plan import RedeliveryPlan
+from transporter.engine.routing.failure_policy import RedeliveryPlan
 from transporter.message import Message
 from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.protocol.messages import FailureKind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transporter.engine.routing.redelivery_plan import RedeliveryPlan, Suspects
+from transporter.engine.routing.failure_policy import RedeliveryPlan, Suspects
 
 
 def test_without_suspicion_slices_go_in_bulk() -> None:
