@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from cdc_tools import MemoryLog
 from transporter_adaptors.postgres_cdc import restart_points
-from transporter_adaptors.postgres_cdc.restart_points import RestartPoints
+from transporter_adaptors.postgres_cdc.chunk_reader import RestartPoints
 
 if TYPE_CHECKING:
     from services.postgres import Database

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from transporter_adaptors.postgres_cdc.row_json import RowEncoder
+from transporter_adaptors.postgres_cdc.entries import RowEncoder
 from transporter_adaptors.postgres_cdc.types import TypeCatalog
 
 SESSION = (

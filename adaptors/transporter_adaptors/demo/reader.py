@@ -6,14 +6,29 @@ import json
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
-from transporter.adaptor import Batch, EndOfSource
+from pydantic import Field
+
+from transporter.adaptor import AdaptorConfig, Batch, EndOfSource
 from transporter.message import Message
-from transporter_adaptors.demo.config import DemoReaderConfig
 
 if TYPE_CHECKING:
-    from transporter.adaptor import AdaptorConfig, Resume
+    from transporter.adaptor import Resume
+
+
+class DemoReaderConfig(AdaptorConfig):
+    """The amount and the rate of demo messages."""
+
+    rate: Annotated[float, Field(gt=0, le=1_000_000)] = 20.0
+    """Messages a second."""
+
+    count: Annotated[int, Field(ge=0)] | None = None
+    """Messages in all, over every run. Without it there is no end."""
+
+    seed: int = 0
+    """The same seed makes the same messages."""
+
 
 _MOST: Final = 1000
 """Maximum messages in a batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -13,20 +14,91 @@ from transporter.errors import SourceError, SourceUnavailable
 from transporter_adaptors.kafka.cluster import Cluster
 from transporter_adaptors.kafka.config import KafkaReaderConfig
 from transporter_adaptors.kafka.group import ReaderGroup
-from transporter_adaptors.kafka.keeper import Keeper
 from transporter_adaptors.kafka.position import Position, PositionStep
 from transporter_adaptors.kafka.probing import probe_reader
 from transporter_adaptors.kafka.records import Names, to_batch
 from transporter_adaptors.kafka.survey import ClusterSurvey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from confluent_kafka import Message as Record
 
     from transporter.adaptor import AdaptorConfig, Finding, Resume
     from transporter_adaptors.kafka.held import AssignedPartition
     from transporter_adaptors.kafka.position import KafkaOffset
+
+
+_BEAT: Final = 1.0
+"""Seconds between two calls of *keep*."""
+
+
+class Keeper:
+    """A thread that calls *keep* each second once its owner has been away for a while.
+
+    A reader is not polled while the log has no room. Its member would then answer
+    no rebalance, which blocks the whole group, and would be removed in the end.
+
+    Owner and thread never run at the same time. The owner works inside of
+    :meth:`pause`, which waits for a call of *keep* that is under way, and
+    raises the exception that the last one raised. Made and closed by one thread.
+    """
+
+    def __init__(self, patience: float, keep: Callable[[], None]) -> None:
+        """Start the thread. The owner counts as away after *patience* seconds."""
+        self._patience, self._keep = patience, keep
+        self._changed = threading.Condition()
+        self._last_seen = monotonic()
+        self._closing = False
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kafka-keeper")
+        self._thread.start()
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Block the thread for the length of a ``with`` block."""
+        with self._changed:
+            if self._problem is not None:
+                raise self._problem
+            try:
+                yield
+            finally:
+                self._last_seen = monotonic()
+
+    @contextmanager
+    def try_pause(self) -> Iterator[bool]:
+        """Block the thread for the length of a ``with`` block, if that needs no wait.
+
+        Yields whether it needs none. The owner still counts as away.
+        """
+        free = self._changed.acquire(blocking=False)
+        try:
+            yield free
+        finally:
+            if free:
+                self._changed.release()
+
+    def close(self) -> None:
+        """End the thread and wait for it."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._closing and self._problem is None:
+                left = self._last_seen + self._patience - monotonic()
+                if left > 0:
+                    self._changed.wait(left)
+                    continue
+                try:
+                    self._keep()
+                except BaseException as error:  # noqa: BLE001 - raised later in the owner
+                    self._problem = error
+                else:
+                    self._changed.wait(_BEAT)
+
 
 _GRACE: Final = 10.0
 """Seconds for which a topic may be missing, so that one that is being created can appear."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict, dataclass
+from json import dumps, loads
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from transporter.adaptor import Batch
@@ -11,15 +13,87 @@ from transporter.queue import QueueConsumer
 from transporter_adaptors.kafka_queue.config import KafkaQueueReaderConfig
 from transporter_adaptors.kafka_queue.failures import source_errors
 from transporter_adaptors.kafka_queue.measuring import QueueBacklogMeter
-from transporter_adaptors.kafka_queue.position import Position
 from transporter_adaptors.kafka_queue.probing import probe_queue
 from transporter_adaptors.kafka_queue.records import oldest_sent, to_message
-from transporter_adaptors.kafka_queue.unsettled import Unsettled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from transporter.adaptor import AdaptorConfig, Finding, Resume
+    from transporter.queue.message import MessageId
+
+
+@dataclass(slots=True)
+class _Batch:
+    ids: Sequence[MessageId]
+    left: int
+    oldest: float | None
+
+
+class Unsettled:
+    """The messages of batches that wait for their delivery. Not thread-safe.
+
+    Only ids are kept, 8 bytes a message besides the consumer's own memory (Invariant 17).
+    """
+
+    def __init__(self) -> None:
+        self._batches: dict[int, _Batch] = {}
+
+    def __len__(self) -> int:
+        """Return the number of batches that are not wholly settled."""
+        return len(self._batches)
+
+    def add(self, batch: int, ids: Sequence[MessageId], oldest: float | None = None) -> None:
+        """Add the messages of *batch*, by row. *oldest* is the send time of the oldest."""
+        self._batches[batch] = _Batch(ids, len(ids), oldest)
+
+    @property
+    def oldest(self) -> float | None:
+        """Send time of the oldest message in batches that are not wholly settled.
+
+        It may be settled itself, because times are kept for batches, not for messages.
+        """
+        times = [each.oldest for each in self._batches.values() if each.oldest is not None]
+        return min(times, default=None)
+
+    def settle(self, batch: int, rows: Sequence[int]) -> list[MessageId]:
+        """Return the ids of *rows* of *batch*, each of which is settled once."""
+        found = self._batches[batch]
+        found.left -= len(rows)
+        if not found.left:
+            del self._batches[batch]
+        return [found.ids[row] for row in rows]
+
+    def settle_through(self, batch: int) -> list[MessageId]:
+        """Return the ids of all batches up to *batch*, none of which was settled in part."""
+        reached = [each for each in self._batches if each <= batch]
+        return [each for number in reached for each in self._batches.pop(number).ids]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The *batch* with this number. Numbers ascend through the life of the log.
+
+    A queue has no place to continue from, because unacked messages are redelivered. Stored as
+    JSON. Unknown keys are ignored, so later versions may add some.
+    """
+
+    batch: int
+
+    def __str__(self) -> str:
+        return dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Parse the text that ``str`` wrote, or raise ``SourceError`` for anything else."""
+        try:
+            return cls(int(loads(text)["batch"]))
+        except (ValueError, TypeError, LookupError) as error:
+            raise SourceError(
+                f"the log holds the position {text[:100]!r} for this reader, which was not "
+                "written by a kafka-queue reader; give the reader another name"
+            ) from error
+
 
 _LOGGER: Final = logging.getLogger(__name__)
 

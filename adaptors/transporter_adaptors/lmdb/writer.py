@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, TypeVar
 
 import lmdb
+from pydantic import Field
 
+from transporter.adaptor import AdaptorConfig, LocalPath, Size
 from transporter.errors import Rejected, RouteFault, SinkError, SinkUnavailable
 from transporter_adaptors.folders import check_writable
-from transporter_adaptors.lmdb.config import LmdbWriterConfig
 from transporter_adaptors.lmdb.layout import (
     LATEST,
     PROGRESS,
@@ -19,20 +20,36 @@ from transporter_adaptors.lmdb.layout import (
     offset_key,
     whole_entry,
 )
-from transporter_adaptors.rights import make_folder, mode_bits
+from transporter_adaptors.rights import FileMode, make_folder, mode_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from transporter.adaptor import (
-        Ack,
-        AdaptorConfig,
-        Entries,
-        Finding,
-        StoredOffset,
-        WriterContext,
-    )
+    from transporter.adaptor import Ack, Entries, Finding, StoredOffset, WriterContext
     from transporter.message import Entry
+
+
+class LmdbWriterConfig(AdaptorConfig):
+    """The database's location, and its content."""
+
+    path: LocalPath
+    """Folder of the database. Made when it does not exist."""
+
+    layout: Literal["key", "offset"] = "key"
+    """``key``: the newest data of each key. ``offset``: every entry, under its offset."""
+
+    @property
+    def upserts(self) -> bool:
+        """Whether the newest data of a key replace the previous ones."""
+        return self.layout == "key"
+
+    map_size: Annotated[Size, Field(ge=64 * 1024)] = 1024**3
+    """Initial address space. Doubled whenever it is full."""
+
+    mode: FileMode = "0600"
+    """Rights of the files it makes, whatever the umask is. Readers must be able to write the
+    lock file, so those of the group need ``0660``."""
+
 
 _T = TypeVar("_T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from transporter.cli.status_table import StatusRow
-from transporter.cli.top_controls import TopView
+from transporter.cli.top import TopView
 
 
 def row(name: str, state: str, **numbers: float) -> StatusRow:

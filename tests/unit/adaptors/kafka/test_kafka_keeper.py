@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from transporter_adaptors.kafka.keeper import Keeper
+from transporter_adaptors.kafka.reader import Keeper
 
 PATIENCE = 30.0
 

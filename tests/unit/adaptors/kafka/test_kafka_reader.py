@@ -9,9 +9,8 @@ import pytest
 from transporter_adaptors.kafka import reader as module
 from transporter_adaptors.kafka.group import TakenRecords
 from transporter_adaptors.kafka.held import AssignedPartition
-from transporter_adaptors.kafka.keeper import Keeper
 from transporter_adaptors.kafka.position import KafkaOffset, Position
-from transporter_adaptors.kafka.reader import KafkaReader
+from transporter_adaptors.kafka.reader import KafkaReader, Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

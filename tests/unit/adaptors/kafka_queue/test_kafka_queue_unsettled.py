@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from transporter_adaptors.kafka_queue.position import Position
-from transporter_adaptors.kafka_queue.unsettled import Unsettled
+from transporter_adaptors.kafka_queue.reader import Position, Unsettled
 
 from transporter.errors import SourceError
 

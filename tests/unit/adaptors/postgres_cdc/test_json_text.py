@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from transporter_adaptors.postgres_cdc.array_json import ArrayRule
+from transporter_adaptors.postgres_cdc.entries import RowEncoder
 from transporter_adaptors.postgres_cdc.json_text import (
     TextError,
     composite_rule,
@@ -21,7 +22,6 @@ from transporter_adaptors.postgres_cdc.json_text import (
     json_timestamptz,
     vector_rule,
 )
-from transporter_adaptors.postgres_cdc.row_json import RowEncoder
 
 TEXTS = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), max_size=20)
 HOSTILE = TEXTS | st.text(st.sampled_from('"\\{}(),; \n\v\x01NULa'), max_size=8)
