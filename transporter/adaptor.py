@@ -248,7 +248,7 @@ class Resume(Protocol):
         nothing with ``release: logged``.
         """
 
-    def tell(self, event: str, **details: object) -> None:
+    def report(self, event: str, **details: object) -> None:
         """Notify the engine's observers of *event*. Its *details* are plain values."""
 
     def measure(self, gauge: Gauge, value: float | None) -> None:

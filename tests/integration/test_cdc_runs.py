@@ -105,8 +105,8 @@ class Follower:
         self.at, self.inside = place
         rng = random.Random(seed)
         self._rng, self._stream = rng, FixedStream(stream.after(self.at), rng)
-        tell = lambda *_, **__: None  # noqa: E731 - of values that are logged as texts
-        translator = ChangeTranslator(cast("Any", None), config, source.types, state, tell)
+        report = lambda *_, **__: None  # noqa: E731 - of values that are logged as texts
+        translator = ChangeTranslator(cast("Any", None), config, source.types, state, report)
         translator.schema_log.compare = lambda *_: None  # type: ignore[method-assign]
         translator._reselect = lambda _, values: values  # type: ignore[method-assign]
         self._pending = PendingChanges(translator, Handover(), lambda _: [])

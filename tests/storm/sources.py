@@ -196,7 +196,7 @@ class OutboxReader(_Source):
             mine = leader in ("", resume.log_id)
             if self._term is not None and (number != self._term or not elected):
                 term, self._term = self._term, None
-                resume.tell("leader-fenced", term=term, problem="the storm elected another")
+                resume.report("leader-fenced", term=term, problem="the storm elected another")
                 self._give_up("fenced")
                 if not config.turns:
                     # Without an election it is up to people to find the other engine.
@@ -216,7 +216,7 @@ class OutboxReader(_Source):
         self._told("term", number=self._term, known=self._known)
         self._known = []
         leader = str(uuid.uuid4())
-        self._resume.tell("leader-acquired", term=self._term, leader=leader)
+        self._resume.report("leader-acquired", term=self._term, leader=leader)
 
     def _go_on(self) -> None:
         """Resume the logged entries, because no other engine has led since."""

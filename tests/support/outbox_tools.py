@@ -39,7 +39,7 @@ class Log:
     def reopen(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
         assert not list(batches), "nothing is undelivered here"
 
-    def tell(self, event: str, **details: object) -> None:
+    def report(self, event: str, **details: object) -> None:
         self.told.append((event, details))
 
     def measure(self, gauge: str, value: float | None) -> None:

@@ -38,7 +38,7 @@ class WatchedReader(KafkaReader):
         def told(partitions: list[TopicPartition]) -> list[TopicPartition]:
             starts = begun(partitions)
             where = {str(each.partition): max(0, each.offset) for each in starts}
-            resume.tell("partitions-begun", begins=where)
+            resume.report("partitions-begun", begins=where)
             return starts
 
         self._group._hold_assigned = told  # type: ignore[method-assign]

@@ -76,7 +76,7 @@ class FixedResume:
         """Keep *value* in :attr:`measured`."""
         self.measured[gauge] = value
 
-    def tell(self, event: str, **details: object) -> None:
+    def report(self, event: str, **details: object) -> None:
         """Keep *event* in :attr:`told`."""
         self.told.append((event, details))
 

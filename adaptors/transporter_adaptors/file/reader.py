@@ -179,7 +179,7 @@ class FileReader:
 
     def _report_loss(self, known: FileProgress, problem: str) -> None:
         """Report that *known*, the file of the position, cannot be read on, and forget it."""
-        self._resume.tell("file-lost", file=self._position.file, byte=known.byte, problem=problem)
+        self._resume.report("file-lost", file=self._position.file, byte=known.byte, problem=problem)
         del self._position.files[self._position.id]
 
     def _resume_file(self, found: list[ExistingFile]) -> None:
@@ -207,7 +207,7 @@ class FileReader:
         found, refused = matching_files(self._config.path, links=self._config.follow_links)
         for name, problem in refused.items():
             if name not in self._refusals:
-                self._resume.tell("file-refused", file=name, problem=problem)
+                self._resume.report("file-refused", file=name, problem=problem)
         self._refusals = refused
         return found
 

@@ -64,7 +64,7 @@ class Tls:
 
     def _load(self, context: ssl.SSLContext) -> None:
         config = self._config
-        assert config.cert_file is not None  # noqa: S101 - whoever calls has looked
+        assert config.cert_file is not None  # noqa: S101 - the caller has checked it
         password = config.key_password.get_secret_value() if config.key_password else ""
         # Without a password the library would prompt for one at the terminal.
         context.load_cert_chain(config.cert_file, config.key_file, password)

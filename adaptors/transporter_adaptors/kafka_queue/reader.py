@@ -138,7 +138,7 @@ class KafkaQueueReader:
             consumer = self._consumer = QueueConsumer(self._config.settings, self._config.queue)
         self._backlog_meter = QueueBacklogMeter(self._config.settings, consumer)
         for problem in self._consumer.problems:
-            resume.tell("queue-deletes", queue=self._config.queue, problem=problem)
+            resume.report("queue-deletes", queue=self._config.queue, problem=problem)
 
     def poll(self, timeout: float) -> Batch:
         """Return the next messages, waiting up to *timeout* seconds for the first one.
@@ -167,7 +167,7 @@ class KafkaQueueReader:
     def _report_lost(self, lost: int) -> None:
         offsets, self._lost_count = lost - self._lost_count, lost
         if self._resume is not None:
-            self._resume.tell(
+            self._resume.report(
                 "messages-deleted",
                 queue=self._config.queue,
                 offsets=offsets,

@@ -58,7 +58,7 @@ class Leadership:
         """
         pulse = self._elector.pulse(now)
         if pulse.problem and pulse.problem != self._problem:
-            self._resume.tell("election-unavailable", problem=pulse.problem)
+            self._resume.report("election-unavailable", problem=pulse.problem)
         self._problem = pulse.problem
         for each in pulse.transitions:
             if each.change is StandingChange.ACQUIRED:
@@ -76,7 +76,7 @@ class Leadership:
         """Record that *term* has begun."""
         new, self._term, self._is_new = self._is_new, term, False
         leader = str(term.leader)
-        self._resume.tell(
+        self._resume.report(
             "leader-acquired" if new else "leader-refreshed", term=term.number, leader=leader
         )
 
@@ -92,7 +92,7 @@ class Leadership:
     def _end_term(self, why: str, *, revoked: bool) -> None:
         term, self._term = self._term, None
         number = None if term is None else term.number
-        self._resume.tell(
+        self._resume.report(
             "leader-revoked" if revoked else "leader-fenced", term=number, problem=why
         )
 

@@ -143,11 +143,11 @@ class OutboxReader:
             connection, self._table, _CLAIMS[config.claim].rights, config.names
         )
         for problem in caching_sequences(connection, self._full_name, config.names):
-            resume.tell("sequence-caches", table=str(self._full_name), problem=problem)
+            resume.report("sequence-caches", table=str(self._full_name), problem=problem)
         self._has_trigger = has_notify_trigger(connection, self._full_name, config.notify_channel)
         if not self._has_trigger:
             problem = describe_polling(self._full_name, config.notify_channel, config.poll_interval)
-            resume.tell("outbox-polled", table=str(self._full_name), problem=problem)
+            resume.report("outbox-polled", table=str(self._full_name), problem=problem)
         self._listen(connection)
         self._leadership = Leadership(config.elector, str(self._full_name), config.dsn, resume)
         self._lineage = Position.parse(position).lineage if position else ""
@@ -352,7 +352,7 @@ class OutboxReader:
             raise slow
         self._pace.record_rows_left()
         if self._resume is not None:
-            self._resume.tell("batch-halved", rows=self._portion.rows, problem=str(slow))
+            self._resume.report("batch-halved", rows=self._portion.rows, problem=str(slow))
 
     def _make_batch(self, claimed: ClaimedRows) -> Batch:
         self._batch += 1
@@ -445,7 +445,7 @@ class OutboxReader:
     def _count_purged(self, rows: int) -> None:
         read = self._meter.add(rows, monotonic())
         if read is not None and self._resume is not None:
-            self._resume.tell("meter-read", **read)
+            self._resume.report("meter-read", **read)
 
     @property
     def _open_parts(self) -> tuple[Outbox, Claim]:

@@ -86,12 +86,12 @@ class ChangeTranslator:
         config: CdcConfig,
         types: TypeCatalog,
         state: TablesState,
-        tell: Callable[..., None],
+        report: Callable[..., None],
     ) -> None:
-        """Look definitions up by the session *queries*; notify *tell* of what is remarkable."""
+        """Look definitions up by the session *queries*, and pass events to *report*."""
         self._queries, self._config, self._types = queries, config, types
         self.state = state
-        self._tell = tell
+        self._report = report
         self.schema_log = SchemaLog(queries, wants_entries=config.schema_entries == "entries")
         self._tables: dict[int, TableEntries | None] = {}
         self._key_types: dict[int, list[tuple[int, str]]] = {}
@@ -225,7 +225,7 @@ class ChangeTranslator:
         if (oid, column) not in self._malformed:
             self._malformed.add((oid, column))
             name = str(self.state.tables[oid].full_name)
-            self._tell("value-as-text", table=name, column=column, problem=str(error))
+            self._report("value-as-text", table=name, column=column, problem=str(error))
 
     def _define(self, relation: Relation, latest: Mapping[int, FollowedTable]) -> NewColumns | None:
         table = latest.get(relation.oid) or self.state.tables.get(relation.oid)

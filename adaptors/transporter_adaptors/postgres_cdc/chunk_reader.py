@@ -54,7 +54,7 @@ class RestartPoints:
 
     A slot keeps the log from the newest restart point that is confirmed: a list of the running
     transactions. The server writes one each 15 seconds. The first reader of a page sets bits in
-    it, and with data checksums the server logs that page as a whole. So a copy of rows that nobody
+    it, and with data checksums the server logs that page as a whole. So a copy of rows that no one
     has read yet makes the slot keep hundreds of megabytes between two points.
     """
 

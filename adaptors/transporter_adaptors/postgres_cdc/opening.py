@@ -421,7 +421,7 @@ def _publish(
 
     Raises:
         EnvironmentFault: it is not, or the server refuses.
-        SourceUnavailable: one of the tables was created again, and somebody has published it.
+        SourceUnavailable: one of the tables was created again, and is published.
 
     """
     if config.manage != "all":
@@ -716,12 +716,12 @@ def create_slot(
     config: CdcConfig,
     names: Names,
     version: int,
-    tell: Callable[..., None],
+    report: Callable[..., None],
 ) -> Generator[None, float, int]:
     """Create the slot, or take one that an earlier run has created and not logged.
 
     Yields before each wait for transactions, and takes the seconds that it may last. Waits that
-    are long are passed to *tell* as events.
+    are long are passed to *report* as events.
 
     Returns:
         The LSN from which it has everything.
@@ -743,7 +743,7 @@ def create_slot(
                 replication,
                 queries,
                 command,
-                lambda problem: tell("slot-waits", slot=names.slot, problem=problem),
+                lambda problem: report("slot-waits", slot=names.slot, problem=problem),
             )
         )
 

@@ -160,7 +160,7 @@ class _Open:
         else:
             self._position, made = yield from self._continue(replication, plan, position, state)
         is_logged = state_name(str(made)) == self._position.state
-        self._translator = ChangeTranslator(queries, config, TypeCatalog(), made, resume.tell)
+        self._translator = ChangeTranslator(queries, config, TypeCatalog(), made, resume.report)
         self._handover = Handover(passed=set(self._position.passed))
         self._follow(made)
         if is_logged:
@@ -215,7 +215,7 @@ class _Open:
         self._left_out[table.oid] = table
         if self._told_problems.get(table.oid) != problem:
             self._told_problems[table.oid] = problem
-            self._resume.tell("table-left-out", table=str(table.full_name), problem=problem)
+            self._resume.report("table-left-out", table=str(table.full_name), problem=problem)
 
     def _begin_anew(
         self, replication: BoundedConnection, plan: opening.Plan
@@ -225,10 +225,10 @@ class _Open:
         published = opening.ensure_published(queries, config, self._names, plan)
         found = opening.identify(replication)
         at = yield from opening.create_slot(
-            replication, queries, config, self._names, version, self._resume.tell
+            replication, queries, config, self._names, version, self._resume.report
         )
         state = opening.make_state(queries, config, plan, published)
-        self._resume.tell(
+        self._resume.report(
             "slot-created", slot=self._names.slot, publication=self._names.publication
         )
         return Position(found.system_id, found.timeline, at), state
@@ -274,7 +274,7 @@ class _Open:
             ("partitions-changed", changes.moved),
         ):
             for oid in sorted(oids):
-                self._resume.tell(event, table=str(state.tables[oid].full_name))
+                self._resume.report(event, table=str(state.tables[oid].full_name))
         gone = changes.removed | changes.repeated
         copies = tuple(copy for copy in position.copies if copy.oid not in gone)
         return replace(position, begun=0, copies=copies), made
@@ -384,9 +384,9 @@ class _Open:
     def _announce(self, copy: TableCopy, *, is_first: bool) -> None:
         name = str(self._translator.state.tables[copy.oid].full_name)
         if is_first:
-            self._resume.tell("copy-began", table=name, run=copy.run)
+            self._resume.report("copy-began", table=name, run=copy.run)
         if copy.is_complete:
-            self._resume.tell("copy-complete", table=name, rows=copy.rows, run=copy.run)
+            self._resume.report("copy-complete", table=name, rows=copy.rows, run=copy.run)
 
     def _take_pending(self) -> Batch:
         """Return the messages of what came, as far as one frame holds them."""
@@ -396,7 +396,7 @@ class _Open:
         if inside is None and not self._pending:
             for oid in self._handover.pass_chunks(at):
                 name = str(self._translator.state.tables[oid].full_name)
-                self._resume.tell("table-in-sync", table=name)
+                self._resume.report("table-in-sync", table=name)
             if not self._handover.copies:
                 self._copier.close()
         return self._batch([] if found is None else [found])
@@ -413,7 +413,7 @@ class _Open:
         self._position = replace(self._position, state=state_name(str(made)))
         if found.changes:
             name = str(table.full_name)
-            self._resume.tell(
+            self._resume.report(
                 "schema-changed",
                 table=name,
                 added=list(found.changes.added),
@@ -421,7 +421,7 @@ class _Open:
                 retyped=list(found.changes.retyped),
             )
             if found.changes.fills and found.is_rewritten:
-                self._resume.tell(
+                self._resume.report(
                     "table-rewritten",
                     table=name,
                     problem="existing rows got values that the server does not send; raise "
@@ -499,7 +499,7 @@ class _Open:
         self._look()
         now = monotonic()
         if now - self._transactions.heard_at > _SILENCE and self._stream.has_input:
-            # It is not silent, but nobody polls: the log is full, or chunks are read.
+            # It is not silent, but there are no polls: the log is full, or chunks are read.
             self._transactions.heard_at = now
         silent = now - self._transactions.heard_at
         if silent > _SILENCE + _ANSWER and now - self._reported_at < _ANSWER:

@@ -78,7 +78,7 @@ class SlotCreation:
         return parse_lsn(value.decode())
 
     def cancel(self) -> None:
-        """Let the server end the command, so that no slot is left that nobody knows."""
+        """Let the server end the command, so that no unknown slot is left."""
         with suppress(psycopg.Error):
             self._connection.cancel_safe(timeout=_CANCEL)
 

@@ -118,7 +118,7 @@ class TypeCatalog:
     A type with a cast to json through a function (hstore's, PostGIS's) becomes what the cast
     returns in ``row_to_json``, and so does each value inside an array or a composite. That cannot
     be made from the text, so a column that contains such a type at any depth is one string: its
-    text. Whoever selects such a column for ``row_to_json`` has to select its text, too.
+    text. A query of such a column by ``row_to_json`` has to select its text, too.
     """
 
     def __init__(self) -> None:

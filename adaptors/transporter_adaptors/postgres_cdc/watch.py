@@ -133,7 +133,7 @@ class Watch:
     def _measure(self, slot: slots.Slot, at: int) -> None:
         endangered = slot.status == "unreserved" or (slot.safe is not None and slot.safe <= 0)
         if endangered and not self._in_danger:
-            self._resume.tell(
+            self._resume.report(
                 "slot-in-danger", slot=slot.name, retained=slot.retained, status=slot.status
             )
         self._in_danger = endangered

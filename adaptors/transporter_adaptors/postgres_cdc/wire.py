@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LOST: Final = "lost the replication session"
 _AHEAD: Final = 8 << 20
-"""Bytes that are taken from the socket while nobody receives."""
+"""Bytes that are taken from the socket while no call receives."""
 _LOOK: Final = 50
 """Milliseconds after which the thread that takes them sees that it is to end."""
 

@@ -18,14 +18,16 @@ ROOT = Path(transporter.__file__).parents[1]
 TELLING = {"observe", "_observe"}
 _REPORT = "_report"
 PROGRESS = {"watermark", "delivered"}
+_READER, _ROUTE = frozenset({"reader"}), frozenset({"route", *PROGRESS})
 
 
-def told(source: str) -> Iterator[tuple[int, list[str], set[str]]]:
+def told(
+    source: str, subject: frozenset[str] = _READER
+) -> Iterator[tuple[int, list[str], set[str]]]:
     """Yield each report of an event in *source*: its line, its names, its fields.
 
-    A reader's ``tell(event, …)`` adds the reader.
-
-    ``_report(event, offset, …)`` adds the route and the offset. ``**self._progress()``
+    ``report(event, …)`` adds the fields of *subject*: a reader's name, or a route's with its
+    progress. ``_report(event, offset, …)`` adds the route and the offset. ``**self._progress()``
     adds the progress, and ``**details`` the fields of a caller.
     """
     for node in ast.walk(ast.parse(source)):
@@ -40,8 +42,8 @@ def told(source: str) -> Iterator[tuple[int, list[str], set[str]]]:
             yield node.lineno, list(names(node.args[0])), plain
         elif name == _REPORT and len(node.args) > 1:
             yield node.lineno, list(names(node.args[0])), plain | {"route", "offset"}
-        elif name == "tell" and "**" not in plain:
-            yield node.lineno, list(names(node.args[0])), plain | {"reader"}
+        elif name == "report" and "**" not in plain:
+            yield node.lineno, list(names(node.args[0])), plain | subject
 
 
 def names(node: ast.expr) -> Iterator[str]:
@@ -53,13 +55,20 @@ def names(node: ast.expr) -> Iterator[str]:
         yield from names(node.orelse)
 
 
+def subject_of(path: Path) -> frozenset[str]:
+    """Return the fields that ``report`` adds in the file *path*."""
+    if "routing" in path.parts:
+        return _ROUTE
+    return frozenset() if "cli" in path.parts else _READER
+
+
 def all_told() -> list[tuple[str, str, set[str]]]:
     """Return every report of an event in our packages: its place, its event, its fields."""
     return [
         (f"{path.relative_to(ROOT)}:{line}", name, fields)
         for package in ("transporter", "adaptors")
         for path in sorted((ROOT / package).rglob("*.py"))
-        for line, found, fields in told(path.read_text())
+        for line, found, fields in told(path.read_text(), subject_of(path))
         for name in found
     ]
 

@@ -302,6 +302,6 @@ class LogResume:
         """Forward the reader's measures of its source."""
         self._on_measure(gauge, value)
 
-    def tell(self, event: str, **details: object) -> None:
+    def report(self, event: str, **details: object) -> None:
         """Report the event to the engine's observers."""
         self._observe(event, reader=self._reader, **details)
