@@ -11,9 +11,11 @@ import pytest
 from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, locked, short, started
 from engine_tools import until
 from services.postgres import Database
-from transporter_adaptors.postgres_cdc import opening, watch
+from transporter_adaptors.postgres_cdc import watch
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.handover import MAX_CHUNKS
+from transporter_adaptors.postgres_cdc.plan import names_of, plan_tables
+from transporter_adaptors.postgres_cdc.publishing import ensure_published
 from transporter_adaptors.postgres_cdc.reader import CdcReader
 from transporter_adaptors.postgres_cdc.session import connect_queries
 
@@ -393,20 +395,18 @@ def test_a_migration_that_has_a_partition_for_itself_stops_nobody(shop: Database
 def test_a_table_created_again_and_already_published_is_tried_again(shop: Database) -> None:
     """The plan has the old table. Its name cannot be published once more, and the next plan can."""
     config = CdcConfig.model_validate({"dsn": shop.dsn, "tables": ["public.items"]})
-    names = opening.names_of(config, "reader", LOG_ID)
+    names = names_of(config, "reader", LOG_ID)
     with closing(connect_queries(config.dsn)) as queries:
-        plan = opening.plan_tables(queries, config, names, "here")
-        opening.ensure_published(queries, config, names, plan)
+        plan = plan_tables(queries, config, names, "here")
+        ensure_published(queries, config, names, plan)
         shop.execute(
             "DROP TABLE items; CREATE TABLE items (id int PRIMARY KEY);"
             f"ALTER PUBLICATION {names.publication} ADD TABLE items"
         )
         with pytest.raises(SourceUnavailable, match="created again meanwhile"):
-            opening.ensure_published(queries, config, names, plan)
-        plan = opening.plan_tables(queries, config, names, "here")
-        assert opening.ensure_published(queries, config, names, plan).members.keys() == {
-            *plan.tables
-        }
+            ensure_published(queries, config, names, plan)
+        plan = plan_tables(queries, config, names, "here")
+        assert ensure_published(queries, config, names, plan).members.keys() == {*plan.tables}
 
 
 def test_a_schema_change_is_an_event_and_an_entry(shop: Database) -> None:

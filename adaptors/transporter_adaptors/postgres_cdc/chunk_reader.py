@@ -21,8 +21,8 @@ from transporter_adaptors.postgres_cdc.chunks import (
 )
 from transporter_adaptors.postgres_cdc.columns import follow_renames
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
-from transporter_adaptors.postgres_cdc.opening import logged_columns
 from transporter_adaptors.postgres_cdc.snapshots import Snapshot
+from transporter_adaptors.postgres_cdc.table_states import logged_columns
 from transporter_adaptors.postgres_cdc.tables import read_definition
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.columns import LoggedColumn
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.handover import TableCopy
-    from transporter_adaptors.postgres_cdc.opening import Names
+    from transporter_adaptors.postgres_cdc.plan import Names
     from transporter_adaptors.postgres_cdc.state import FollowedTable
     from transporter_adaptors.postgres_cdc.tables import TableDefinition
     from transporter_adaptors.postgres_cdc.types import TypeCatalog

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.columns import LoggedColumn
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.handover import Handover, TableCopy
-    from transporter_adaptors.postgres_cdc.opening import Names
+    from transporter_adaptors.postgres_cdc.plan import Names
     from transporter_adaptors.postgres_cdc.state import FollowedTable
     from transporter_adaptors.postgres_cdc.tables import TableDefinition
 

@@ -13,7 +13,6 @@ from transporter.adaptor import AdaptorConfig, Batch, state_name
 from transporter.errors import SourceUnavailable
 from transporter.message import NOOP, Message
 from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.changes import ChangeTranslator
 from transporter_adaptors.postgres_cdc.config import CdcConfig
@@ -21,12 +20,32 @@ from transporter_adaptors.postgres_cdc.copier import Copier
 from transporter_adaptors.postgres_cdc.entries import truncation
 from transporter_adaptors.postgres_cdc.handover import Handover
 from transporter_adaptors.postgres_cdc.pending import PendingChanges
+from transporter_adaptors.postgres_cdc.plan import Plan, names_of, plan_tables, stream_options
 from transporter_adaptors.postgres_cdc.position import Position
+from transporter_adaptors.postgres_cdc.publishing import (
+    drop_unwanted,
+    ensure_published,
+    publish_new,
+)
 from transporter_adaptors.postgres_cdc.run_batches import join_parts
 from transporter_adaptors.postgres_cdc.schema_log import NewColumns
+from transporter_adaptors.postgres_cdc.server import check_position, check_same_server, identify
 from transporter_adaptors.postgres_cdc.session import connect_queries, connect_replication
-from transporter_adaptors.postgres_cdc.slot_creation import NOTICE
+from transporter_adaptors.postgres_cdc.slot_creation import (
+    NOTICE,
+    check_slot_room,
+    create_slot,
+    drop_slot,
+)
 from transporter_adaptors.postgres_cdc.state import TablesState
+from transporter_adaptors.postgres_cdc.table_states import (
+    Changes,
+    check_state,
+    compare_tables,
+    make_state,
+    moved_tables,
+    next_state,
+)
 from transporter_adaptors.postgres_cdc.tables import FoundTable
 from transporter_adaptors.postgres_cdc.transactions import TransactionReader
 from transporter_adaptors.postgres_cdc.types import TypeCatalog
@@ -144,7 +163,7 @@ class _Open:
     def _begin(self) -> Generator[None, float, None]:
         """Open everything. Yields before each wait, and takes the seconds that it may last."""
         config, resume = self._config, self._resume
-        self._names = opening.names_of(config, resume.reader, resume.log_id)
+        self._names = names_of(config, resume.reader, resume.log_id)
         self._left_out = dict[int, FoundTable]()
         self._told_problems = dict[int, str]()
         self._has_other_tables = False
@@ -154,7 +173,7 @@ class _Open:
         plan = self._plan(state)
         replication = connect_replication(config.dsn)
         self._sessions.append(replication)
-        opening.check_same_server(plan.server, replication)
+        check_same_server(plan.server, replication)
         if position is None or state is None:
             self._position, made = yield from self._begin_anew(replication, plan)
         else:
@@ -173,7 +192,7 @@ class _Open:
             replication,
             self._names.slot,
             self._position.at,
-            opening.stream_options(self._names, messages=wants_messages),
+            stream_options(self._names, messages=wants_messages),
         )
         self._sessions += [self._stream, self._copier]
         self._transactions = TransactionReader(self._stream, self._position.inside)
@@ -189,7 +208,7 @@ class _Open:
         """Open a session for the chunks of the copy, on the server that is streamed from."""
         session = connect_queries(self._config.dsn)
         try:
-            opening.check_same_server(self._server, session)
+            check_same_server(self._server, session)
         except BaseException:
             session.close()
             raise
@@ -202,13 +221,11 @@ class _Open:
         position = Position.parse(self._resume.position)
         return position, TablesState.parse(self._resume.state(position.state))
 
-    def _plan(self, state: TablesState | None) -> opening.Plan:
+    def _plan(self, state: TablesState | None) -> Plan:
         host = str(
             conninfo_to_dict(self._config.dsn.get_secret_value()).get("host") or "the server"
         )
-        return opening.plan_tables(
-            self._queries, self._config, self._names, host, state, self._leave_out
-        )
+        return plan_tables(self._queries, self._config, self._names, host, state, self._leave_out)
 
     def _leave_out(self, table: FoundTable, problem: str) -> None:
         """Report, once for each problem, that a new table of a pattern cannot be read."""
@@ -218,16 +235,16 @@ class _Open:
             self._resume.report("table-left-out", table=str(table.full_name), problem=problem)
 
     def _begin_anew(
-        self, replication: BoundedConnection, plan: opening.Plan
+        self, replication: BoundedConnection, plan: Plan
     ) -> Generator[None, float, tuple[Position, TablesState]]:
         config, queries, version = self._config, self._queries, plan.server.version
-        opening.check_slot_room(queries, self._names)
-        published = opening.ensure_published(queries, config, self._names, plan)
-        found = opening.identify(replication)
-        at = yield from opening.create_slot(
+        check_slot_room(queries, self._names)
+        published = ensure_published(queries, config, self._names, plan)
+        found = identify(replication)
+        at = yield from create_slot(
             replication, queries, config, self._names, version, self._resume.report
         )
-        state = opening.make_state(queries, config, plan, published)
+        state = make_state(queries, config, plan, published)
         self._resume.report(
             "slot-created", slot=self._names.slot, publication=self._names.publication
         )
@@ -236,38 +253,38 @@ class _Open:
     def _continue(
         self,
         replication: BoundedConnection,
-        plan: opening.Plan,
+        plan: Plan,
         position: Position,
         state: TablesState,
     ) -> Generator[None, float, tuple[Position, TablesState]]:
         config, queries, version = self._config, self._queries, plan.server.version
-        changes = opening.compare_tables(config, plan, state, opening.moved_tables(queries, state))
+        changes = compare_tables(config, plan, state, moved_tables(queries, state))
         if plan.tables.keys() <= changes.to_copy and changes.repeated:
             # Copy every table again, by a new slot: whatever was missed is in the copy.
-            opening.drop_slot(queries, self._names, version)
+            drop_slot(queries, self._names, version)
             self._emptied = self._to_empty(changes)
             position, fresh = yield from self._begin_anew(replication, plan)
-            return position, opening.next_state(config, state, fresh, changes, ())
-        found = opening.check_position(replication, position, config)
+            return position, next_state(config, state, fresh, changes, ())
+        found = check_position(replication, position, config)
         slot = slots.find_slot(queries, self._names.slot, version)
         slots.check_slot(slot, self._names.slot, position.at, state.remedy)
         position = replace(position, system_id=found.system_id, timeline=found.timeline)
         return self._apply(plan, position, state)
 
     def _apply(
-        self, plan: opening.Plan, position: Position, state: TablesState
+        self, plan: Plan, position: Position, state: TablesState
     ) -> tuple[Position, TablesState]:
         """Return position and state with the changes of *plan*, published where they are tables."""
         config, queries = self._config, self._queries
-        plan = opening.publish_new(queries, config, self._names, plan, state, self._leave_out)
-        changes = opening.compare_tables(config, plan, state, opening.moved_tables(queries, state))
-        published = opening.ensure_published(queries, config, self._names, plan)
-        opening.check_state(state, self._names, published, changes.repeated)
+        plan = publish_new(queries, config, self._names, plan, state, self._leave_out)
+        changes = compare_tables(config, plan, state, moved_tables(queries, state))
+        published = ensure_published(queries, config, self._names, plan)
+        check_state(state, self._names, published, changes.repeated)
         if not changes:
             return position, state
-        fresh = opening.make_state(queries, config, plan, published)
-        made = opening.next_state(config, state, fresh, changes, state.queue[position.begun :])
-        opening.drop_unwanted(queries, config, self._names, plan, state)
+        fresh = make_state(queries, config, plan, published)
+        made = next_state(config, state, fresh, changes, state.queue[position.begun :])
+        drop_unwanted(queries, config, self._names, plan, state)
         self._emptied = self._to_empty(changes)
         for event, oids in (
             ("table-removed", changes.removed),
@@ -279,7 +296,7 @@ class _Open:
         copies = tuple(copy for copy in position.copies if copy.oid not in gone)
         return replace(position, begun=0, copies=copies), made
 
-    def _to_empty(self, changes: opening.Changes) -> list[int]:
+    def _to_empty(self, changes: Changes) -> list[int]:
         """Return the tables that an entry empties first.
 
         Those are repeated copies, if the settings say so, and new tables with the name of one that

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from psycopg.rows import class_row
 
 from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres.table import TableName
 from transporter_adaptors.postgres_cdc.lsn import format_lsn, parse_lsn
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from transporter.errors import TransporterError
     from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_cdc.config import CdcConfig
+    from transporter_adaptors.postgres_cdc.position import Position
 
 OLDEST: Final = 140000
 """The oldest version whose changes can be read."""
@@ -156,3 +159,47 @@ def check_history(
             f"has nothing beyond {format_lsn(limit)}, and the log reaches {format_lsn(reached)}; "
             "have every table copied again by copy_run"
         )
+
+
+def identify(replication: Connection) -> SystemPosition:
+    """Return the identity of the server of the session *replication*."""
+    with translate_errors("cannot identify the server"):
+        return identify_system(replication)
+
+
+def check_same_server(server: Server, session: Connection) -> None:
+    """Check that *session* is on *server*, too, in the same run of its process.
+
+    Raises:
+        SourceUnavailable: they are not, as while another server takes over.
+
+    """
+    with translate_errors("cannot look at the server"):
+        other = read_server(session)
+    if (other.system_id, other.started) != (server.system_id, server.started):
+        raise SourceUnavailable(
+            "the dsn leads to two servers, or the server was started again meanwhile; trying again "
+            "may help"
+        )
+
+
+def check_position(
+    replication: Connection, position: Position, config: CdcConfig
+) -> SystemPosition:
+    """Check that the server has all that is logged, and return its identity.
+
+    Raises:
+        EnvironmentFault: it is another server, or has lost some of that.
+
+    """
+    with translate_errors("cannot look at the server's history"):
+        found = identify_system(replication)
+        fork = None
+        if found.timeline > position.timeline and found.system_id == position.system_id:
+            fork = fork_of(replication, found.timeline, position.timeline)
+    ours = (position.system_id, position.timeline)
+    if config.server == found.system_id != position.system_id:
+        # An accepted server has timelines of its own.
+        ours = (found.system_id, found.timeline)
+    check_history(ours, position.reached, found, fork)
+    return found

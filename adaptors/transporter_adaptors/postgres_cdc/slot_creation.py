@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import select
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import psycopg
 from psycopg import generators, pq, sql
 
-from transporter.errors import SourceUnavailable
-from transporter_adaptors.postgres.session import backend_pid
+from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter_adaptors.postgres.session import backend_pid, translate_errors
+from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from transporter_adaptors.postgres.session import BoundedConnection, Connection
+    from transporter_adaptors.postgres_cdc.config import CdcConfig
+    from transporter_adaptors.postgres_cdc.plan import Names
 
 NOTICE: Final = 2.0
 """Seconds after which a creation that waits is reported, and between two looks at the server."""
@@ -123,3 +127,63 @@ def create(
         if at is None:
             creation.cancel()
     return at
+
+
+def check_slot_room(queries: Connection, names: Names) -> None:
+    """Check that there is room for the slot, before anything is created."""
+    with translate_errors("cannot look at the replication slots"):
+        slots.check_room(queries, names.slot)
+
+
+def create_slot(
+    replication: BoundedConnection,
+    queries: Connection,
+    config: CdcConfig,
+    names: Names,
+    version: int,
+    report: Callable[..., None],
+) -> Generator[None, float, int]:
+    """Create the slot, or take one that an earlier run has created and not logged.
+
+    Yields before each wait for transactions, and takes the seconds that it may last. Waits that
+    are long are passed to *report* as events.
+
+    Returns:
+        The LSN from which it has everything.
+
+    """
+    with translate_errors(f"cannot create the replication slot {names.slot}"):
+        found = slots.find_slot(queries, names.slot, version)
+        if found is not None:
+            slots.check_slot(found, names.slot, None, "drop it, and the next open makes another")
+            return found.confirmed_lsn
+        if config.manage == "nothing":
+            raise EnvironmentFault(
+                f"slot {names.slot} is missing, and manage is nothing; run SELECT "
+                f"pg_create_logical_replication_slot('{names.slot}', 'pgoutput')"
+            )
+        command = slots.create_statement(names.slot, version, failover=config.failover)
+        return (
+            yield from create(
+                replication,
+                queries,
+                command,
+                lambda problem: report("slot-waits", slot=names.slot, problem=problem),
+            )
+        )
+
+
+def drop_slot(queries: Connection, names: Names, version: int) -> None:
+    """Drop the slot, if it is there: every table is copied again, and needs nothing of it.
+
+    Raises:
+        SourceUnavailable: a session is reading from it.
+
+    """
+    with translate_errors(f"cannot drop the replication slot {names.slot}"):
+        found = slots.find_slot(queries, names.slot, version)
+        if found is None:
+            return
+        if found.is_active:
+            slots.check_slot(replace(found, status=None, reason=None), names.slot, None, "")
+        queries.execute("SELECT pg_drop_replication_slot(%s)", [names.slot])

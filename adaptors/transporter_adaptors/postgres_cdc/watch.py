@@ -13,11 +13,8 @@ from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
-from transporter_adaptors.postgres_cdc.opening import (
-    check_state,
-    find_published,
-    moved_tables,
-)
+from transporter_adaptors.postgres_cdc.plan import find_published
+from transporter_adaptors.postgres_cdc.table_states import check_state, moved_tables
 from transporter_adaptors.postgres_cdc.tables import PARTS, find_tables
 
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.handover import Handover
-    from transporter_adaptors.postgres_cdc.opening import Names
+    from transporter_adaptors.postgres_cdc.plan import Names
     from transporter_adaptors.postgres_cdc.state import TablesState
     from transporter_adaptors.postgres_cdc.tables import FoundTable
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from transporter.adaptor import Finding
 from transporter.errors import TransporterError
 from transporter_adaptors.postgres.session import server_text, translate_errors
-from transporter_adaptors.postgres_cdc import opening, rights
 from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc import rights
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.operating import facts
@@ -20,7 +20,15 @@ from transporter_adaptors.postgres_cdc.operating.server_findings import (
     describe_copy,
     describe_large_values,
 )
+from transporter_adaptors.postgres_cdc.plan import (
+    Plan,
+    find_left_out,
+    find_plan,
+    find_published,
+    table_problems,
+)
 from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
+from transporter_adaptors.postgres_cdc.table_states import compare_tables
 from transporter_adaptors.postgres_cdc.tables import listed
 
 if TYPE_CHECKING:
@@ -42,7 +50,7 @@ def check_source(config: CdcConfig, logged: LoggedState) -> Iterator[Finding]:
         if server.version < servers.OLDEST or server.is_standby:
             return
         with translate_errors("cannot check the database"):
-            plan = opening.find_plan(queries, config, server)
+            plan = find_plan(queries, config, server)
             yield from _Checks(queries, config, logged, plan).run()
     if not problems:
         yield from check_replication(config, logged, server)
@@ -52,7 +60,7 @@ class _Checks:
     """The checks in one session."""
 
     def __init__(
-        self, queries: Connection, config: CdcConfig, logged: LoggedState, plan: opening.Plan
+        self, queries: Connection, config: CdcConfig, logged: LoggedState, plan: Plan
     ) -> None:
         self._queries, self._config, self._logged, self._plan = queries, config, logged, plan
         self._version, self._role = plan.server.version, plan.server.role
@@ -61,7 +69,7 @@ class _Checks:
     def run(self) -> Iterator[Finding]:
         """Yield all findings."""
         yield from self._leave_out_tables()
-        problems = list(opening.table_problems(self._config, self._plan))
+        problems = list(table_problems(self._config, self._plan))
         yield from (Finding(each, "problem") for each in problems)
         yield from self._check_rights()
         yield from self._check_publications()
@@ -78,7 +86,7 @@ class _Checks:
         """Report tables that a running reader leaves out, and check the rest of the plan."""
         if self._logged.state is None:
             return
-        left_out = opening.find_left_out(
+        left_out = find_left_out(
             self._queries, self._config, self._logged.names, self._plan, self._logged.state
         )
         for problem in left_out.values():
@@ -91,7 +99,7 @@ class _Checks:
         state, position = self._logged.state, self._logged.position
         if state is None or position is None:
             return {oid for oid in self._names if self._is_copied(oid)}
-        changes = opening.compare_tables(self._config, self._plan, state)
+        changes = compare_tables(self._config, self._plan, state)
         copying = {copy.oid for copy in position.copies if not copy.is_complete}
         unfinished = copying | {*state.queue[position.begun :]}
         begun_again = {oid for oid in changes.to_copy if self._is_copied(oid)}
@@ -112,7 +120,7 @@ class _Checks:
 
     def _check_publications(self) -> Iterator[Finding]:
         names = self._logged.names
-        published = opening.find_published(self._queries, names, self._version)
+        published = find_published(self._queries, names, self._version)
         gaps, lost = self._logged.find_gaps(self._config, self._plan, published)
         yield from (Finding(each, "problem") for each in gaps)
         for name, publish in names.kinds.items():

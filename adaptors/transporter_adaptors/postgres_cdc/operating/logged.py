@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from transporter.errors import EnvironmentFault
-from transporter_adaptors.postgres_cdc import opening
+from transporter_adaptors.postgres_cdc.plan import Names, Plan, Published, names_of
 from transporter_adaptors.postgres_cdc.position import Position
 from transporter_adaptors.postgres_cdc.state import TablesState
+from transporter_adaptors.postgres_cdc.table_states import check_state, compare_tables
 
 if TYPE_CHECKING:
     from transporter.change_source import LoggedReader
@@ -23,7 +24,7 @@ class LoggedState:
     """
 
     reader: str
-    names: opening.Names
+    names: Names
     position: Position | None = None
     state: TablesState | None = None
 
@@ -36,7 +37,7 @@ class LoggedState:
             Corrupt: the state is damaged.
 
         """
-        names = opening.names_of(config, logged.name, logged.log_id)
+        names = names_of(config, logged.name, logged.log_id)
         if not config.slot and not logged.log_id:
             names = replace(names, slot="")
         if logged.position is None:
@@ -60,18 +61,18 @@ class LoggedState:
         """Advice that has every table copied again, where there is a log."""
         return "" if self.state is None else self.state.remedy
 
-    def is_begun_again(self, config: CdcConfig, plan: opening.Plan) -> bool:
+    def is_begun_again(self, config: CdcConfig, plan: Plan) -> bool:
         """Return whether the next open copies every table again, by a new slot."""
         if self.state is None:
             return False
-        changes = opening.compare_tables(config, plan, self.state)
+        changes = compare_tables(config, plan, self.state)
         return bool(changes.repeated) and plan.tables.keys() <= changes.to_copy
 
     def find_gaps(
         self,
         config: CdcConfig,
-        plan: opening.Plan,
-        published: opening.Published,
+        plan: Plan,
+        published: Published,
     ) -> tuple[list[str], set[int]]:
         """Compare what is *published* with the state.
 
@@ -88,7 +89,7 @@ class LoggedState:
             f"publication {name} is gone: changes since then were never sent; {state.remedy}"
             for name in gone
         ]
-        repeated = opening.compare_tables(config, plan, state).repeated
+        repeated = compare_tables(config, plan, state).repeated
         left = (plan.tables.keys() & state.tables.keys()) - published.members.keys() - repeated
         for oid in sorted(left):
             table = state.tables[oid]
@@ -100,8 +101,8 @@ class LoggedState:
                 )
         ours = {oid: each for oid, each in published.members.items() if oid in plan.tables}
         try:
-            there = opening.Published(published.publications, ours)
-            opening.check_state(state, self.names, there, repeated)
+            there = Published(published.publications, ours)
+            check_state(state, self.names, there, repeated)
         except EnvironmentFault as error:
             problems.append(str(error))
         return problems, left

@@ -10,11 +10,11 @@ import psycopg
 from transporter.change_source import SlotStatus, SourceStatus, TableStatus
 from transporter.errors import TransporterError
 from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.lsn import format_lsn, parse_lsn
 from transporter_adaptors.postgres_cdc.operating import facts
+from transporter_adaptors.postgres_cdc.plan import find_left_out, find_plan
 from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ def _find_left_out(
     """Return a status for each new table that the reader leaves out."""
     if logged.state is None:
         return []
-    plan = opening.find_plan(queries, config, server)
+    plan = find_plan(queries, config, server)
     try:
-        found = opening.find_left_out(queries, config, logged.names, plan, logged.state)
+        found = find_left_out(queries, config, logged.names, plan, logged.state)
     except psycopg.errors.LockNotAvailable:
         return []  # A migration has a table for itself.
     names = (plan.tables[oid][0].full_name for oid in found)

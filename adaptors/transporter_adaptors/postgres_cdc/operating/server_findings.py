@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from transporter.adaptor import Finding
 from transporter.errors import TransporterError
 from transporter.units import format_size
-from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc.operating import facts
+from transporter_adaptors.postgres_cdc.server import check_position, check_same_server, identify
 from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_replication
 
 if TYPE_CHECKING:
@@ -93,13 +93,13 @@ def check_replication(config: CdcConfig, logged: LoggedState, server: Server) ->
     """Check a replication session, and the server's history if the log follows one."""
     try:
         with closing(connect_replication(config.dsn, COMMAND_PATIENCE)) as replication:
-            opening.check_same_server(server, replication)
-            found = opening.identify(replication)
+            check_same_server(server, replication)
+            found = identify(replication)
             yield Finding(
                 f"a replication session: accepted; system id {found.system_id}, timeline "
                 f"{found.timeline}"
             )
             if logged.position is not None:
-                opening.check_position(replication, logged.position, config)
+                check_position(replication, logged.position, config)
     except TransporterError as error:
         yield Finding(str(error), "problem")

@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from transporter.change_source import SourceObject
 from transporter.errors import ConfigError, TransporterError
 from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres_cdc import opening, rights
 from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc import rights
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.operating import facts
@@ -26,6 +26,7 @@ from transporter_adaptors.postgres_cdc.operating.setup_sql import (
     slot_statement,
     target_of,
 )
+from transporter_adaptors.postgres_cdc.plan import Plan, find_plan, find_published, table_problems
 from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
 from transporter_adaptors.postgres_cdc.slot_creation import find_running
 
@@ -67,7 +68,7 @@ def set_up(
                 # Whether we may replicate does not matter if we are the DBA.
                 if server.version < servers.OLDEST or server.is_standby:
                     raise problem
-            plan = opening.find_plan(session, config, server)
+            plan = find_plan(session, config, server)
         database = session.info.dbname
         target = target_of(config, server.version)
         if dsn is None:
@@ -88,7 +89,7 @@ class _Setup:
         session: BoundedConnection,
         config: CdcConfig,
         logged: LoggedState,
-        plan: opening.Plan,
+        plan: Plan,
         target: SetupTarget,
     ) -> None:
         self._session, self._config, self._logged = session, config, logged
@@ -100,7 +101,7 @@ class _Setup:
             yield from (role := list(self._ensure_role(service)))
             if not any(each.outcome == "problem" for each in role):
                 yield from self._ensure_rights()
-        problems = list(opening.table_problems(self._config, self._plan))
+        problems = list(table_problems(self._config, self._plan))
         yield from (SourceObject("tables", "problem", each) for each in problems)
         if problems:
             # A table without an identity must not be published: its updates would fail.
@@ -154,7 +155,7 @@ class _Setup:
 
     def _ensure_publications(self) -> Iterator[SourceObject]:
         names, version = self._logged.names, self._plan.server.version
-        published = opening.find_published(self._session, names, version)
+        published = find_published(self._session, names, version)
         gaps, _ = self._logged.find_gaps(self._config, self._plan, published)
         if gaps:
             yield from (SourceObject("publication", "problem", each) for each in gaps)

@@ -13,10 +13,10 @@ from psycopg.pq import Conninfo
 from transporter.change_source import SetupScript
 from transporter.errors import TransporterError
 from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc.operating.services import VARIANTS
+from transporter_adaptors.postgres_cdc.plan import find_plan, table_problems
 from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
 from transporter_adaptors.postgres_cdc.slot import FAILOVER
 
@@ -115,14 +115,14 @@ def _find_tables(config: CdcConfig) -> _Tables:
             translate_errors("cannot look up the tables"),
         ):
             server = servers.read_server(queries)
-            plan = opening.find_plan(queries, config, server)
+            plan = find_plan(queries, config, server)
     except TransporterError as error:
         note = (
             f"the tables of {', '.join(patterns)} are not in it, because only the database knows "
             f"them: {' '.join(str(error).split())}"
         )
         return _Tables(_named_tables(config), notes=(note,))
-    problems = tuple(opening.table_problems(config, plan))
+    problems = tuple(table_problems(config, plan))
     return _Tables(list(plan.wanted.values()), server.version, problems)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.handover import TableCopy
-from transporter_adaptors.postgres_cdc.opening import Names, Published
 from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
 from transporter_adaptors.postgres_cdc.operating.progress import table_statuses
 from transporter_adaptors.postgres_cdc.operating.setup_sql import (
@@ -16,6 +15,7 @@ from transporter_adaptors.postgres_cdc.operating.setup_sql import (
     make_script,
     target_of,
 )
+from transporter_adaptors.postgres_cdc.plan import Names, Published
 from transporter_adaptors.postgres_cdc.position import Position
 from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
 

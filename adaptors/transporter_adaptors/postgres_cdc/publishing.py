@@ -1,0 +1,192 @@
+"""Publication of the planned tables, and the withdrawal of those that are not planned any more.
+
+Publications that were created and are not in the log yet, after a crash in between, are found by
+their names and taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from transporter.errors import EnvironmentFault, SourceUnavailable, TransporterError
+from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc.plan import Published, find_members, find_published
+from transporter_adaptors.postgres_cdc.tables import (
+    listed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Callable,
+        Iterable,
+        Sequence,
+    )
+
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_cdc.config import CdcConfig
+    from transporter_adaptors.postgres_cdc.plan import (
+        Names,
+        Plan,
+    )
+    from transporter_adaptors.postgres_cdc.state import TablesState
+    from transporter_adaptors.postgres_cdc.tables import FoundTable
+
+
+def ensure_published(queries: Connection, config: CdcConfig, names: Names, plan: Plan) -> Published:
+    """Create or alter the publications so that all tables of *plan* are in them.
+
+    Raises:
+        EnvironmentFault: one lacks something, and is not this reader's to change.
+        SourceUnavailable: a table went away meanwhile.
+
+    """
+    publications, members = dict[str, pub.Publication](), dict[int, pub.Member]()
+    for name, publish in names.kinds.items():
+        wanted = plan.wanted_in(names, name)
+        has_partitioned = plan.has_partitioned(wanted)
+        with translate_errors(f"cannot prepare the publication {name}"):
+            found = pub.find_publication(queries, name)
+            if found is None:
+                tables = list(wanted.values())
+                _publish(queries, config, name, tables, pub.create_statement(name, tables, publish))
+                found = pub.find_publication(queries, name)
+            assert found is not None  # noqa: S101 - it was created
+            pub.check_publication(found, publish, has_partitioned=has_partitioned)
+            there = find_members(queries, name, plan.server.version)
+            if missing := [table for oid, table in wanted.items() if oid not in there]:
+                _publish(queries, config, name, missing, pub.add_statement(name, missing))
+                there = find_members(queries, name, plan.server.version)
+        if gone := [table.name for oid, table in wanted.items() if oid not in there]:
+            raise SourceUnavailable(
+                f"{listed(gone)} was dropped and created again meanwhile; trying again may help"
+            )
+        publications[name] = found
+        members |= {oid: member for oid, member in there.items() if oid in wanted}
+    return Published(publications, members)
+
+
+def publish_new(
+    queries: Connection,
+    config: CdcConfig,
+    names: Names,
+    plan: Plan,
+    state: TablesState,
+    leave_out: Callable[[FoundTable, str], None],
+) -> Plan:
+    """Publish the new tables of patterns one by one; return *plan* without those that fail.
+
+    These are passed to *leave_out* with the reason.
+
+    Raises:
+        SourceUnavailable: the publications cannot be read, or the session was lost.
+
+    """
+    new = plan.only(plan.new_of_patterns(state)).wanted
+    if not new:
+        return plan
+    with translate_errors("cannot look at the publications"):
+        published = find_published(queries, names, plan.server.version)
+    failed = set()
+    for oid in sorted(new.keys() - published.members.keys()):
+        table, wanted = plan.tables[oid][0], new[oid]
+        name = names.publication_of(insert_only=wanted.insert_only)
+        if (publication := published.publications.get(name)) is None:
+            continue
+        try:
+            if table.kind == "p":
+                pub.check_publication(publication, names.kinds[name], has_partitioned=True)
+            with translate_errors(f"cannot publish {wanted.name}"):
+                _publish(queries, config, name, [wanted], pub.add_statement(name, [wanted]))
+        except TransporterError as error:
+            if queries.broken:
+                raise
+            failed.add(oid)
+            leave_out(table, str(error))
+    return plan.without(failed)
+
+
+def _publish(
+    queries: Connection,
+    config: CdcConfig,
+    name: str,
+    tables: Sequence[pub.WantedTable],
+    statement: sql.Composed,
+) -> None:
+    """Publish *tables* by *statement*, if that is this reader's to do.
+
+    Raises:
+        EnvironmentFault: it is not, or the server refuses.
+        SourceUnavailable: one of the tables was created again, and is published.
+
+    """
+    if config.manage != "all":
+        lacking = f" lacks {listed(table.name for table in tables)}" if tables else " is missing"
+        raise EnvironmentFault(
+            f"publication {name}{lacking}, and manage is {config.manage}; have the tables' owner "
+            f"run {statement.as_string()}"
+        )
+    try:
+        with queries.transaction():
+            queries.execute(statement)
+            _check_changeable(queries, tables)
+    except psycopg.errors.DuplicateObject as error:
+        raise SourceUnavailable(
+            f"{listed(table.name for table in tables)} was dropped and created again meanwhile; "
+            "trying again may help"
+        ) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise EnvironmentFault(
+            f"may not publish the tables ({error.diag.message_primary}): only their owner may, "
+            f"with CREATE on the database; have the owner run {statement.as_string()}"
+        ) from error
+
+
+def _check_changeable(queries: Connection, tables: Iterable[pub.WantedTable]) -> None:
+    """Check that the application can still change *tables*, in the transaction that publishes them.
+
+    The server refuses UPDATE and DELETE of a table whose row filter or column list does not fit
+    its replica identity, and of one with a partition that has none. It does so when a statement is
+    planned, too.
+
+    Raises:
+        EnvironmentFault: it would refuse them.
+
+    """
+    for table in tables:
+        if table.insert_only:
+            continue
+        try:
+            queries.execute(sql.SQL("EXPLAIN DELETE FROM {}").format(table.name.identifier))
+        except psycopg.errors.InvalidColumnReference as error:
+            raise EnvironmentFault(
+                f"with this item of tables every UPDATE and DELETE of {table.name} would fail in "
+                f"the application ({error.diag.message_detail}): where may name only columns of "
+                "the replica identity, and columns has to have all of them; correct the item, or "
+                f"run ALTER TABLE {table.name} REPLICA IDENTITY FULL, or USING INDEX"
+            ) from error
+        except psycopg.errors.ObjectNotInPrerequisiteState as error:
+            raise EnvironmentFault(
+                f"once {table.name} is published, every UPDATE and DELETE of it would fail in the "
+                f"application ({error.diag.message_primary}); run ALTER TABLE {table.name} REPLICA "
+                "IDENTITY FULL, also for each of its partitions"
+            ) from error
+
+
+def drop_unwanted(
+    queries: Connection, config: CdcConfig, names: Names, plan: Plan, state: TablesState
+) -> None:
+    """Take tables that were read, and are not now, out of the publications, if they are ours."""
+    if config.manage != "all":
+        return
+    for name in names.kinds:
+        with translate_errors(f"cannot alter the publication {name}"):
+            found = find_members(queries, name, plan.server.version)
+            # Nothing leaves a publication of schemas, or of all tables, by itself.
+            there = {oid: member for oid, member in found.items() if member.is_listed}
+            gone = there.keys() & state.tables.keys() - plan.wanted_in(names, name).keys()
+            if gone:
+                pub.drop_tables(queries, name, [state.tables[oid].full_name for oid in gone])
