@@ -182,7 +182,7 @@ def test_markers_that_retention_took_unread_are_told(
     cut(kafka_broker, settings.markers_topic, 4)
     with Tracker(settings) as second:
         until(lambda: second.metrics().lost == 4, "told")
-    assert "offsets 0 to 3 are gone" in caplog.text
+    assert "offsets 0 to 3 were deleted" in caplog.text
 
 
 def start(offset: int) -> Start:

