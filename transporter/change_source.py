@@ -84,7 +84,7 @@ class SlotStatus:
     lag: int | None
 
 
-Phase = Literal["waiting", "copying", "catching up", "in sync", "left out"]
+Phase = Literal["waiting", "copying", "catching up", "in sync", "left out", "gap"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ def status(pipeline: PipelineFile, reader: ReaderName = None, *, as_json: AsJson
     """Show the slot and the copy of each table.
 
     It needs no engine. The phase of a table is waiting, copying, catching up with the
-    changes, or in sync. The lag is what the server has written behind the position in the
+    changes, in sync, or a gap. The lag is what the server has written behind the position in the
     log, which moves at least once a minute. The rows of a table are the server's estimate.
 
     Example:

@@ -139,8 +139,7 @@ def _report_halted(engine: Engine) -> None:
             typer.echo(problem_text(f"reader {reader.name} stopped: {reader.problem}"), err=True)
     for route in status.routes:
         if route.name in engine.halted:
-            place = f"route {route.name} stopped before offset {route.watermark + 1}"
-            typer.echo(problem_text(f"{place}: {route.problem}"), err=True)
+            typer.echo(problem_text(f"route {route.name} stopped: {route.problem}"), err=True)
 
 
 def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # noqa: ANN401 - the reporter
@@ -161,7 +160,12 @@ def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None: 
                 reloads = [*(each for each in reloads if each.is_alive()), thread]
     finally:
         try:
-            report.show_status(running_status(engine), "stopping")
+            # A drain may wait for workers that are still starting.
+            limit = f"{engine.pipeline.shutdown_timeout:g} s"
+            report.show_status(
+                running_status(engine),
+                f"stopping: up to {limit} for all that is logged; Ctrl-C again ends it at once",
+            )
         finally:
             engine.stop()
             for each in reloads:

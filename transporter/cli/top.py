@@ -37,6 +37,10 @@ _ERASE: Final = ("\x7f", "\x08")
 _ESCAPE: Final = "\x1b"
 
 
+_UNLIMITED: Final = 1 << 20
+"""Lines of a table that goes into a file."""
+
+
 class TopView:
     """Order and filter of rows, and the pause."""
 
@@ -113,7 +117,8 @@ def top(
 ) -> None:
     """Show readers and routes live.
 
-    It runs until q or Ctrl-C. With --json it prints one line for each update. Keys: s
+    It runs until q or Ctrl-C. With --json it prints one line for each update, and into a
+    file or another command one table. Keys: s
     sorts, p pauses, / filters by name (enter keeps the filter, esc clears it), q quits.
 
     Example:
@@ -162,13 +167,25 @@ class _StatusPoller:
 def _draw_updates(poller: _StatusPoller, every: float, times: int) -> None:
     from rich.console import Console  # noqa: PLC0415 - only to draw
     from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - as text, cells hold no markup
 
-    from transporter.cli.status_table import Rates, live_rows  # noqa: PLC0415
+    from transporter.cli.status_table import Rates, live_rows, status_table  # noqa: PLC0415
 
     view, rates, console = TopView(), Rates(), Console(file=sys.stdout)
+    if not console.is_terminal:
+        for count in _count_updates(times):
+            found = poller.poll()
+            console.print(
+                Text(headline(found)),
+                *status_table(live_rows(found, rates), console.width, _UNLIMITED),
+            )
+            sys.stdout.flush()
+            if count != times:
+                time.sleep(every)
+        return
     with (
         _open_keyboard() as read_keys,
-        Live(console=console, auto_refresh=False, screen=console.is_terminal) as drawn,
+        Live(console=console, auto_refresh=False, screen=True) as drawn,
     ):
         for count in _count_updates(times):
             found = poller.poll()

@@ -44,7 +44,7 @@ class _Part:
     def readme_lines(self) -> str:
         """Return the description of the files for the package's README."""
         system = _SYSTEMS[self.kind]
-        run = "`pytest` runs it"
+        run = "`pytest` (`pip install pytest`) runs it"
         lines = [
             f"- `{self.module}.py`: the {self.kind}. Put your {system} in the place of SQLite.",
             f"- `test_{self.module}.py`: the contract of every {self.kind}, on a database; {run}.",
@@ -95,8 +95,9 @@ def adaptor_package(name: str, kinds: tuple[str, ...] = (WRITER,)) -> dict[str, 
 
 def next_steps(name: str, kinds: tuple[str, ...]) -> str:
     """Return the commands that try the new package."""
+    install = "" if find_spec("pytest") else "pip install pytest && "
     fill = "python fill.py && " if READER in kinds else ""
-    return f"cd {name} && pytest && {fill}transporter run pipeline.yaml"
+    return f"cd {name} && {install}pytest && {fill}transporter run pipeline.yaml"
 
 
 def write_all(folder: Path, contents: dict[str, str]) -> None:

@@ -57,7 +57,7 @@ def first_pipeline(source: str, sink: str, folder: Path) -> str:
         "  retention: {age: 7d}",
         "",
         "readers:",
-        f"  # {_headline(reader)}",
+        *_headline(reader, "  "),
         f"  - name: {source}",
         f"    adaptor: {quote_name(reader.name)}",
         *(f"    {line}".rstrip() for line in _setting_lines(reader)),
@@ -71,7 +71,7 @@ def first_pipeline(source: str, sink: str, folder: Path) -> str:
         "    #   - omit: {fields: [password]}",
         "    # Action for an entry that fails alone: stop (the route waits for you), park or skip.",
         "    on_error: stop",
-        f"    # {_headline(writer)}",
+        *_headline(writer, "    "),
         "    writer:",
         f"      adaptor: {quote_name(writer.name)}",
         *(f"      {line}".rstrip() for line in _setting_lines(writer)),
@@ -131,8 +131,10 @@ def _is_list(setting: Setting) -> bool:
     return setting.type.startswith("list")
 
 
-def _headline(adaptor: AdaptorInfo) -> str:
-    return adaptor.doc.partition("\n")[0]
+def _headline(adaptor: AdaptorInfo, indent: str) -> Iterator[str]:
+    """Yield the first line of the class's docstring as a comment, if it has one."""
+    if line := adaptor.doc.partition("\n")[0]:
+        yield f"{indent}# {line}"
 
 
 def _setting_lines(adaptor: AdaptorInfo) -> Iterator[str]:

@@ -82,8 +82,9 @@ def server_problems(server: Server, host: str) -> Iterator[TransporterError]:
         )
     if server.wal_level != "logical":
         yield EnvironmentFault(
-            f"wal_level is {server.wal_level}: logical is needed (RDS: rds.logical_replication "
-            "= 1; Cloud SQL: cloudsql.logical_decoding = on; Azure: wal_level), and a restart"
+            f"wal_level is {server.wal_level}: logical is needed; run ALTER SYSTEM SET wal_level = "
+            "logical (RDS: set rds.logical_replication = 1; Cloud SQL: "
+            "cloudsql.logical_decoding = on; Azure: wal_level), and restart the server"
         )
     if not server.may_replicate:
         role = TableName(server.role)  # quoted in the same way, where that is needed

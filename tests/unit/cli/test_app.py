@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from transporter import __version__
 from transporter.cli import app, check
 from transporter.errors import EnvironmentFault, LogError, TransporterError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INTERRUPTED = """
 import os, signal, sys, time
@@ -150,3 +154,10 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert app.execute([]) == 0
     assert check.check.__doc__ is not None
     assert "Validate a pipeline file" in capsys.readouterr().out
+
+
+def test_the_package_runs_as_the_command(tmp_path: Path) -> None:
+    """``python -m transporter`` is the command."""
+    words = [sys.executable, "-m", "transporter", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"transporter {__version__}\n")

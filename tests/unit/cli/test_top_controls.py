@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from transporter.cli import app
 from transporter.cli.status_table import StatusRow
 from transporter.cli.top import TopView
+from transporter.log.commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def row(name: str, state: str, **numbers: float) -> StatusRow:
@@ -77,3 +84,12 @@ def test_the_footer_tells_the_keys() -> None:
     assert view.footer == "enter keep · esc clear · s sort: lag · p resume (paused) · / filter: or_"
     view.press("\r")
     assert view.footer == "q quit · s sort: lag · p resume (paused) · / filter: or"
+
+
+def test_into_a_file_each_update_is_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal each update is printed at once, and not only the last."""
+    CommitLog.open(tmp_path / "log").close()
+    assert app.execute(["top", str(tmp_path / "log"), "--every", "0.1", "--times", "3"]) == 0
+    assert capsys.readouterr().out.count("no engine runs · log") == 3

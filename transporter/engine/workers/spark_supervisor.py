@@ -229,7 +229,8 @@ class SparkSupervisor:
         raise HostFailed(
             problem
             or f"no worker for route {key[0]}, shard {key[1]}, connected within "
-            f"{WORKER_START:.0f} s: Spark has no free slot for it, or cannot start Python"
+            f"{WORKER_START:.0f} s: Spark has no free slot, cannot start Python, or the host "
+            "is busy; trying again"
         )
 
     def take_problem(self, route: str) -> str:

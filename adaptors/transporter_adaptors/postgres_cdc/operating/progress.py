@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -45,10 +46,11 @@ def read_status(config: CdcConfig, logged: LoggedState) -> SourceStatus:
     except TransporterError as error:
         tables_status = table_statuses(logged, {})
         return SourceStatus(logged.publications, text, None, None, tables_status, str(error))
-    problem = ""
+    problem, found = "", table_statuses(logged, rows)
     if slot is None and logged.position is not None:
-        problem = f"slot {logged.slot} is gone; 'transporter cdc check' says what to do"
-    found = table_statuses(logged, rows) + left_out
+        problem = f"slot {logged.slot} is gone; run 'transporter cdc check' for the remedy"
+        found = [replace(each, phase="gap") for each in found]
+    found += left_out
     return SourceStatus(logged.publications, text, end, slot, found, problem)
 
 
