@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -556,6 +558,27 @@ def test_the_stream_is_taken_from_the_server_while_nobody_polls(
     log.kill()
     found = [int(each.key) for each in log.messages if each.key is not None]
     assert found == [*range(1, 20001)]
+
+
+def test_a_slow_reader_of_a_large_transaction_needs_no_memory(shop: Database) -> None:
+    """However little each call takes, no more than the bound is read ahead, nor kept in libpq."""
+    log = started(shop, batch_bytes="128KiB", batch_rows=100_000)
+    shop.execute(
+        "INSERT INTO items SELECT n, repeat(md5(n::text), 60) FROM generate_series(1, 60000) n"
+    )
+    until(lambda: len(log.poll().messages) > 10)
+    before = memory()
+    for _ in range(60):
+        assert len(log.poll().messages) > 10
+        time.sleep(0.02)
+    assert memory() - before < 40 << 20
+    log.kill()
+
+
+def memory() -> int:
+    """Return the bytes of memory that this process has for itself."""
+    _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_settings_are_checked() -> None:

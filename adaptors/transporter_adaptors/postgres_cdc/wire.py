@@ -8,15 +8,13 @@ from __future__ import annotations
 import select
 import threading
 import time
-from fcntl import ioctl
-from struct import unpack
-from termios import FIONREAD
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import psycopg
 from psycopg import generators, pq, sql
 
-from transporter.errors import SourceUnavailable
+from transporter.errors import SourceUnavailable, TransporterError
 from transporter_adaptors.postgres.session import translate_error, translate_errors
 from transporter_adaptors.postgres_cdc.lsn import format_lsn
 from transporter_adaptors.postgres_cdc.messages import encode_status
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 _LOST: Final = "lost the replication session"
 _AHEAD: Final = 8 << 20
-"""Bytes that are taken from the socket while no call receives."""
+"""Bytes of messages that are taken from the socket while no call receives, about."""
 _LOOK: Final = 50
 """Milliseconds after which the thread that takes them sees that it is to end."""
 
@@ -54,6 +52,8 @@ class SlotStream:
         self._poll, self._poll_both = select.poll(), select.poll()
         self._lock = threading.Lock()  # of libpq
         self._turn = self._ahead = 0
+        self._read = deque[bytes]()
+        self._failure: TransporterError | None = None
         listed = sql.SQL(", ").join(
             sql.SQL("{} {}").format(sql.Identifier(name), sql.Literal(value))
             for name, value in options.items()
@@ -89,18 +89,12 @@ class SlotStream:
         self._stop_reading_ahead()
         found: list[bytes] = []
         ends = None
-        get_copy_data = self._pgconn.get_copy_data
         while len(found) < count and size > 0:
-            try:
-                length, data = get_copy_data(1)
-            except psycopg.Error as error:
-                raise translate_error(error, _LOST) from error
-            if length > 0:
-                found.append(bytes(data))
-                size -= length
+            message = self._take_message()
+            if message is not None:
+                found.append(message)
+                size -= len(message)
                 continue
-            if length < 0:
-                self._raise_end()
             now = time.monotonic()
             ends = now + timeout if ends is None else ends
             if not self._poll.poll(0 if found else max(0.0, ends - now) * 1000):
@@ -109,46 +103,61 @@ class SlotStream:
                 self._pgconn.consume_input()
         return found
 
+    def _take_message(self) -> bytes | None:
+        """Return the next message that was read ahead or is in libpq's buffer, if there is one."""
+        if self._read:
+            message = self._read.popleft()
+            self._ahead -= len(message)
+            return message
+        if self._failure is not None:
+            raise self._failure
+        return self._next_message()
+
+    def _next_message(self) -> bytes | None:
+        try:
+            length, data = self._pgconn.get_copy_data(1)
+        except psycopg.Error as error:
+            raise translate_error(error, _LOST) from error
+        if length < 0:
+            self._raise_end()
+        return bytes(data) if length > 0 else None
+
     def read_ahead(self) -> None:
-        """Let a thread fill libpq's buffer until the next call of :meth:`receive`.
+        """Let a thread take messages until the next call of :meth:`receive`.
 
         The server would wait as soon as the buffers of the socket are full, which are small.
         """
         self._turn += 1
-        threading.Thread(target=self._fill_buffer, args=[self._turn], daemon=True).start()
+        threading.Thread(target=self._read_messages, args=[self._turn], daemon=True).start()
 
-    def _fill_buffer(self, turn: int) -> None:
+    def _read_messages(self, turn: int) -> None:
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
-        while self._ahead < _AHEAD and self._turn == turn:
+        while self._ahead < _AHEAD and self._turn == turn and self._failure is None:
             if not waiting.poll(_LOOK):
                 continue
             with self._lock:
                 if self._turn != turn:
                     return
                 try:
-                    waiting_bytes = self._count_waiting()
-                    self._pgconn.consume_input()
-                    # With TLS a call takes one record.
-                    self._ahead += max(1, waiting_bytes - self._count_waiting())
-                except (psycopg.Error, OSError):
-                    return  # The next call to receive finds the session lost.
-
-    def _count_waiting(self) -> int:
-        """Return the bytes in the socket's buffer."""
-        (size,) = unpack("i", ioctl(self._socket, FIONREAD, bytes(4)))
-        return int(size)
+                    with translate_errors(_LOST):
+                        self._pgconn.consume_input()
+                    # All of it: libpq's buffer never shrinks, and nothing else bounds it.
+                    while (message := self._next_message()) is not None:
+                        self._read.append(message)
+                        self._ahead += len(message)
+                except TransporterError as error:
+                    self._failure = error  # of the call that finds nothing before it
 
     def _stop_reading_ahead(self) -> None:
         """Return once libpq is only used by this thread."""
         with self._lock:
             self._turn += 1
-            self._ahead = 0
 
     @property
     def has_input(self) -> bool:
         """Whether the server has sent something that is not received yet."""
-        return self._ahead > 0 or bool(self._poll.poll(0))
+        return bool(self._read) or bool(self._poll.poll(0))
 
     def report(self, at: int, *, reply: bool = False) -> None:
         """Report that everything up to *at* is durable here. With *reply* request an answer.
@@ -173,7 +182,7 @@ class SlotStream:
         self._stop_reading_ahead()
         self._connection.close()
 
-    def _raise_end(self) -> None:
+    def _raise_end(self) -> NoReturn:
         """Raise the server's reason for the end of the stream."""
         with translate_errors(_LOST):
             if self._pgconn.status == pq.ConnStatus.BAD:
