@@ -20,7 +20,7 @@ from transporter_adaptors.postgres_writer.session import connect
 from transporter_adaptors.postgres_writer.upserts import Upserts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from transporter.adaptor import (
         Ack,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StoredOffset,
         WriterContext,
     )
+    from transporter.comparison import ComparedRoute, CompareOptions, Result
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_writer.guilty import Failure
 
@@ -112,6 +113,15 @@ class PostgresWriter:
     def probe(self) -> Iterable[Finding]:
         """Check the server, the table of offsets, and the tables that are known by now."""
         return probe_target(self._config)
+
+    def compare(self, route: ComparedRoute, options: CompareOptions) -> Iterator[Result | Finding]:
+        """Yield rows of the tables that are not as at the source, or as in the log."""
+        # An engine does without these modules.
+        from transporter_adaptors.postgres_writer.comparing.comparison import (  # noqa: PLC0415
+            compare_sink,
+        )
+
+        return compare_sink(self._config, route, options)
 
     def _check_shards(self) -> None:
         """Check that no setting needs entries of all shards in one order."""
