@@ -1,13 +1,14 @@
 """Division of two tables by ranges of their key until the rows that differ are found. Pure.
 
-A range is compared by the number of its rows and a hash of them. One that differs is divided, and
-the rows of a small one are compared one by one. Keys are tuples of texts.
+A range is compared by the number of its rows and a hash of them. One that differs is divided by
+keys of the expected side, and the rows of a small one are compared one by one. Keys are tuples of
+texts.
 
 The servers need not sort alike. The ends of ranges form a chain from the beginning to the end of
 the key's order. Whatever that order is, every row is behind one end and not behind the next, so it
-is in some range of each side. Sides that sort differently only have more rows to look at, because
-a row is then reported in the range of one side, and not in that of the other. Whoever looks it up
-by its key finds it equal.
+is in some range of each side. Sides that sort differently only have more rows to look at: a row is
+then found in a range of one side, and in another range of the other. Whoever looks it up by its
+key finds it equal.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ LEAF: Final = 200
 """Rows of a range whose rows are compared one by one."""
 _PARTS: Final = 16
 """Ranges into which one that differs is divided."""
+_PAGE: Final = 5000
+"""Rows that are found and compared one by one at a time."""
 
 
 class Digest(NamedTuple):
@@ -46,8 +49,8 @@ class Side(Protocol):
     def split(self, low: Bound, high: Bound, rows: int) -> list[Key]:
         """Return each key of the range at a multiple of this number of rows."""
 
-    def hashes(self, low: Bound, high: Bound) -> dict[Key, int]:
-        """Return the hash of each row of the range."""
+    def hashes(self, low: Bound, high: Bound, rows: int) -> dict[Key, int]:
+        """Return the hash of each of the first *rows* rows of the range, in the key's order."""
 
 
 class Ranges:
@@ -83,17 +86,22 @@ class Ranges:
         self, low: Bound, high: Bound, expected: Digest, found: Digest
     ) -> Iterator[set[Key]]:
         """Yield the keys of a range with these digests that may differ."""
-        most = max(expected.rows, found.rows)
         if expected == found:
             return
-        if most <= LEAF:
-            yield self._compare_rows(low, high)
+        if expected.rows <= LEAF:
+            yield from self._compare_rows(low, high)
             return
-        larger = self._expected if expected.rows == most else self._found
-        bounds = larger.split(low, high, max(LEAF, -(-most // _PARTS)))
+        bounds = self._expected.split(low, high, max(LEAF, -(-expected.rows // _PARTS)))
         for begin, end in pairwise([low, *(key for key in bounds if key != high), high]):
             yield from self._search(begin, end, *self._digest_both(begin, end))
 
-    def _compare_rows(self, low: Bound, high: Bound) -> set[Key]:
-        expected, found = self._expected.hashes(low, high), self._found.hashes(low, high)
-        return {key for key, _ in expected.items() ^ found.items()}
+    def _compare_rows(self, low: Bound, high: Bound) -> Iterator[set[Key]]:
+        """Yield the keys of a range that differ. The range may have many rows that are found."""
+        expected = self._expected.hashes(low, high, CHUNK)
+        while True:
+            found = self._found.hashes(low, high, _PAGE)
+            yield {key for key, each in found.items() if expected.pop(key, None) != each}
+            if len(found) < _PAGE:
+                break
+            low = [*found][-1]
+        yield {*expected}

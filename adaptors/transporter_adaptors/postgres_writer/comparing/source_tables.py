@@ -79,9 +79,14 @@ class Source:
     def find_tables(self, route: ComparedRoute) -> list[SourceTable]:
         """Return the tables whose entries *route* delivers."""
         server = servers.read_server(self.connection)
-        servers.check_server(server, self.connection.info.host)
-        plan = opening.find_plan(self.connection, self.config, server)
+        if server.is_standby:
+            raise ActionRefused("the source is a standby, whose log has no end to wait for")
         logged = LoggedState.parse(self.config, route.logged_reader(self.reader))
+        if logged.position is not None and logged.position.system_id != server.system_id:
+            raise ActionRefused(
+                f"the server of reader {self.reader} is not the one that the log follows"
+            )
+        plan = opening.find_plan(self.connection, self.config, server)
         phases = {each.name: each.phase for each in table_statuses(logged, {})}
         found = []
         for oid, (table, item, definition) in plan.tables.items():

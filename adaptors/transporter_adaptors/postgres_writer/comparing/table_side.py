@@ -130,14 +130,14 @@ class TableSide:
         )
         return [tuple(key) for (key,) in self.fetch(query, [*values, rows])]
 
-    def hashes(self, low: Bound, high: Bound) -> dict[Key, int]:
-        """Return the hash of each row of the range."""
+    def hashes(self, low: Bound, high: Bound, rows: int) -> dict[Key, int]:
+        """Return the hash of each of the first *rows* rows of the range, in the key's order."""
         where, values = self._range(low, high)
         query = (
             f"SELECT {self.table.key_texts}, {self.table.hash} "  # noqa: S608 - quoted
-            f"FROM {self.table.source}{where}"
+            f"FROM {self.table.source}{where} ORDER BY {self.table.keys} LIMIT %s"
         )
-        return {tuple(key): found for key, found in self.fetch(query, values)}
+        return {tuple(key): found for key, found in self.fetch(query, [*values, rows])}
 
     def fetch_by_keys(self, expressions: str, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """Return *expressions* of the rows that have these *keys*, by key."""

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 _MOST: Final = 500
 """Rows after which all are decided."""
 _POLL: Final = 0.1
+_CHECK: Final = 0.5
+"""Seconds between two looks at rows whose delivery is waited for."""
 _TRIES: Final = 3
 """Attempts at a table whose columns change meanwhile."""
 
@@ -133,11 +135,9 @@ class _Candidates:
         """Yield the rows that differ, and those that stay undecided."""
         ends = monotonic() + self._options.patience
         is_late = False
-        while not is_late and (open_keys := {t: k for t, k in self._keys.items() if k}):
-            looks = {table: table.look(sorted(keys)) for table, keys in open_keys.items()}
-            ends_of_logs = {table.source: table.source.read_lsn() for table in looks}
-            for source, lsn in ends_of_logs.items():
-                is_late |= not self._await_delivery(source, lsn, ends)
+        while not is_late and (waiting := {t: k for t, k in self._keys.items() if k}):
+            looks = {table: table.look(sorted(keys)) for table, keys in waiting.items()}
+            is_late = not self._await_delivery(looks, ends)
             for table, look in looks.items():
                 self._keys[table] = set()
                 for key, difference in table.look_again(look):
@@ -150,28 +150,49 @@ class _Candidates:
                 yield table.undecided(key)
         self._keys.clear()
 
-    def _await_delivery(self, source: Source, lsn: int, ends: float) -> bool:
-        """Wait until everything in the log of *source* up to *lsn* is delivered.
+    def _await_delivery(self, looks: dict[_TableComparison, _Look], ends: float) -> bool:
+        """Wait until everything is delivered that is committed by now, or all rows are equal.
+
+        Rows that become equal meanwhile are removed from *looks*.
 
         Returns:
-            Whether it is, or no engine runs that would deliver it.
+            Whether that is so, or no engine runs that would deliver it.
         """
-        offset: int | None = None
-        while True:
-            # Looked at first: an engine that ends meanwhile has delivered what it could.
-            is_running = self._route.is_running()
-            if offset is None and self._logged_lsn(source) >= lsn:
-                offset = self._route.last_offset()
-            if offset is not None and self._route.progress().watermark >= offset:
-                return True
-            if not is_running:
-                return True
+        deliveries = [_Delivery(self._route, each) for each in {t.source for t in looks}]
+        check_at = monotonic()
+        while not all(each.is_over() for each in deliveries):
             if monotonic() >= ends:
                 return False
+            if monotonic() >= check_at:
+                for table, look in looks.items():
+                    looks[table] = table.leave_out_equal(look)
+                check_at = monotonic() + _CHECK
+                if not any(look.keys for look in looks.values()):
+                    return True
             sleep(_POLL)
+        return True
 
-    def _logged_lsn(self, source: Source) -> int:
-        position = self._route.logged_reader(source.reader).position
+
+class _Delivery:
+    """The delivery of everything that is committed at a source now."""
+
+    def __init__(self, route: ComparedRoute, source: Source) -> None:
+        self._route, self._reader = route, source.reader
+        self._lsn = source.read_lsn()
+        self._offset: int | None = None
+
+    def is_over(self) -> bool:
+        """Return whether it is delivered, or no engine runs that would deliver it."""
+        # Looked at first: an engine that ends meanwhile has delivered what it could.
+        is_running = self._route.is_running()
+        if self._offset is None and self._logged_lsn() >= self._lsn:
+            self._offset = self._route.last_offset()
+        if self._offset is not None and self._route.progress().watermark >= self._offset:
+            return True
+        return not is_running
+
+    def _logged_lsn(self) -> int:
+        position = self._route.logged_reader(self._reader).position
         return 0 if position is None else Position.parse(position).at
 
 
@@ -260,10 +281,17 @@ class _TableComparison:
             found, expected = self._side.fetch_by_keys(VERSION, keys), self._rows.fetch(keys)
         return _Look(keys, expected, {key: row[0] for key, row in found.items()})
 
+    def leave_out_equal(self, look: _Look) -> _Look:
+        """Return *look* without the rows that are equal now."""
+        if not look.keys:
+            return look
+        now = self.look(look.keys)
+        looked = self._look_at_sink(now)
+        keys = [key for key in now.keys if not _is_fine(now.expected.get(key), looked[key])]
+        return look._replace(keys=keys)
+
     def look_again(self, look: _Look) -> Iterator[tuple[Key, RowDifference | None]]:
         """Yield the rows that are not equal, with the difference of those that did not change."""
-        # The sink may have got a column meanwhile.
-        self._look_up()
         looked = self._look_at_sink(look)
         wrong = [key for key in look.keys if not _is_fine(look.expected.get(key), looked[key])]
         now = self._rows.fetch_versions(wrong) if wrong else {}
@@ -307,7 +335,10 @@ class _TableComparison:
 
     def _look_at_sink(self, look: _Look) -> dict[Key, CheckedRow]:
         """Return the rows of the sink beside the expected ones."""
-        checked = self._check.check({key: data for key, (_, data) in look.expected.items()})
+        # The sink may have got a column meanwhile.
+        self._look_up()
+        rows = {key: look.expected[key][1] for key in look.keys if key in look.expected}
+        checked = self._check.check(rows)
         others = [key for key in look.keys if key not in look.expected]
         if others and self._sink.config.delete != "ignore":
             texts = self._check.texts() if self._options.with_values else "NULL"
