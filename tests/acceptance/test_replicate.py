@@ -112,6 +112,7 @@ def test_an_empty_database_becomes_the_copy(postgres: Database, tmp_path: Path) 
         before = offset(target)
         source.execute(CHANGES)
         with running(**settings) as engine:
+            engine.await_event("reader-opened")
             assert compare(settings) == {"public.customers": 301, "public.orders": 279}
             assert offset(target) >= before
             assert contents(target, "customers") == contents(source, "customers")

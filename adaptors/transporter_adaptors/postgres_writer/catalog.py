@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from psycopg.rows import class_row
@@ -82,9 +83,16 @@ class Catalog:
         self._tables: dict[TableName, Table] = {}
         self._ranks: dict[int, int] | None = None
         self._cascades: dict[int, set[int]] | None = None
+        self._begun = monotonic()
+
+    @property
+    def age(self) -> float:
+        """Seconds since every table was forgotten."""
+        return monotonic() - self._begun
 
     def forget(self) -> None:
         """Look at every table again."""
+        self._begun = monotonic()
         self._tables.clear()
         self._ranks = self._cascades = None
 

@@ -38,6 +38,8 @@ _GROWTH: Final = 4
 """Factor by which parts of a slice grow after one that succeeded."""
 _SMALLEST: Final = 16
 _LARGEST: Final = 100_000
+_CORRECTED: Final = 1.0
+"""Seconds within which nobody corrects a table because of an error."""
 
 
 class PostgresWriter:
@@ -60,6 +62,7 @@ class PostgresWriter:
         self._progress: Progress
         self._connection: Connection | None = None
         self._catalog: Catalog
+        self._has_failed = False
         self._part: int | None = None
         """Maximum entries of a transaction, after failures of larger ones."""
 
@@ -151,6 +154,7 @@ class PostgresWriter:
     def _write(self, batch: Entries, ack: Ack) -> Rejected | None:
         """Commit parts of *batch*, ack each, and return the error of the first bad entry."""
         connection = self._connect()
+        self._look_again(batch)
         transactions = Transactions(connection, self._progress, self._context)
         kind = Upserts if self._config.mode == "upsert" else Appends
         work = kind(connection, self._config, self._catalog, batch)
@@ -161,16 +165,30 @@ class PostgresWriter:
             started = time.monotonic()
             if started > ends:
                 raise SinkTimeout("the slice was not written in full within the time for it")
-            end = min(len(offsets), begin + (self._part or len(offsets)))
-            done, failure = self._apply(transactions, work, begin, end, batch.generation)
+            end = begin + (self._part or len(offsets))
+            end = work.units.end_near(begin, end) if end < len(offsets) else len(offsets)
+            done, failure = self._apply(transactions, work, begin, end, batch.generation, ends)
             ack(offsets[begin:done])
-            self._adapt(done - begin, failure, time.monotonic() - started)
+            if failure is None and done < end:  # The time is over.
+                self._part = max(1, (end - begin) // _GROWTH)
+            else:
+                self._adapt(done - begin, failure, time.monotonic() - started)
+            self._has_failed |= failure is not None
             if failure is not None and done and work.may_continue(done):
                 raise SinkUnavailable(f"{failure.problem}; it is tried with the entries behind it")
             if failure is not None:
                 return Rejected(failure.problem, offsets[done])
             begin = done
         return None
+
+    def _look_again(self, batch: Entries) -> None:
+        """Read the tables again, where someone may have corrected one because of a bad entry.
+
+        That are the retry of a parked entry, and everything that comes a while after a failure.
+        """
+        if batch.generation < 0 or (self._has_failed and self._catalog.age > _CORRECTED):
+            self._catalog.forget()
+            self._has_failed = False
 
     def _apply(
         self,
@@ -179,15 +197,16 @@ class PostgresWriter:
         begin: int,
         end: int,
         generation: int,
+        until: float,
     ) -> tuple[int, Failure | None]:
         """Apply a part of a slice. If a table has changed meanwhile, look at it again."""
         try:
-            return transactions.apply(work, begin, end, generation)
+            return transactions.apply(work, begin, end, generation, until)
         except psycopg.Error as error:
             if not is_stale(error):
                 raise
             self._catalog.forget()
-            return transactions.apply(work, begin, end, generation)
+            return transactions.apply(work, begin, end, generation, until)
 
     def _adapt(self, good: int, failure: Failure | None, seconds: float) -> None:
         """Adapt the size of parts: where bad entries are dense, large parts are in vain."""
