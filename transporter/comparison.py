@@ -69,7 +69,7 @@ class ComparedRoute(Protocol):
         """Return the present progress."""
 
     def last_offset(self) -> int:
-        """Return the last durable offset, or -1."""
+        """Return the last offset, or -1. A position that was returned before is not behind it."""
 
     def logged_reader(self, name: str) -> LoggedReader:
         """Return a reader as the log has it now."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from transporter.comparison import ComparableWriter, RouteProgress
 from transporter.errors import ConfigError
 from transporter.log.inspection import inspect
-from transporter.log.logged_reader import find_logged_reader
+from transporter.log.lock import owner_of
+from transporter.log.logged_reader import find_logged_reader, read_last_offset
 from transporter.log.reader import LogReader
 from transporter.log.search import frames_with_retry
 from transporter.message import Entries
@@ -84,7 +85,7 @@ class LoggedRoute:
 
     def is_running(self) -> bool:
         """Return whether an engine runs."""
-        return self._inspect().owner is not None
+        return owner_of(self._directory) is not None
 
     def progress(self) -> RouteProgress:
         """Return the present progress."""
@@ -99,8 +100,8 @@ class LoggedRoute:
         return len(parked_offsets(folder, RealFileSystem()))
 
     def last_offset(self) -> int:
-        """Return the last durable offset, or -1."""
-        return self._inspect().confirmed
+        """Return the last offset, or -1."""
+        return read_last_offset(self._directory)
 
     def logged_reader(self, name: str) -> LoggedReader:
         """Return a reader as the log has it now."""
@@ -109,7 +110,8 @@ class LoggedRoute:
     def read(self, first: int, last: int) -> Iterator[tuple[int, Entries]]:
         """Yield what the route makes of the entries from *first* to *last*, frame by frame."""
         with LogReader(self._directory) as reader:
-            begin = max(first, reader.first_offset())
+            # A sink may be ahead of a log that was restored.
+            begin, last = max(first, reader.first_offset()), min(last, self.last_offset())
             if begin > last:
                 return
             for found in frames_with_retry(reader, begin, last):

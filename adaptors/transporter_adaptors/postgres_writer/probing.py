@@ -14,7 +14,7 @@ from transporter_adaptors.postgres_writer.append import check_columns
 from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.config import split_name
 from transporter_adaptors.postgres_writer.failures import sink_error
-from transporter_adaptors.postgres_writer.progress import exists
+from transporter_adaptors.postgres_writer.progress import exists, progress_ddl
 from transporter_adaptors.postgres_writer.session import connect
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ def _probe_progress(connection: Connection, config: PostgresWriterConfig) -> Fin
     if row and row[0]:
         return Finding(f"table {name}: the first start creates it")
     return Finding(
-        f"there is no table {name}, and this role may not create it in its schema", "problem"
+        f"there is no table {name}, and this role may not create it in its schema: create it for "
+        f"this role by\n{progress_ddl(name)};",
+        "problem",
     )
 
 

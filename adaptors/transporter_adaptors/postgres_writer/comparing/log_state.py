@@ -10,6 +10,8 @@ import sqlite3
 from json import JSONDecoder
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import orjson
+
 from transporter_adaptors.postgres_writer.changes import (
     DELETE,
     NOTHING,
@@ -42,6 +44,7 @@ INSERT INTO rows (name, key, offset, fields, data) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (name, key) DO UPDATE
 SET offset = excluded.offset, fields = excluded.fields, data = excluded.data
 """
+_SEE: Final = "UPDATE rows SET seen = 1 WHERE name = ? AND key = ? RETURNING offset, data"
 _BLANKS: Final = " \t\n\r"
 
 Values = list[object]
@@ -79,6 +82,11 @@ class LogState:
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.execute(_CREATE)
+        self._rows: list[tuple[str, str, int, str, bytes | None]] = []
+        """Rows that are to be written."""
+        self._shapes: dict[str, set[str]] = {}
+        """The fields of the rows of each table."""
+        self._texts: dict[tuple[str, ...], str] = {}
         self.offset = -1
         self.passed = 0
         """Entries that could not be applied."""
@@ -108,14 +116,9 @@ class LogState:
         self._database.execute("BEGIN")
         for key in keys:
             text = _key_text(key)
-            row = self._database.execute(
-                "SELECT offset, data FROM rows WHERE name = ? AND key = ?", (name, text)
-            ).fetchone()
-            if row is not None:
-                found[key] = LoggedRow(*row)
-                self._database.execute(
-                    "UPDATE rows SET seen = 1 WHERE name = ? AND key = ?", (name, text)
-                )
+            rows = self._database.execute(_SEE, (name, text)).fetchall()
+            if rows:
+                found[key] = LoggedRow(*rows[0])
         self._database.execute("COMMIT")
         return found
 
@@ -175,22 +178,37 @@ class LogState:
             if key is None:
                 self.passed += 1
             elif change.kind != DELETE:
-                self._put(table, key, change)
+                self._put(str(table.name), key, change)
             elif self._config.delete != "ignore":
-                row = (str(table.name), _key_text(key), change.offset, "", None)
-                self._database.execute(_PUT, row)
+                self._rows.append((str(table.name), _key_text(key), change.offset, "", None))
+        self._write()
 
-    def _put(self, table: Table, key: Key, change: Change) -> None:
-        name, text = str(table.name), _key_text(key)
-        data, fields = change.data, json.dumps(change.fields)
-        if change.kind == UPDATE or self._config.missing == "keep":
+    def _put(self, name: str, key: Key, change: Change) -> None:
+        text, data, fields = _key_text(key), change.data, self._fields_text(change.fields)
+        shapes = self._shapes.setdefault(name, {fields})
+        shapes.add(fields)
+        # Rows that all have the same fields replace one another.
+        if change.kind == UPDATE or (self._config.missing == "keep" and len(shapes) > 1):
+            self._write()
             before = self._database.execute(
                 "SELECT fields, data FROM rows WHERE name = ? AND key = ?", (name, text)
             ).fetchone()
             if before is not None and before[1] is not None and before[0] != fields:
                 data = merge_objects(before[1], data)
-                fields = json.dumps([*(parse_object(data) or {})])
-        self._database.execute(_PUT, (name, text, change.offset, fields, data))
+                fields = self._fields_text(tuple(parse_object(data) or {}))
+                shapes.add(fields)
+        self._rows.append((name, text, change.offset, fields, data))
+
+    def _fields_text(self, fields: tuple[str, ...]) -> str:
+        text = self._texts.get(fields)
+        if text is None:
+            text = self._texts[fields] = json.dumps(fields)
+        return text
+
+    def _write(self) -> None:
+        """Write the rows that were put."""
+        self._database.executemany(_PUT, self._rows)
+        self._rows.clear()
 
 
 def _key_values(change: Change, table: Table) -> Values | None:
@@ -208,7 +226,7 @@ def _key_values(change: Change, table: Table) -> Values | None:
 
 
 def _key_text(key: Key) -> str:
-    return json.dumps(key)
+    return orjson.dumps(key).decode()
 
 
 def merge_objects(before: bytes, after: bytes) -> bytes:
