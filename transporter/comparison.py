@@ -75,7 +75,7 @@ class ComparedRoute(Protocol):
         """Return a reader as the log has it now."""
 
     def read(self, first: int, last: int) -> Iterator[tuple[int, Entries]]:
-        """Yield what the route makes of the entries from *first* to *last*, in order.
+        """Yield the route's output for the entries from *first* to *last*, in order.
 
         Each item ends at the offset before it, as some may have no entries. An entry whose steps
         fail is left out.

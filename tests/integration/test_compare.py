@@ -217,7 +217,7 @@ def test_rows_that_differ(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     copy.source.execute("UPDATE words SET v = 77 WHERE word = 'word 6'")
     code, result = copy.compare_json("--table", "public.words")
     assert (code, len(result["differences"])) == (1, 3)
-    assert "no engine runs: what it has yet to deliver differs, too" in result["notes"]
+    assert "no engine runs: changes that it has yet to deliver differ, too" in result["notes"]
     assert len(copy.compare("--table", "public.words", "--with", "log")[1]) == 2
 
     with reader_role(copy) as role:
@@ -286,7 +286,7 @@ def test_a_running_copy_has_no_false_difference(copy: Copy, writer: dict[str, An
             ended.set()
             for each in writers:
                 each.join()
-        # What a running engine does not deliver in time is undecided.
+        # A row that a running engine does not deliver in time is undecided.
         with copy.target.connect(autocommit=False) as blocker:
             blocker.execute("LOCK TABLE transporter_progress IN SHARE MODE")
             copy.source.execute("UPDATE words SET v = 0 WHERE word = 'word 7'")

@@ -226,7 +226,7 @@ def test_offsets_of_shards(postgres: Database, made: Any) -> None:
 
 
 def test_refusals(postgres: Database, made: Any) -> None:
-    """What cannot be compared is refused with its reason."""
+    """A comparison that is not possible is refused with its reason."""
     route = made()
     route.driver.writer.close()
     postgres.execute("DROP TABLE transporter_progress")

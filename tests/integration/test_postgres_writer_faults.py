@@ -164,7 +164,7 @@ def test_a_corrected_table(driver: Driver) -> None:
 def test_a_search_ends_with_the_time_of_its_slice(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a search has applied until its time is over counts, and smaller parts follow."""
+    """Entries that a search has applied until its time is over count, and smaller parts follow."""
     driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, v int CHECK (v > 0))")
     limits, parts = list[float](), list[int | None]()
     real = Transactions.apply

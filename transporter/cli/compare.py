@@ -212,7 +212,7 @@ class _Report:
             self._add_note(mark + self.pipeline.secrets.hide(result.text))
 
     def add_remarks(self, route: LoggedRoute) -> None:
-        """Add what may explain the result."""
+        """Add remarks that may explain the result."""
         if self.is_full:
             self._add_note(f"ended after {self._count} rows; --limit 0 shows all")
         if not (self._count or self.undecided):
@@ -223,7 +223,7 @@ class _Report:
                 f"{entries} parked, whose rows are not in the sink; see 'transporter parked list'"
             )
         if not route.is_running():
-            self._add_note("no engine runs: what it has yet to deliver differs, too")
+            self._add_note("no engine runs: changes that it has yet to deliver differ, too")
         elif self.undecided:
             self._add_note(
                 "undecided rows kept changing, or were not delivered in time; see 'transporter "

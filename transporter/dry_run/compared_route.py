@@ -108,7 +108,7 @@ class LoggedRoute:
         return find_logged_reader(self._directory, name)
 
     def read(self, first: int, last: int) -> Iterator[tuple[int, Entries]]:
-        """Yield what the route makes of the entries from *first* to *last*, frame by frame."""
+        """Yield the route's output for the entries from *first* to *last*, frame by frame."""
         with LogReader(self._directory) as reader:
             # A sink may be ahead of a log that was restored.
             begin, last = max(first, reader.first_offset()), min(last, self.last_offset())

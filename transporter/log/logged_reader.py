@@ -68,7 +68,7 @@ def _read_tail(
     read: Callable[[Walk, Segment], _Value],
     default: _Value,
 ) -> _Value:
-    """Return what *read* finds in the last frames of the log, or *default* without a segment."""
+    """Return the result of *read* for the last frames, or *default* without a segment."""
     files = files or RealFileSystem()
     for _ in range(MAX_LISTINGS):
         # An engine that starts meanwhile may roll and remove the last segment: try again.

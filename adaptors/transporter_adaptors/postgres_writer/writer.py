@@ -39,7 +39,7 @@ _GROWTH: Final = 4
 _SMALLEST: Final = 16
 _LARGEST: Final = 100_000
 _CORRECTED: Final = 1.0
-"""Seconds within which nobody corrects a table because of an error."""
+"""Seconds within which no operator corrects a table because of an error."""
 
 
 class PostgresWriter:

@@ -1,4 +1,4 @@
-"""``transporter compare`` without a server: what it refuses, and what it prints."""
+"""``transporter compare`` without a server: its refusals, and its output."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
 
     def compare(*words: str) -> tuple[int, str, str]:
         code = app.execute(["compare", str(tmp_path / "p.yaml"), *words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        written = capsys.readouterr()
+        return code, written.out, written.err
 
     return compare
 
@@ -80,7 +80,7 @@ def test_an_unreachable_sink(run: Callable[..., tuple[int, str, str]], tmp_path:
 def test_results(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows come as they are found, and the exit code tells equal, different and unknown apart."""
+    """Rows come as they are found, and equal, different and unknown have exit codes."""
     CommitLog.open(tmp_path / "log").close()
     row = RowDifference("t", "different", {"id": "1\n"}, ("a", "b"), {"a": "x", "b": None}, None)
     table, late = ComparedTable("t", "public.t", 1200), UndecidedRow("t", {"id": "2"})

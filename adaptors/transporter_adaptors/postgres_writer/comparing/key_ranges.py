@@ -7,8 +7,8 @@ texts.
 The servers need not sort alike. The ends of ranges form a chain from the beginning to the end of
 the key's order. Whatever that order is, every row is behind one end and not behind the next, so it
 is in some range of each side. Sides that sort differently only have more rows to look at: a row is
-then found in a range of one side, and in another range of the other. Whoever looks it up by its
-key finds it equal.
+then found in a range of one side, and in another range of the other. A look-up by its key
+finds it equal.
 """
 
 from __future__ import annotations

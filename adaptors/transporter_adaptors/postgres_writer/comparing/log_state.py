@@ -61,8 +61,8 @@ class LoggedRow(NamedTuple):
 class LogState:
     """The rows of all tables of a route, as the log has them up to :attr:`offset`.
 
-    It follows the rules of the writer: what a field that is absent means, what a delete and a
-    TRUNCATE do. Entries that the writer cannot apply by their content are passed.
+    It follows the writer's rules for absent fields, deletes and TRUNCATE. Entries that the writer
+    cannot apply by their content are passed.
     """
 
     def __init__(

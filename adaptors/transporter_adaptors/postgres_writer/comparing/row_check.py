@@ -1,8 +1,8 @@
 """Comparison of expected rows, as JSON, with those of the sink.
 
 The sink's server converts the JSON as it does for the writer, by the types of the columns. So rows
-are equal if the writer would write what is there, whatever the spelling of numbers, times or
-documents is. Values are compared by their text, because not every type has an equality.
+are equal if the writer would write the values that are there, in any spelling of numbers, times or
+documents. Values are compared by their text, because not every type has an equality.
 """
 
 from __future__ import annotations

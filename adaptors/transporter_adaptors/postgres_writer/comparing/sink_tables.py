@@ -123,7 +123,7 @@ def open_sink(config: PostgresWriterConfig) -> Iterator[SinkTables]:
         SinkUnavailable: The database cannot be reached.
         RouteFault: It is behind a pooler that shares sessions.
     """
-    # The role may not have the right to set what the writer needs.
+    # The role may not have the right to the settings of the writer.
     plain = config.model_copy(update={"constraints": "check"})
     connection = connect(plain, PATIENCE)
     try:

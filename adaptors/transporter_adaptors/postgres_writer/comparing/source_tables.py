@@ -73,7 +73,7 @@ class Source:
     """The database of one reader, in one session that only reads."""
 
     def __init__(self, reader: str, config: CdcConfig, connection: Connection) -> None:
-        """Read what *reader* with *config* reads, by *connection*."""
+        """Read the tables of *reader*, which has *config*, by *connection*."""
         self.reader, self.config, self.connection = reader, config, connection
 
     def find_tables(self, route: ComparedRoute) -> list[SourceTable]:

@@ -143,8 +143,6 @@ class _LogComparison:
         one = _LoggedTable(self, table, compared, check)
         yield from one.run()
 
-    # What the tables share.
-
     @property
     def route(self) -> ComparedRoute:
         """The route."""
@@ -199,7 +197,7 @@ class _LogComparison:
         ]
         shards = max((shards for _, shards, _ in stored.values()), default=0)
         low = min(offsets) if offsets and len(offsets) == shards else -1
-        # What the filter leaves out is in the watermark only, and so is what came before a replay.
+        # Only the watermark covers filtered entries, and those before a replay.
         low = max(low, progress.watermark)
         return low, max([low, *offsets])
 

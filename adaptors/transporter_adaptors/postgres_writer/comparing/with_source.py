@@ -15,7 +15,7 @@ candidate. It is decided by looking at it again:
    version.
 
 Everything else is looked at again until the time for it is over, and is undecided then. Without a
-running engine nothing is waited for: what is not delivered is a difference.
+running engine nothing is waited for, and a change that is not delivered is a difference.
 
 The candidates of all tables are decided together, because a reader whose source is idle logs its
 position once a minute.
@@ -183,7 +183,7 @@ class _Delivery:
 
     def is_over(self) -> bool:
         """Return whether it is delivered, or no engine runs that would deliver it."""
-        # Looked at first: an engine that ends meanwhile has delivered what it could.
+        # Looked at first: an engine that ends meanwhile has delivered all that it could.
         is_running = self._route.is_running()
         if self._offset is None and self._logged_lsn() >= self._lsn:
             self._offset = self._route.last_offset()

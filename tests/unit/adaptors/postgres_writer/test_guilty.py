@@ -106,7 +106,7 @@ def test_units_are_not_cut(count: int, data: st.DataObject) -> None:
 
 
 def test_the_time_is_over() -> None:
-    """What was applied until then counts."""
+    """Entries that were applied until then count."""
     sink, left = Sink({70}), iter([False, False, True])
     assert apply_good(0, 100, sink.attempt, Failure("all"), is_over=lambda: next(left)) == (
         50,
