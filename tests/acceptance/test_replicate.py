@@ -86,6 +86,18 @@ def await_equal(source: Database, target: Database, *tables: str, timeout: float
     )
 
 
+def compare(settings: dict[str, Any], *words: str) -> dict[str, int]:
+    """Check by ``transporter compare`` that no row differs. Return the rows of each table.
+
+    While an engine runs, it waits until everything is delivered.
+    """
+    file, *variables = settings
+    named = {name: settings[name] for name in variables}
+    result = transporter("compare", str(settings[file]), "target", *words, **named)
+    assert (result["differences"], result["undecided"]) == ([], [])
+    return {each["table"]: each["rows"] for each in result["tables"]}
+
+
 @pytest.mark.timeout(180)
 def test_an_empty_database_becomes_the_copy(postgres: Database, tmp_path: Path) -> None:
     """Tables, rows and changes arrive, across a kill -9 and new columns, and nothing else."""
@@ -100,11 +112,14 @@ def test_an_empty_database_becomes_the_copy(postgres: Database, tmp_path: Path) 
         before = offset(target)
         source.execute(CHANGES)
         with running(**settings) as engine:
-            await_equal(source, target, "customers", "orders")
+            engine.await_event("reader-opened")
+            assert compare(settings) == {"public.customers": 301, "public.orders": 279}
             assert offset(target) >= before
+            assert contents(target, "customers") == contents(source, "customers")
             source.execute("TRUNCATE orders; INSERT INTO orders (shop, number) VALUES (1, 1)")
             await_equal(source, target, "customers", "orders")
             assert engine.stop() == 0
+        assert compare(settings, "--with", "log") == {"public.customers": 301, "public.orders": 1}
         key = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'orders_pkey'"
         assert target.execute(key) == source.execute(key)
 
@@ -134,6 +149,8 @@ def test_the_copy_is_exact_across_kills(postgres: Database, tmp_path: Path) -> N
             source.execute("INSERT INTO numbers VALUES (100000, 'end')")
             await_equal(source, target, "numbers", "words", timeout=120)
             assert engine.stop() == 0
+        for words in ([], ["--with", "log"]):
+            assert compare(settings, *words).keys() >= {"public.numbers", "public.words"}
         assert offset(target) > reached
 
 
@@ -233,3 +250,5 @@ def test_every_type_is_copied(postgres: Database, tmp_path: Path) -> None:
                         kind,
                     )
             assert engine.stop() == 0
+        for words in ([], ["--with", "log"]):
+            assert len(compare(settings, *words)) > len(tables)

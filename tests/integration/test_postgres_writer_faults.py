@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from pg_writer_tools import CONTEXT, Driver, deletion, partial_row, row, schema_entry
+from pg_writer_tools import (
+    CONTEXT,
+    Driver,
+    deletion,
+    partial_row,
+    row,
+    schema_entry,
+    truncation_entry,
+)
 from pooler import pooler
 from psycopg.conninfo import make_conninfo
 from transporter_adaptors.postgres.table import TableName
@@ -55,7 +63,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Return, for each search for a bad entry, the sizes of the whole and of all attempts."""
     found: list[list[int]] = []
 
-    def count_attempts(begin: int, end: int, attempt: Any, failed: Failure) -> Any:
+    def count_attempts(begin: int, end: int, attempt: Any, failed: Failure, *more: Any) -> Any:
         sizes = [end - begin]
         found.append(sizes)
 
@@ -63,7 +71,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
             sizes.append(high - low)
             return attempt(low, high)
 
-        return apply_good(begin, end, try_part, failed)
+        return apply_good(begin, end, try_part, failed, *more)
 
     monkeypatch.setattr(apply, "apply_good", count_attempts)
     return found
@@ -114,6 +122,91 @@ def test_bad_rows_are_found_exactly(
     for whole, *tried in searches:
         assert len(tried) <= math.log2(whole) + 1
         assert sum(tried) <= 2 * whole
+
+
+def test_a_bad_row_beside_a_truncate(driver: Driver) -> None:
+    """The search for a bad row, and the parts of a slice, cut no TRUNCATE of several tables."""
+    driver.database.execute(CONSTRAINED + "TRUNCATE parent, child")
+    for bad in (3, 7):
+        for part in (None, *range(1, 9)):
+            driver.parked.clear()
+            driver.writer._part = part
+            messages = [
+                *(row("parent", n, id=n) for n in (1, 2, 3)),
+                row("child", 1, id=1, v=1, parent=1),
+                truncation_entry("parent"),
+                truncation_entry("child"),
+                *(row("parent", n, id=n) for n in (4, 5)),
+            ]
+            messages.insert(bad, row("child", 9, id=9, v=-1, parent=1))
+            first = driver.next_offset
+            driver.park(*messages)
+            assert driver.parked.keys() == {first + bad}
+            assert (driver.rows("parent"), driver.rows("child")) == ([(4,), (5,)], [])
+
+
+def test_a_corrected_table(driver: Driver) -> None:
+    """A correction of the table counts for the retry of a parked entry, and for later slices."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL, b int NOT NULL)")
+    driver.deliver(row("t", 1, id=1, a=1, b=1))
+    parked = driver.batch([row("t", 2, id=2, a=2)])
+    assert isinstance(driver.write(parked).failures[0][0], Rejected)
+    driver.database.execute("ALTER TABLE t ALTER b SET DEFAULT 7")
+    assert driver.write(replace(parked, generation=-1)).complete
+    again = driver.batch([row("t", 3, id=3, b=3)])
+    assert isinstance(driver.write(again).failures[0][0], Rejected)
+    driver.database.execute("ALTER TABLE t ALTER a DROP NOT NULL")
+    driver.writer._catalog._begun -= 2
+    assert driver.write(again).complete
+    assert driver.rows("t") == [(1, 1, 1), (2, 2, 7), (3, None, 3)]
+
+
+def test_a_search_ends_with_the_time_of_its_slice(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries that a search has applied until its time is over count, and smaller parts follow."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, v int CHECK (v > 0))")
+    limits, parts = list[float](), list[int | None]()
+    real = Transactions.apply
+
+    def search(begin: int, end: int, attempt: Any, failed: Failure, *more: Any) -> Any:
+        units, _ = more
+        left = iter([False, False])
+        return apply_good(begin, end, attempt, failed, units, lambda: next(left, True))
+
+    def apply_part(self: Transactions, *arguments: Any) -> Any:
+        limits.append(arguments[-1] - time.monotonic())
+        parts.append(arguments[2] - arguments[1])
+        return real(self, *arguments)
+
+    monkeypatch.setattr(apply, "apply_good", search)
+    monkeypatch.setattr(Transactions, "apply", apply_part)
+    driver.park(*(row("t", n, id=n, v=-1 if n in {50, 90} else 1) for n in range(100)))
+    assert driver.parked.keys() == {51, 91}
+    assert len(driver.rows("t")) == 98
+    assert parts[:3] == [100, 25, 6]
+    assert max(limits) <= driver.context.deadline / 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "problem"),
+    [
+        ("int", 'my "secret" text', 'invalid input syntax for type integer: "…"'),
+        ("smallint", 987654, 'value "…" is out of range for type smallint'),
+        ("date", "secret", 'invalid input syntax for type date: "…"'),
+        ("varchar(3)", "secret", "value too long for type character varying(3)"),
+        ("int CHECK (v > 0)", -987654, 'relation "t" violates check constraint "t_v_check"'),
+        ("mood", "secret", 'invalid input value for enum mood: "…"'),
+    ],
+)
+def test_errors_do_not_quote_values(driver: Driver, kind: str, value: Any, problem: str) -> None:
+    """A message about a value that cannot be converted is shown without that."""
+    driver.database.execute("CREATE TYPE mood AS ENUM ('fine')")
+    driver.database.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {kind})")
+    error = str(driver.fail(row("t", 1, id=1, v=value)))
+    assert problem in error
+    assert "secret" not in error
+    assert "987654" not in error
 
 
 def test_a_bad_row_among_many_tables(driver: Driver) -> None:

@@ -115,7 +115,10 @@ class Driver:
 
     def park(self, *messages: Message) -> None:
         """Deliver one slice to its end. What is rejected is parked."""
-        batch = self.batch(messages)
+        self.park_batch(self.batch(messages))
+
+    def park_batch(self, batch: Entries) -> None:
+        """Deliver *batch* to its end. What is rejected is parked."""
         begin = 0
         while begin < len(batch):
             rest = replace(batch, batch=batch.batch.slice(begin))

@@ -19,6 +19,7 @@ from transporter.cli import (
     audit,
     cdc,
     check,
+    compare,
     dry_run,
     init,
     log,
@@ -55,6 +56,7 @@ def build() -> typer.Typer:
     add_command(app, "schema", schema.schema)
     add_command(app, "test", test.test)
     add_command(app, "dry-run", dry_run.dry_run)
+    add_command(app, "compare", compare.compare)
     add_command(app, "status", status.status)
     add_command(app, "top", top.top)
     add_command(app, "query", query.query)

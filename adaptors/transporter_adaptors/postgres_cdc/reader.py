@@ -125,6 +125,11 @@ class CdcReader:
         return PostgresSource(self._config, logged)
 
     @property
+    def config(self) -> CdcConfig:
+        """The settings."""
+        return self._config
+
+    @property
     def _open_parts(self) -> _Open:
         assert self._parts is not None  # noqa: S101 - the engine opens it first
         return self._parts

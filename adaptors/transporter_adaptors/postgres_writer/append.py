@@ -11,6 +11,7 @@ from transporter.errors import RouteFault
 from transporter_adaptors.postgres_writer.catalog import ENTRY_KEY
 from transporter_adaptors.postgres_writer.changes import unit_starts
 from transporter_adaptors.postgres_writer.failures import is_stale
+from transporter_adaptors.postgres_writer.guilty import ALONE
 from transporter_adaptors.postgres_writer.statements import quote, quote_table
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class Appends:
     """The entries of one slice, of which parts are inserted. Belongs to one transaction."""
 
     can_reorder = False
+    units = ALONE
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from transporter_adaptors.postgres_writer.failures import (
     is_order,
     problem_of,
 )
-from transporter_adaptors.postgres_writer.guilty import Failure, apply_good
+from transporter_adaptors.postgres_writer.guilty import Failure, Units, apply_good
 
 if TYPE_CHECKING:
     from transporter.adaptor import StoredOffset, WriterContext
@@ -36,6 +38,10 @@ class Work(Protocol):
 
     can_reorder: bool
     offsets: list[int]
+
+    @property
+    def units(self) -> Units:
+        """The entries that cannot be applied one by one."""
 
     def apply(self, begin: int, end: int, *, in_order: bool) -> bool:
         """Send the statements for the entries from *begin* to *end*."""
@@ -58,19 +64,22 @@ class Transactions:
         self._connection, self._progress, self._context = connection, progress, context
 
     def apply(
-        self, work: Work, begin: int, end: int, generation: int
+        self, work: Work, begin: int, end: int, generation: int, until: float = math.inf
     ) -> tuple[int, Failure | None]:
         """Apply the entries from *begin* to *end* in a transaction, up to one that fails.
 
+        The search for that one ends at the monotonic time *until*.
+
         Returns:
             The place up to which the entries are durable, and the failure of the one there.
+            Without a failure it is before *end* only if the time was over.
 
         Raises:
             psycopg.Error: Nothing is durable, except if the answer to COMMIT was lost.
             RouteFault: The writer was fenced, or a table cannot be written.
         """
         try:
-            return self._apply_good(work, begin, end, generation)
+            return self._apply_good(work, begin, end, generation, until)
         except Exception as error:
             work.undo(error)
             raise
@@ -78,7 +87,7 @@ class Transactions:
             self._roll_back()
 
     def _apply_good(
-        self, work: Work, begin: int, end: int, generation: int
+        self, work: Work, begin: int, end: int, generation: int, until: float
     ) -> tuple[int, Failure | None]:
         known = self._progress.begin(self._connection)
         first = max(begin, self._covered(work, known, generation))
@@ -88,10 +97,15 @@ class Transactions:
         failed = self._attempt(work, first, end, done)
         if failed is None:
             return end, None
-        if end - first == 1:
+        if end <= work.units.end_of(first):
             return first, failed
         good, failure = apply_good(
-            first, end, lambda low, high: self._attempt(work, low, high), failed
+            first,
+            end,
+            lambda low, high: self._attempt(work, low, high),
+            failed,
+            work.units,
+            lambda: time.monotonic() > until,
         )
         if good > first:
             with self._connection.pipeline():

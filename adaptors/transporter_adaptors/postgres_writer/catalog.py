@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from psycopg.rows import class_row
@@ -71,15 +72,27 @@ _KINDS: Final = {
 class Catalog:
     """The tables that were looked at. Belongs to one thread."""
 
-    def __init__(self, connection: Connection, config: PostgresWriterConfig) -> None:
-        """Look tables up by *connection*, at the first use of each."""
-        self._connection, self._config = connection, config
+    def __init__(
+        self, connection: Connection, config: PostgresWriterConfig, *, reads_only: bool = False
+    ) -> None:
+        """Look tables up by *connection*, at the first use of each.
+
+        With *reads_only* they need not be writable.
+        """
+        self._connection, self._config, self._reads_only = connection, config, reads_only
         self._tables: dict[TableName, Table] = {}
         self._ranks: dict[int, int] | None = None
         self._cascades: dict[int, set[int]] | None = None
+        self._begun = monotonic()
+
+    @property
+    def age(self) -> float:
+        """Seconds since every table was forgotten."""
+        return monotonic() - self._begun
 
     def forget(self) -> None:
         """Look at every table again."""
+        self._begun = monotonic()
         self._tables.clear()
         self._ranks = self._cascades = None
 
@@ -133,7 +146,11 @@ class Catalog:
         if not relations or relations[0].name != name.name:  # A longer name was cut.
             return None
         relation: _Relation = relations[0]
-        relation.check(self._config)
+        relation.check_kind()
+        if self._reads_only:
+            relation.check_readable()
+        else:
+            relation.check_writable(self._config)
         columns = fetch(self._connection, _COLUMNS, [relation.oid], class_row(Column))
         by_name = {column.name: column for column in columns}
         full_name = TableName(relation.name, relation.schema)
@@ -157,11 +174,24 @@ class _Relation:
     no_columns: list[str]
     no_table: list[str]
 
-    def check(self, config: PostgresWriterConfig) -> None:
+    def check_kind(self) -> None:
+        """Raise :class:`RouteFault` if it is not a table."""
+        if self.kind not in {"r", "p"}:
+            name = TableName(self.name, self.schema)
+            raise RouteFault(f"{name} is {_KINDS.get(self.kind, 'not a table')}: name a table")
+
+    def check_readable(self) -> None:
+        """Raise :class:`RouteFault` if its rows cannot be read."""
+        if "SELECT" in self.no_table:
+            name = TableName(self.name, self.schema)
+            raise RouteFault(
+                f"role {self.role} may not read {name}: GRANT SELECT ON {name} TO "
+                f"{TableName(self.role)}"
+            )
+
+    def check_writable(self, config: PostgresWriterConfig) -> None:
         """Raise :class:`RouteFault` if rows cannot be written to it."""
         name = TableName(self.name, self.schema)
-        if self.kind not in {"r", "p"}:
-            raise RouteFault(f"{name} is {_KINDS.get(self.kind, 'not a table')}: name a table")
         if not self.is_permanent:
             raise RouteFault(
                 f"{name} is unlogged or temporary: its rows would be gone after a crash of the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import psycopg
@@ -21,6 +22,12 @@ _STALE: Final = frozenset({"42703", "42P01", "42P10", "42804", "428C9"})
 """Errors about a table that has changed since its columns were read."""
 _CREATED: Final = frozenset({"42701", "42P06", "42P07", "42710"})
 """Errors about a column, schema, table or type that another session has created meanwhile."""
+_CONVERSION: Final = "22"
+"""The class of errors whose messages quote values, and no names."""
+_QUOTES: Final = "[\"'\u00ab\u00bb\u2018-\u201e\u300c-\u300f]"
+_QUOTED: Final = re.compile(f"{_QUOTES}.*{_QUOTES}", re.DOTALL)
+"""A value in quotes, as messages of any language have it. It may have quotes itself."""
+_HIDDEN: Final = '"…"'
 _CANCELED: Final = "57014"
 _NO_ROOM: Final = frozenset({"53200", "53400"})
 """No memory, and a limit of the configuration, such as temp_file_limit."""
@@ -70,11 +77,13 @@ def is_stale(error: Exception) -> bool:
 def text_of(error: Exception) -> str:
     """Return the text of *error*: of the server's errors the primary message alone.
 
-    Details may hold the contents of rows.
+    Details may hold the contents of rows. So does the message about a value that cannot be
+    converted, which quotes it: that is left out (Invariant 20).
     """
-    if isinstance(error, psycopg.Error):
-        return (error.diag.message_primary or str(error)).strip()
-    return str(error)
+    if not isinstance(error, psycopg.Error):
+        return str(error)
+    text = (error.diag.message_primary or str(error)).strip()
+    return _QUOTED.sub(_HIDDEN, text) if (error.sqlstate or "")[:2] == _CONVERSION else text
 
 
 def problem_of(error: Exception) -> str:

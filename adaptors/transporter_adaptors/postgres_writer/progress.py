@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from transporter.adaptor import WriterContext
     from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.table import TableName
 
 _TABLE: Final = """CREATE TABLE IF NOT EXISTS {table} (
     owner        text NOT NULL,  -- the log, or the pipeline whose engines take turns
@@ -100,7 +101,7 @@ class Progress:
     @property
     def ddl(self) -> str:
         """The statement that creates the table."""
-        return _TABLE.format(table=self.name.identifier.as_string())
+        return progress_ddl(self.name)
 
     def create(self, connection: Connection) -> None:
         """Create the table if it is missing.
@@ -209,6 +210,11 @@ class Progress:
             f"has taken over from this one (epoch {context.epoch}): another engine has opened the "
             "log since"
         )
+
+
+def progress_ddl(name: TableName) -> str:
+    """Return the statement that creates the table *name* of stored offsets."""
+    return _TABLE.format(table=name.identifier.as_string())
 
 
 def exists(connection: Connection, name: str) -> bool:

@@ -90,16 +90,16 @@ def _source(table: Table, shape: Shape) -> str:
     source = _EACH_RECORD if shape.has_rest else _RECORDS
     # An UPDATE compares a generated key, too.
     keys = [name for name in table.key if name not in shape.columns]
-    return source.format(columns=_typed(table, [*shape.columns, *keys]))
+    return source.format(columns=typed_columns(table, [*shape.columns, *keys]))
 
 
-def _typed(table: Table, names: Sequence[str]) -> str:
+def typed_columns(table: Table, names: Sequence[str]) -> str:
     """Return columns with their types. Others would be refused if their domain is NOT NULL."""
     types = ((name, table.columns[name].type.replace("%", "%%")) for name in names)
     return ", ".join(f"{quote(name)} {kind}" for name, kind in types)
 
 
-def _value(table: Table, name: str) -> str:
+def value_of(table: Table, name: str) -> str:
     """Return the new value of a column. JSON null in a column that has no NULL is JSON null."""
     column, value = table.columns[name], f"r.{quote(name)}"
     if column.is_json and column.not_null:
@@ -118,7 +118,7 @@ def _values(table: Table, shape: Shape, config: PostgresWriterConfig) -> dict[st
     found: dict[str, str] = {}
     if isinstance(config.extra, Rest) and (shape.has_rest or shape.kind != UPDATE):
         found[config.extra.column] = _rest(table, config.extra.column, shape)
-    found.update((name, _value(table, name)) for name in shape.columns)
+    found.update((name, value_of(table, name)) for name in shape.columns)
     return found
 
 
@@ -179,7 +179,7 @@ def _same_key(table: Table) -> str:
     return " AND ".join(f"t.{quote(name)} = r.{quote(name)}" for name in table.key)
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """Return a constant for a statement with parameters."""
     # Without backslashes as escapes, whatever standard_conforming_strings is.
     escaped = text.replace("\\", "\\\\").replace("'", "''").replace("%", "%%")
@@ -190,12 +190,12 @@ def _delete(table: Table, config: PostgresWriterConfig) -> str:
     name = quote_table(table.name)
     if table.is_array_key:
         parts = ", ".join(
-            f"{_literal(column)}, e.doc->{place}" for place, column in enumerate(table.key)
+            f"{literal(column)}, e.doc->{place}" for place, column in enumerate(table.key)
         )
         source = (
             "pg_catalog.json_array_elements(%s) AS e (doc), LATERAL "
             f"pg_catalog.json_to_record(pg_catalog.json_build_object({parts})) "
-            f"AS r ({_typed(table, table.key)})"
+            f"AS r ({typed_columns(table, table.key)})"
         )
         condition = _same_key(table)
     else:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 import orjson
 
@@ -72,11 +73,16 @@ class Table:
             ValueError: It is not such a key.
         """
         try:
-            return [*map(_encode, self._parse_key(key))]
+            return [*map(encode_json, self.parse_key(key))]
         except RecursionError:
             raise self._too_deep() from None
 
-    def _parse_key(self, key: bytes) -> list[object]:
+    def parse_key(self, key: bytes) -> list[object]:
+        """Return the parsed values of an entry's *key*, in which numbers are texts.
+
+        Raises:
+            ValueError: It is not such a key.
+        """
         try:
             text = key.decode()
             if "\0" in text:
@@ -102,7 +108,7 @@ class Table:
             ValueError: It is not such a key.
         """
         if self.is_array_key:
-            return self.canonical(self._parse_quickly(key) or self._parse_key(key))
+            return self.canonical(self._parse_quickly(key) or self.parse_key(key))
         kind = self.columns[self.key[0]].type
         if kind in _CLEAR or kind in _NUMBERS:
             return key if kind in _TEXTS else _canonical(key.decode(errors="replace"), kind)
@@ -124,7 +130,7 @@ class Table:
         Raises:
             ValueError: It is not such a key, or the values are nested too deep.
         """
-        parsed = self._parse_key(key) if self.is_array_key else [key.decode(errors="replace")]
+        parsed = self.parse_key(key) if self.is_array_key else [key.decode(errors="replace")]
         return self.canonical(parsed) == self.canonical(values)
 
     def canonical(self, values: Iterable[object]) -> tuple[Hashable, ...]:
@@ -141,6 +147,21 @@ class Table:
         except RecursionError:
             raise self._too_deep() from None
 
+    def key_texts(self, values: Iterable[object]) -> tuple[str, ...]:
+        """Return parsed *values* of a clear key as the server writes them.
+
+        Raises:
+            ValueError: They are not values of the key.
+        """
+        texts = []
+        for name, value in zip(self.key, values, strict=True):
+            kind = self.columns[name].type
+            found = _canonical(value, kind)
+            if value is None or (kind in _INTEGERS and not isinstance(found, int)):
+                raise ValueError(f"{self.name}: {name} has no such value")
+            texts.append(str(UUID(hex=str(found)) if kind == "uuid" else found))
+        return tuple(texts)
+
     def _too_deep(self) -> ValueError:
         return ValueError(f"{self.name}: the key of the entry is nested too deep")
 
@@ -151,13 +172,14 @@ class _Number(str):
     __slots__ = ()
 
 
-def _encode(value: object) -> str:
+def encode_json(value: object) -> str:
+    """Return a parsed *value* as JSON, with numbers as they were spelled."""
     if isinstance(value, _Number):
         return str(value)
     if isinstance(value, list):
-        return f"[{','.join(map(_encode, value))}]"
+        return f"[{','.join(map(encode_json, value))}]"
     if isinstance(value, dict):
-        members = (f"{json.dumps(name)}:{_encode(each)}" for name, each in value.items())
+        members = (f"{json.dumps(name)}:{encode_json(each)}" for name, each in value.items())
         return f"{{{','.join(members)}}}"
     return json.dumps(value)
 
@@ -176,7 +198,7 @@ def _canonical(value: object, kind: str) -> Hashable:
     if type(value) is int and kind in _INTEGERS:
         return value
     is_plain = isinstance(value, str) or type(value) is int
-    text = str(value) if is_plain else _encode(value)
+    text = str(value) if is_plain else encode_json(value)
     if kind in _INTEGERS:
         return _as_integer(text)
     if kind == "uuid":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import replace
+from functools import cached_property
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from transporter_adaptors.postgres_writer.changes import (
 from transporter_adaptors.postgres_writer.evolution import follow_schema
 from transporter_adaptors.postgres_writer.failures import BadEntry, MissingRow, is_stale
 from transporter_adaptors.postgres_writer.folding import group_folded, group_in_order, needs_order
+from transporter_adaptors.postgres_writer.guilty import ALONE, Units
 from transporter_adaptors.postgres_writer.rows import fit_rows
 from transporter_adaptors.postgres_writer.statements import quote_table, statements_of
 
@@ -105,6 +107,25 @@ class Upserts:
                     f"{', '.join(lacking)}: copy the table again (copy_run of its reader), or set "
                     "missing_row: ignore"
                 )
+
+    @cached_property
+    def units(self) -> Units:
+        """The entries of a TRUNCATE, whose tables may have foreign keys to one another."""
+        if self._config.truncate != "apply":
+            return ALONE
+        places = [
+            self._unit(place)
+            for place, op in enumerate(self._batch.batch.column("op").to_pylist())
+            if op == "command" and self._is_truncate(place)
+        ]
+        # Of neighbours the difference to their number in the list is the same.
+        runs = groupby(enumerate(places), key=lambda pair: pair[1] - pair[0])
+        together = ([place for _, place in run] for _, run in runs)
+        return Units((run[0], run[-1] + 1) for run in together if len(run) > 1)
+
+    def _is_truncate(self, place: int) -> bool:
+        (change,) = read_changes(replace(self._batch, batch=self._batch.batch.slice(place, 1)))
+        return change.kind == TRUNCATE and not change.problem
 
     def may_continue(self, begin: int) -> bool:
         """Return whether the entries from *begin* may be a TRUNCATE that the next slice continues.

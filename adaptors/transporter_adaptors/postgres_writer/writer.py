@@ -4,101 +4,42 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import psycopg
 
-from transporter.adaptor import Finding
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
-from transporter_adaptors.postgres.session import server_text
-from transporter_adaptors.postgres_writer.append import Appends, check_columns
+from transporter_adaptors.postgres_writer.append import Appends
 from transporter_adaptors.postgres_writer.apply import Transactions
 from transporter_adaptors.postgres_writer.catalog import Catalog
-from transporter_adaptors.postgres_writer.config import PostgresWriterConfig, split_name
+from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
 from transporter_adaptors.postgres_writer.failures import is_stale, is_too_large, sink_error
-from transporter_adaptors.postgres_writer.progress import Progress, exists
+from transporter_adaptors.postgres_writer.probing import check_table, probe_target
+from transporter_adaptors.postgres_writer.progress import Progress
 from transporter_adaptors.postgres_writer.session import connect
 from transporter_adaptors.postgres_writer.upserts import Upserts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
-    from transporter_adaptors.postgres.session import Connection
-    from transporter_adaptors.postgres.table import TableName
-    from transporter_adaptors.postgres_writer.guilty import Failure
-    from transporter_adaptors.postgres_writer.table import Table
-
-
-_PATIENCE: Final = 10.0
-_MAY_CREATE: Final = """
-SELECT coalesce(pg_catalog.has_schema_privilege(coalesce(%s, current_schema()), 'CREATE'), false)
-"""
-_RIGHTS: Final = """
-SELECT bool_and(pg_catalog.has_table_privilege(%s, right_name))
-FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS right_name
-"""
-
-
-def probe_target(config: PostgresWriterConfig) -> Iterator[Finding]:
-    """Yield findings about the server, the table of offsets, and the tables known by now."""
-    with closing(connect(config, _PATIENCE)) as connection:
-        yield Finding(server_text(connection, connection.info.user))
-        try:
-            yield _probe_progress(connection, config)
-            catalog = Catalog(connection, config)
-            for name in config.fixed_tables:
-                yield _probe_table(catalog, name, config)
-        except psycopg.Error as error:
-            raise sink_error(error, "cannot look at the tables") from error
-    if not config.fixed_tables:
-        yield Finding(f"tables of {config.table} are checked when the first entry comes")
-
-
-def check_table(catalog: Catalog, name: TableName, config: PostgresWriterConfig) -> Table:
-    """Return the table *name* if entries can be written to it in the mode of *config*.
-
-    Raises:
-        psycopg.Error: The catalog cannot be read.
-        RouteFault: They cannot.
-    """
-    table = catalog.table(name)
-    if config.mode == "append":
-        check_columns(table)
-    return table
-
-
-def _probe_progress(connection: Connection, config: PostgresWriterConfig) -> Finding:
-    name = split_name(config.progress)
-    if exists(connection, str(name)):
-        row = connection.execute(_RIGHTS, [str(name)]).fetchone()
-        if row and row[0]:
-            return Finding(f"table {name}: exists, with the rights that it needs")
-        return Finding(f"table {name}: GRANT SELECT, INSERT, UPDATE on it", "problem")
-    row = connection.execute(_MAY_CREATE, [name.schema]).fetchone()
-    if row and row[0]:
-        return Finding(f"table {name}: the first start creates it")
-    return Finding(
-        f"there is no table {name}, and this role may not create it in its schema", "problem"
+    from transporter.adaptor import (
+        Ack,
+        AdaptorConfig,
+        Entries,
+        Finding,
+        StoredOffset,
+        WriterContext,
     )
-
-
-def _probe_table(catalog: Catalog, name: TableName, config: PostgresWriterConfig) -> Finding:
-    try:
-        if config.evolve == "create" and catalog.find(name) is None:
-            return Finding(f"table {name}: the entry with its columns creates it")
-        table = check_table(catalog, name, config)
-    except RouteFault as fault:
-        return Finding(str(fault), "problem")
-    key = f", and the key {', '.join(table.key)}" if table.key else ""
-    return Finding(f"table {table.name}: has the rights that it needs{key}")
-
+    from transporter.comparison import ComparedRoute, CompareOptions, Result
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres_writer.guilty import Failure
 
 _GROWTH: Final = 4
 """Factor by which parts of a slice grow after one that succeeded."""
 _SMALLEST: Final = 16
 _LARGEST: Final = 100_000
+_CORRECTED: Final = 1.0
+"""Seconds within which no operator corrects a table because of an error."""
 
 
 class PostgresWriter:
@@ -121,6 +62,7 @@ class PostgresWriter:
         self._progress: Progress
         self._connection: Connection | None = None
         self._catalog: Catalog
+        self._has_failed = False
         self._part: int | None = None
         """Maximum entries of a transaction, after failures of larger ones."""
 
@@ -175,6 +117,15 @@ class PostgresWriter:
         """Check the server, the table of offsets, and the tables that are known by now."""
         return probe_target(self._config)
 
+    def compare(self, route: ComparedRoute, options: CompareOptions) -> Iterator[Result | Finding]:
+        """Yield rows of the tables that are not as at the source, or as in the log."""
+        # An engine does without these modules.
+        from transporter_adaptors.postgres_writer.comparing.comparison import (  # noqa: PLC0415
+            compare_sink,
+        )
+
+        return compare_sink(self._config, route, options)
+
     def _check_shards(self) -> None:
         """Check that no setting needs entries of all shards in one order."""
         config = self._config
@@ -203,6 +154,7 @@ class PostgresWriter:
     def _write(self, batch: Entries, ack: Ack) -> Rejected | None:
         """Commit parts of *batch*, ack each, and return the error of the first bad entry."""
         connection = self._connect()
+        self._look_again(batch)
         transactions = Transactions(connection, self._progress, self._context)
         kind = Upserts if self._config.mode == "upsert" else Appends
         work = kind(connection, self._config, self._catalog, batch)
@@ -213,16 +165,30 @@ class PostgresWriter:
             started = time.monotonic()
             if started > ends:
                 raise SinkTimeout("the slice was not written in full within the time for it")
-            end = min(len(offsets), begin + (self._part or len(offsets)))
-            done, failure = self._apply(transactions, work, begin, end, batch.generation)
+            end = begin + (self._part or len(offsets))
+            end = work.units.end_near(begin, end) if end < len(offsets) else len(offsets)
+            done, failure = self._apply(transactions, work, begin, end, batch.generation, ends)
             ack(offsets[begin:done])
-            self._adapt(done - begin, failure, time.monotonic() - started)
+            if failure is None and done < end:  # The time is over.
+                self._part = max(1, (end - begin) // _GROWTH)
+            else:
+                self._adapt(done - begin, failure, time.monotonic() - started)
+            self._has_failed |= failure is not None
             if failure is not None and done and work.may_continue(done):
                 raise SinkUnavailable(f"{failure.problem}; it is tried with the entries behind it")
             if failure is not None:
                 return Rejected(failure.problem, offsets[done])
             begin = done
         return None
+
+    def _look_again(self, batch: Entries) -> None:
+        """Read the tables again, where someone may have corrected one because of a bad entry.
+
+        That are the retry of a parked entry, and everything that comes a while after a failure.
+        """
+        if batch.generation < 0 or (self._has_failed and self._catalog.age > _CORRECTED):
+            self._catalog.forget()
+            self._has_failed = False
 
     def _apply(
         self,
@@ -231,15 +197,16 @@ class PostgresWriter:
         begin: int,
         end: int,
         generation: int,
+        until: float,
     ) -> tuple[int, Failure | None]:
         """Apply a part of a slice. If a table has changed meanwhile, look at it again."""
         try:
-            return transactions.apply(work, begin, end, generation)
+            return transactions.apply(work, begin, end, generation, until)
         except psycopg.Error as error:
             if not is_stale(error):
                 raise
             self._catalog.forget()
-            return transactions.apply(work, begin, end, generation)
+            return transactions.apply(work, begin, end, generation, until)
 
     def _adapt(self, good: int, failure: Failure | None, seconds: float) -> None:
         """Adapt the size of parts: where bad entries are dense, large parts are in vain."""

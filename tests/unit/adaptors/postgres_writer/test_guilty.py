@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from transporter_adaptors.postgres_writer.guilty import Failure, apply_good
+from transporter_adaptors.postgres_writer.guilty import Failure, Units, apply_good
 
 
 class Sink:
@@ -70,3 +71,45 @@ def test_a_place_in_the_middle() -> None:
     place, failure = apply_good(5, 20, sink.attempt, Failure("all"))
     assert (place, failure) == (7, Failure("bad 7"))
     assert sink.applied == [5, 6]
+
+
+@given(st.integers(1, 60), st.data())
+def test_units_are_not_cut(count: int, data: st.DataObject) -> None:
+    """Entries of a unit are applied together, and a bad one keeps all of its unit out."""
+    cuts = sorted({0, count, *data.draw(st.sets(st.integers(0, count)))})
+    spans = [*pairwise(cuts)]
+    alone = data.draw(st.sets(st.sampled_from(spans)))
+    units = Units(span for span in spans if span not in alone)
+    bad = data.draw(st.sets(st.integers(0, count - 1)))
+    names = data.draw(st.booleans())
+    sink = Sink(bad, names=names)
+
+    def attempt(begin: int, end: int) -> Failure | None:
+        inside = [
+            span
+            for span in spans
+            if span not in alone and {begin, end} & {*range(*span)} - {span[0]}
+        ]
+        assert not inside, (begin, end)
+        return sink.attempt(begin, end)
+
+    failed = attempt(0, count)
+    if failed is None:
+        return
+    place, failure = apply_good(0, count, attempt, failed, units)
+    first = min(bad)
+    begin = next(b for b, e in spans if b <= first < e)
+    is_alone = any(first in range(*span) for span in alone)
+    assert place == (first if is_alone else begin)
+    assert failure is not None
+    assert sink.applied == [*range(place)]
+
+
+def test_the_time_is_over() -> None:
+    """Entries that were applied until then count."""
+    sink, left = Sink({70}), iter([False, False, True])
+    assert apply_good(0, 100, sink.attempt, Failure("all"), is_over=lambda: next(left)) == (
+        50,
+        None,
+    )
+    assert sink.applied == [*range(50)]

@@ -1,0 +1,1 @@
+"""Comparison of the tables of the ``postgres`` writer with their source, or with the log."""
