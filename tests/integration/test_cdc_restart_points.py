@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from cdc_tools import MemoryLog
-from transporter_adaptors.postgres_cdc import restart_points
+from transporter_adaptors.postgres_cdc import chunk_reader
 from transporter_adaptors.postgres_cdc.chunk_reader import RestartPoints
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ RESTART = "SELECT restart_lsn::text FROM pg_replication_slots WHERE database = c
 
 def test_the_slot_moves_on_during_a_copy(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server by itself has a restart point each 15 s, so it would take a minute."""
-    monkeypatch.setattr(restart_points, "_INTERVAL", 1)
+    monkeypatch.setattr(chunk_reader, "_INTERVAL", 1)
     shop.execute("INSERT INTO items SELECT n, 'x' FROM generate_series(1, 100000) n")
     log = MemoryLog(shop, copy_rows=500)
     log.poll()

@@ -14,13 +14,21 @@ from cdc_tools import MemoryLog, clean_slots, short, started
 from engine_tools import until
 from services.postgres import fresh_database, served
 from transporter_adaptors.postgres.session import translate_error
-from transporter_adaptors.postgres_cdc import chunk_reader, handover, opening, pending, reader
+from transporter_adaptors.postgres_cdc import (
+    chunk_reader,
+    handover,
+    pending,
+    plan,
+    reader,
+    table_states,
+)
 from transporter_adaptors.postgres_cdc.position import Position
 
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
     from services.postgres import Database, PostgresService
 
@@ -481,11 +489,17 @@ def test_a_renamed_key_goes_on(shop: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", ["find_tables", "plan_tables", "ensure_published", "_first_transaction"]
+    ("module", "step"),
+    [
+        (plan, "find_tables"),
+        (reader, "plan_tables"),
+        (reader, "ensure_published"),
+        (table_states, "_first_transaction"),
+    ],
 )
 @pytest.mark.parametrize("is_new", [False, True])
 def test_a_table_that_is_created_again_while_the_reader_opens_stops_nobody(
-    shop: Database, monkeypatch: pytest.MonkeyPatch, step: str, *, is_new: bool
+    shop: Database, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str, *, is_new: bool
 ) -> None:
     """Steps of the opening look one after the other, and what they find may be gone by the next."""
     create = "CREATE TABLE words (id text PRIMARY KEY, name text)"
@@ -496,7 +510,7 @@ def test_a_table_that_is_created_again_while_the_reader_opens_stops_nobody(
     if is_new:
         shop.execute(create)
     log.settings["tables"] = ["public.*", {"table": "words", "copy_run": 2}]
-    real, again = getattr(opening, step), [f"DROP TABLE words; {create}"]
+    real, again = getattr(module, step), [f"DROP TABLE words; {create}"]
 
     def look(*arguments: Any) -> Any:
         found = real(*arguments)
@@ -504,7 +518,7 @@ def test_a_table_that_is_created_again_while_the_reader_opens_stops_nobody(
             shop.execute(again.pop())
         return found
 
-    monkeypatch.setattr(opening, step, look)
+    monkeypatch.setattr(module, step, look)
     log.poll()
     shop.execute("INSERT INTO words VALUES ('w', 'second')")
     log.settings["watch"] = 1

@@ -26,7 +26,7 @@ import psycopg
 import pytest
 from cdc_history import EXPECTED, TABLES, Crowd
 from child_paths import python_path
-from transporter_adaptors.postgres_cdc import opening, publication, reader
+from transporter_adaptors.postgres_cdc import publication, publishing, reader
 from transporter_adaptors.postgres_cdc.columns import SCHEMA_TYPE
 from transporter_adaptors.postgres_cdc.copier import Copier
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
@@ -241,10 +241,10 @@ def _of_feedback(name: str, counts: Callable[[Call], bool]) -> dict[str, Point]:
 
 
 OPENING: Final = {
-    "before the publication": Point(opening, "ensure_published"),
-    "publication created": Point(opening, "ensure_published", behind=True),
+    "before the publication": Point(reader, "ensure_published"),
+    "publication created": Point(reader, "ensure_published", behind=True),
     "slot created": Point(SlotCreation, "wait", _has_result, behind=True),
-    "state of the tables made": Point(opening, "make_state", behind=True),
+    "state of the tables made": Point(reader, "make_state", behind=True),
     "stream started": Point(SlotStream, "__init__", behind=True),
     "first state begun": Point(RealFileSystem, "rename", _is_of_states),
     "first state kept": Point(ReaderStates, "keep", behind=True),
@@ -283,7 +283,7 @@ IDLING: Final = {
     **_of_feedback("idle", _is_idle),
 }
 ADDING: Final = {
-    "table published": Point(opening, "_publish", behind=True),
+    "table published": Point(publishing, "_publish", behind=True),
     "table's state kept": Point(ReaderStates, "keep", behind=True),
     "table's state logged": Point(ReaderStates, "drop_others"),
     "table's first chunk read": Point(Copier, "read_next", _has_result, behind=True),
@@ -296,7 +296,7 @@ REMOVING: Final = {
     "smaller state logged": Point(ReaderStates, "drop_others"),
 }
 REPEATING: Final = {
-    "slot dropped": Point(opening, "drop_slot", behind=True),
+    "slot dropped": Point(reader, "drop_slot", behind=True),
     "new slot created": Point(SlotCreation, "wait", _has_result, behind=True),
     "new state kept": Point(ReaderStates, "keep", behind=True),
     **_of_frames("new position", _is_in_append),

@@ -11,12 +11,12 @@ from psycopg import sql
 
 from transporter.errors import ActionRefused
 from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres_cdc import opening
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc.chunks import CopyColumn
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
 from transporter_adaptors.postgres_cdc.operating.progress import table_statuses
+from transporter_adaptors.postgres_cdc.plan import find_plan
 from transporter_adaptors.postgres_cdc.session import connect_queries
 from transporter_adaptors.postgres_cdc.types import TypeCatalog
 from transporter_adaptors.postgres_writer.comparing.row_check import VERSION
@@ -86,7 +86,7 @@ class Source:
             raise ActionRefused(
                 f"the server of reader {self.reader} is not the one that the log follows"
             )
-        plan = opening.find_plan(self.connection, self.config, server)
+        plan = find_plan(self.connection, self.config, server)
         phases = {each.name: each.phase for each in table_statuses(logged, {})}
         found = []
         for oid, (table, item, definition) in plan.tables.items():
