@@ -44,11 +44,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the long tests first, so that all workers finish together.
 
-    Cases with the ``exhaustive`` marker are left to ``make soak``.
+    Cases with the ``exhaustive`` marker are left to ``make soak``, unless they are named.
     """
     items.sort(key=lambda item: item.nodeid.startswith("tests/unit/"))
     if not config.getoption("--exhaustive"):
-        left = [item for item in items if item.get_closest_marker("exhaustive")]
+        named = set(config.args)
+        left = [
+            item
+            for item in items
+            if item.get_closest_marker("exhaustive")
+            and not named & {item.nodeid, item.nodeid.partition("[")[0]}
+        ]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in set(left)]
 

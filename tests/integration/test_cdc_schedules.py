@@ -168,7 +168,7 @@ def test_a_chunk_waits_until_the_server_cannot_lose_it(
         lost = number_of(writer, "UPDATE items SET name = 'lost' WHERE id = 50")
     poll = threading.Thread(target=poll_once, args=(log,))
     poll.start()
-    poll.join(0.5)
+    poll.join(1.5)
     crash(crashing)
     poll.join()
     assert stored_rows(crashing)["50"] == "first", "the server has lost nothing"

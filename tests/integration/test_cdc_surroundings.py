@@ -130,7 +130,9 @@ def test_a_server_that_falls_silent_in_a_chunk(
     log = through(proxy, shop)
     log.poll()
     proxy.hang(after)
-    assert "did not answer within 1 s" in fails_within(log, 5)
+    # Its session may be yet to be made.
+    silent = "did not answer within 1 s", "connection timeout expired"
+    assert any(text in found for found in [fails_within(log, 5)] for text in silent)
     proxy.heal()
     log.drain(shop)
     log.kill()
