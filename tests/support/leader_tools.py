@@ -122,7 +122,7 @@ class Node:
             self.send(number)
         else:
             # A signal before that point ends it as it ends any program.
-            await_true(lambda: len(self.events("engine-started")) >= self._starts)
+            await_true(lambda: self.has_started)
             self._process.send_signal(number)
         try:
             code = self._process.wait(PATIENCE)
@@ -144,6 +144,11 @@ class Node:
     def running(self) -> bool:
         """True if it was started and not stopped."""
         return self._process is not None
+
+    @property
+    def has_started(self) -> bool:
+        """True if its newest process is an engine already."""
+        return len(self.events("engine-started")) >= self._starts
 
     @property
     def ready(self) -> bool:
