@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,7 +58,8 @@ def check(
     from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415 - the same
 
     found, document = load_with_lines(pipeline, os.environ)
-    if problems := [*path_problems(found, document), *sql_problems(found.spark, document)]:
+    in_sql = sql_problems(found.spark, document, on_start=_note_parsing)
+    if problems := [*path_problems(found, document), *in_sql]:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
     refuse_without_extra(found.observe.tracing)
     _warn_of_open_secrets(found, document)
@@ -71,6 +73,12 @@ def check(
             summary["connections"] = [asdict(each) for each in results]
         write_json(summary, ok=not wrong)
     return EnvironmentFault.exit_code if wrong else 0
+
+
+def _note_parsing() -> None:
+    """Explain the wait for Spark's parser to a person at a terminal."""
+    if sys.stderr.isatty():
+        note("parsing sql steps by Spark …")
 
 
 def _check_without_env(file: Path, *, as_json: bool) -> int:

@@ -32,17 +32,22 @@ _LITERAL: Final = re.compile(r"\|[-+1-9]*\s*(#.*)?$")
 
 
 def sql_problems(
-    spark: SparkConfig, document: Document, on_unchecked: Callable[[str], object] = note
+    spark: SparkConfig,
+    document: Document,
+    on_unchecked: Callable[[str], object] = note,
+    on_start: Callable[[], object] = lambda: None,
 ) -> list[ConfigError]:
     """Return the problems that Spark's parser finds in the ``sql`` steps of *document*.
 
     If the parser cannot run, there are none, and *on_unchecked* is called with the reason.
+    *on_start* is called before it runs, which takes seconds.
     """
     texts = list(_sql_texts(document.root))
     if not texts:
         return []
     wanted = [{"kind": kind, "text": text} for _, kind, text in texts]
     config = {name: value for name, value in spark.config.items() if name.startswith("spark.sql.")}
+    on_start()
     answer = _run_parser({"config": config, "texts": wanted})
     if "problems" not in answer:
         on_unchecked(_UNCHECKED.format(answer["unknown"]))

@@ -177,8 +177,18 @@ def test_settings_that_must_differ_show_no_secret(
     clean("plain", str(raised.value), adaptor)
 
 
-@pytest.mark.parametrize("form", ["to quote", "lines"])
-@pytest.mark.parametrize(("kind", "adaptor"), INSTALLED)
+FORMS = ("to quote", "lines")
+
+
+@pytest.mark.parametrize(
+    ("kind", "adaptor", "form"),
+    [
+        # In turn: the loading of the file is tested above with every form.
+        pytest.param(*installed, form, marks=() if number % 2 == place else pytest.mark.exhaustive)
+        for number, installed in enumerate(INSTALLED)
+        for place, form in enumerate(FORMS)
+    ],
+)
 def test_check_prints_no_secret_of_any_setting(
     tmp_path: Path, kind: str, adaptor: str, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
