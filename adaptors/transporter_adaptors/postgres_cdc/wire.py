@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 _LOST: Final = "lost the replication session"
 _AHEAD: Final = 8 << 20
-"""Bytes of messages that are taken from the socket while no call receives, about."""
+"""Bytes of memory for messages that are taken from the socket while no call receives, about."""
+_OBJECT: Final = 48
+"""Bytes of memory that a message takes beside its own: most have fewer than a hundred."""
 _LOOK: Final = 50
 """Milliseconds after which the thread that takes them sees that it is to end."""
 
@@ -107,7 +109,7 @@ class SlotStream:
         """Return the next message that was read ahead or is in libpq's buffer, if there is one."""
         if self._read:
             message = self._read.popleft()
-            self._ahead -= len(message)
+            self._ahead -= len(message) + _OBJECT
             return message
         if self._failure is not None:
             raise self._failure
@@ -145,7 +147,7 @@ class SlotStream:
                     # All of it: libpq's buffer never shrinks, and nothing else bounds it.
                     while (message := self._next_message()) is not None:
                         self._read.append(message)
-                        self._ahead += len(message)
+                        self._ahead += len(message) + _OBJECT
                 except TransporterError as error:
                     self._failure = error  # of the call that finds nothing before it
 
