@@ -13,7 +13,12 @@ from services.safe_kafka import SafeBroker, secured
 from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
 from transporter_adaptors.kafka_queue.writer import KafkaQueueWriter
 
-from transporter.errors import EnvironmentFault, RouteFault, SourceUnavailable
+from transporter.errors import (
+    EnvironmentFault,
+    RouteFault,
+    SinkUnavailable,
+    SourceUnavailable,
+)
 from transporter.message import Message
 from transporter.queue import settings_of
 from transporter.queue.topics import make_topics
@@ -70,13 +75,16 @@ def test_a_wrong_password_is_a_fault_that_says_so(broker: SafeBroker) -> None:
     assert "wrong-word" not in f"{reading.value} {writing.value}"
 
 
+REFUSED = (SourceUnavailable, SinkUnavailable, EnvironmentFault, RouteFault)
+
+
 def test_missing_rights_are_a_fault(broker: SafeBroker) -> None:
     """A missing right to topics or group stops reader and writer with the broker's reason.
 
     A broker hides topics without a right to them, and a reader waits for missing ones.
     """
     for act in (read, write):
-        with pytest.raises((SourceUnavailable, EnvironmentFault, RouteFault), match="your rights"):
+        with pytest.raises(REFUSED, match="your rights"):
             act(broker, "eve")
     describe = AclOperation.DESCRIBE
     broker.allow("eve", ResourceType.TOPIC, "queue", AclOperation.READ, describe)

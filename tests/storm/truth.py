@@ -164,6 +164,20 @@ class Truth:
                 self.sent[engine].append(line)
             case "event":
                 self.events[engine].append(line)
+                if line["event"] == "route-begins":
+                    self._begun_again(engine, line["route"], line["offset"])
+
+    def _begun_again(self, engine: str, route: str, first: int) -> None:
+        """Record that *route* begins at *first*, where the log does.
+
+        Nothing held the log for it while it was forgotten: what has been removed is passed.
+        """
+        log = self.logs[engine]
+        if log.begun[route]:
+            got = self.delivered(engine, route)
+            for offset in log.rows:
+                if offset < first and offset not in got:
+                    log.passed[route].setdefault(offset, "operator")
 
     def _appended(self, engine: str, line: dict[str, Any]) -> None:
         offsets = range(line["first"], line["last"] + 1)

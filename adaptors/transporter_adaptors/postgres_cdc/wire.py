@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import BoundedConnection
 
 _LOST: Final = "lost the replication session"
-_AHEAD: Final = 8 << 20
+_AHEAD: Final = 4 << 20
 """Bytes of memory for messages that are taken from the socket while no call receives, about."""
 _OBJECT: Final = 48
 """Bytes of memory that a message takes beside its own: most have fewer than a hundred."""
