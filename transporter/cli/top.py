@@ -35,8 +35,6 @@ ORDERS: Final = ("file", "name", "state", "lag", "per second", "parked")
 _ENTER: Final = ("\r", "\n")
 _ERASE: Final = ("\x7f", "\x08")
 _ESCAPE: Final = "\x1b"
-
-
 _UNLIMITED: Final = 1 << 20
 """Lines of a table that goes into a file."""
 

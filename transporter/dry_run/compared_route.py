@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transporter.change_source import LoggedReader
-    from transporter.log.inspection import LogInfo
     from transporter.pipeline.config import Pipeline, RouteConfig
     from transporter.pipeline.steps import Steps
 
@@ -47,7 +46,7 @@ class LoggedRoute:
         self._pipeline, self._route = pipeline, route
         self._directory = pipeline.log.dir
         self._filter = NamespaceFilter(route.namespace)
-        self._found = self._inspect()
+        self._found = inspect(self._directory, proved_offset(self._directory))
         self.readers: Mapping[str, object] = {
             each.name: each.cls(each.config) for each in pipeline.readers
         }
@@ -143,9 +142,6 @@ class LoggedRoute:
                 return
             offsets = entries.column("offset").to_pylist()
             entries = entries.slice(sum(each <= failed.offset for each in offsets))
-
-    def _inspect(self) -> LogInfo:
-        return inspect(self._directory, proved_offset(self._directory))
 
 
 def find_compared(pipeline: Pipeline, name: str) -> tuple[RouteConfig, ComparableWriter]:

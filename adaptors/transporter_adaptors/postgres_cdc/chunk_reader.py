@@ -234,9 +234,8 @@ class ChunkReader:
         version = self._session.info.server_version
         publication = self._names.publication_of(insert_only=table.insert_only)
         members = pub.find_members(self._session, publication, version, table.oid)
-        if not members:
+        if (member := members.get(table.oid)) is None:
             raise _NotNow
-        (member,) = members
         columns = member.published(definition.columns)
         self._types.load(self._session, [each.type_oid for each in columns])
         logged = logged_columns(definition, member)

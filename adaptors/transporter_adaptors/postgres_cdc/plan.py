@@ -268,13 +268,8 @@ def find_published(queries: Connection, names: Names, version: int) -> Published
     for name in names.kinds:
         if (found := pub.find_publication(queries, name)) is not None:
             publications[name] = found
-            members |= find_members(queries, name, version)
+            members |= pub.find_members(queries, name, version)
     return Published(publications, members)
-
-
-def find_members(queries: Connection, name: str, version: int) -> dict[int, pub.Member]:
-    """Return the tables in the publication *name*, by OID; none without such a publication."""
-    return {member.oid: member for member in pub.find_members(queries, name, version)}
 
 
 def find_left_out(

@@ -130,11 +130,11 @@ def find_publication(connection: Connection, name: str) -> Publication | None:
 
 def find_members(
     connection: Connection, name: str, version: int, oid: int | None = None
-) -> list[Member]:
-    """Return the tables of the publication *name* on a server of this *version*, by oid.
+) -> dict[int, Member]:
+    """Return the tables of the publication *name* on a server of this *version*, by OID.
 
-    With *oid* only that table is returned. With ``publish_via_partition_root`` they are the roots
-    of partitioned tables.
+    There are none without such a publication. With *oid* only that table is returned. With
+    ``publish_via_partition_root`` they are the roots of partitioned tables.
     """
     if version >= COLUMN_LISTS:
         columns = "t.attnames::text[]" if version >= _GENERATED else _NOT_GENERATED
@@ -145,7 +145,8 @@ def find_members(
         columns=sql.SQL(columns), where=sql.SQL(where), schema=sql.SQL(schema)
     )
     with connection.cursor(row_factory=class_row(Member)) as cursor:
-        return cursor.execute(query, [name, oid, oid]).fetchall()
+        found = cursor.execute(query, [name, oid, oid]).fetchall()
+    return {member.oid: member for member in found}
 
 
 def create_statement(name: str, tables: Sequence[WantedTable], publish: str) -> sql.Composed:

@@ -14,7 +14,7 @@ from psycopg import sql
 from transporter.errors import EnvironmentFault, SourceUnavailable, TransporterError
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
-from transporter_adaptors.postgres_cdc.plan import Published, find_members, find_published
+from transporter_adaptors.postgres_cdc.plan import Published, find_published
 from transporter_adaptors.postgres_cdc.tables import (
     listed,
 )
@@ -56,10 +56,10 @@ def ensure_published(queries: Connection, config: CdcConfig, names: Names, plan:
                 found = pub.find_publication(queries, name)
             assert found is not None  # noqa: S101 - it was created
             pub.check_publication(found, publish, has_partitioned=has_partitioned)
-            there = find_members(queries, name, plan.server.version)
+            there = pub.find_members(queries, name, plan.server.version)
             if missing := [table for oid, table in wanted.items() if oid not in there]:
                 _publish(queries, config, name, missing, pub.add_statement(name, missing))
-                there = find_members(queries, name, plan.server.version)
+                there = pub.find_members(queries, name, plan.server.version)
         if gone := [table.name for oid, table in wanted.items() if oid not in there]:
             raise SourceUnavailable(
                 f"{listed(gone)} was dropped and created again meanwhile; trying again may help"
@@ -184,7 +184,7 @@ def drop_unwanted(
         return
     for name in names.kinds:
         with translate_errors(f"cannot alter the publication {name}"):
-            found = find_members(queries, name, plan.server.version)
+            found = pub.find_members(queries, name, plan.server.version)
             # Nothing leaves a publication of schemas, or of all tables, by itself.
             there = {oid: member for oid, member in found.items() if member.is_listed}
             gone = there.keys() & state.tables.keys() - plan.wanted_in(names, name).keys()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 import psycopg
 
+from transporter.comparison import RowDifference
 from transporter_adaptors.postgres_writer.changes import parse_object
 from transporter_adaptors.postgres_writer.failures import is_data
 from transporter_adaptors.postgres_writer.session import RawJson
@@ -62,6 +63,12 @@ class CheckedRow:
     def is_equal(self) -> bool:
         """Whether the row is there, as expected."""
         return self.version is not None and not self.columns and not self.is_wrong
+
+    def difference(self, table: str, key: Mapping[str, str]) -> RowDifference:
+        """Return the difference of an expected row of *table*, which is not equal."""
+        if self.version is None and not self.is_wrong:
+            return RowDifference(table, "missing", key, expected=self.expected)
+        return RowDifference(table, "different", key, self.columns, self.expected, self.found)
 
 
 VERSION: Final = "o.xmin::text || ' ' || o.tableoid::text || ' ' || o.ctid::text"

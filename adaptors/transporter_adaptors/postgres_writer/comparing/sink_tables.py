@@ -9,14 +9,14 @@ import psycopg
 
 from transporter.errors import ActionRefused
 from transporter_adaptors.postgres_writer.catalog import Catalog
-from transporter_adaptors.postgres_writer.comparing.table_side import READ_ONLY
+from transporter_adaptors.postgres_writer.comparing.table_side import READ_ONLY, ComparedColumns
 from transporter_adaptors.postgres_writer.config import Mark, Rest, split_name
 from transporter_adaptors.postgres_writer.failures import sink_error
 from transporter_adaptors.postgres_writer.session import connect
 from transporter_adaptors.postgres_writer.statements import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
@@ -60,15 +60,24 @@ class SinkTables:
         """
         return self.catalog.table(name)
 
-    def is_partitioned(self, table: Table) -> bool:
-        """Return whether the rows of *table* are in partitions."""
-        return self.connection.execute(_IS_PARTITIONED, [table.oid]).fetchone() == (True,)
+    def compared(
+        self, table: Table, key: tuple[str, ...], columns: Sequence[str]
+    ) -> ComparedColumns:
+        """Return *table* with the *columns* that are compared, and its *key* in this order."""
+        return ComparedColumns(
+            table.name,
+            self.connection.execute(_IS_PARTITIONED, [table.oid]).fetchone() == (True,),
+            key,
+            tuple(table.columns[name].type for name in key),
+            tuple(columns),
+            where=self._condition(table),
+        )
 
     def full_types(self, table: Table) -> dict[str, str]:
         """Return the types of the columns with their modifiers, as in SQL."""
         return dict(self.connection.execute(_FULL_TYPES, [table.oid]).fetchall())
 
-    def condition(self, table: Table) -> str:
+    def _condition(self, table: Table) -> str:
         """Return the condition for rows that are not marked as deleted, or an empty text."""
         if not isinstance(self.config.delete, Mark):
             return ""

@@ -146,14 +146,7 @@ class SourceRows:
                 table.item.where.replace("%", "%%"),
             ),
         )
-        self.target = ComparedColumns(
-            target.name,
-            sink.is_partitioned(target),
-            key,
-            tuple(target.columns[name].type for name in key),
-            columns,
-            where=sink.condition(target),
-        )
+        self.target = sink.compared(target, key, columns)
         self._document = _document(source.connection, table)
 
     def fetch(self, keys: Sequence[Key]) -> dict[Key, tuple[str, bytes]]:

@@ -24,11 +24,8 @@ from transporter.adaptor import Finding
 from transporter.comparison import ComparedTable, RowDifference, UndecidedRow
 from transporter.errors import ActionRefused
 from transporter_adaptors.postgres_writer.comparing.log_state import LogState
-from transporter_adaptors.postgres_writer.comparing.row_check import VERSION, CheckedRow, RowCheck
-from transporter_adaptors.postgres_writer.comparing.table_side import (
-    ComparedColumns,
-    TableSide,
-)
+from transporter_adaptors.postgres_writer.comparing.row_check import VERSION, RowCheck
+from transporter_adaptors.postgres_writer.comparing.table_side import TableSide
 from transporter_adaptors.postgres_writer.failures import is_data
 from transporter_adaptors.postgres_writer.session import RawJson
 from transporter_adaptors.postgres_writer.statements import quote, typed_columns
@@ -41,6 +38,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_writer.comparing.key_ranges import Bound, Key
     from transporter_adaptors.postgres_writer.comparing.log_state import LoggedRow, Values
     from transporter_adaptors.postgres_writer.comparing.sink_tables import SinkTables
+    from transporter_adaptors.postgres_writer.comparing.table_side import ComparedColumns
     from transporter_adaptors.postgres_writer.table import Table
 
 _CHUNK: Final = 5000
@@ -92,30 +90,28 @@ class _LogComparison:
     def __init__(
         self, route: ComparedRoute, sink: SinkTables, options: CompareOptions, path: Path
     ) -> None:
-        self._route, self._sink, self._options = route, sink, options
+        self.route, self.sink, self.options = route, sink, options
         self._tables: dict[str, Table | None] = {}
         self._begin = -1
-        self._state = LogState(path, sink.config, self._find_table, self._find_keys)
+        self.state = LogState(path, sink.config, self._find_table, self._find_keys)
 
     def close(self) -> None:
         """Remove the state."""
-        self._state.close()
+        self.state.close()
 
     def run(self) -> Iterator[ComparedTable | RowDifference | UndecidedRow | Finding]:
         """Yield the rows that differ, and each table."""
         # Without a transaction, because this may take long.
         self._advance(self._offsets()[0])
         tables = {str(table.name): table for table in self._tables.values() if table is not None}
-        if unknown := sorted({*self._options.tables} - self._names(tables)):
+        if unknown := sorted({*self.options.tables} - self._names(tables)):
             raise ActionRefused(f"the log has no row of {', '.join(unknown)}")
         for name, table in sorted(tables.items()):
-            if not self._options.tables or {name, *self._namesakes(table)} & {
-                *self._options.tables
-            }:
+            if not self.options.tables or {name, *self._namesakes(table)} & {*self.options.tables}:
                 yield from self._compare(table)
-        if self._state.passed:
+        if self.state.passed:
             yield Finding(
-                f"{self._state.passed} entries are not rows, so the writer refuses them", "warning"
+                f"{self.state.passed} entries are not rows, so the writer refuses them", "warning"
             )
 
     def _names(self, tables: dict[str, Table]) -> set[str]:
@@ -124,56 +120,28 @@ class _LogComparison:
     def _namesakes(self, table: Table) -> set[str]:
         """Return the names by which settings and entries call *table*."""
         return {
-            str(self._sink.config.table_of(namespace))
+            str(self.sink.config.table_of(namespace))
             for namespace, found in self._tables.items()
             if found is table
         }
 
     def _compare(self, table: Table) -> Iterator[ComparedTable | RowDifference | UndecidedRow]:
-        names = self._sink.writable_columns(table)
-        compared = ComparedColumns(
-            table.name,
-            self._sink.is_partitioned(table),
-            table.key,
-            tuple(table.columns[name].type for name in table.key),
-            tuple(names),
-            where=self._sink.condition(table),
-        )
-        check = RowCheck(self._sink, table, compared, with_values=self._options.with_values)
+        compared = self.sink.compared(table, table.key, self.sink.writable_columns(table))
+        check = RowCheck(self.sink, table, compared, with_values=self.options.with_values)
         one = _LoggedTable(self, table, compared, check)
         yield from one.run()
-
-    @property
-    def route(self) -> ComparedRoute:
-        """The route."""
-        return self._route
-
-    @property
-    def sink(self) -> SinkTables:
-        """The sink."""
-        return self._sink
-
-    @property
-    def options(self) -> CompareOptions:
-        """The options."""
-        return self._options
-
-    @property
-    def state(self) -> LogState:
-        """The state of the log."""
-        return self._state
 
     @contextmanager
     def snapshot(self) -> Iterator[_Snapshot]:
         """Yield a snapshot of the sink, with the state of the log as of then."""
         self._advance(self._offsets()[0])
-        connection = self._sink.connection
+        connection = self.sink.connection
         connection.execute(_SNAPSHOT)
         try:
             found = _Snapshot(*self._offsets())
             self._advance(found.low)
-            for _, batch in self._route.read(found.low + 1, found.high):
-                for name, keys in self._state.keys_of(batch).items():
+            for _, batch in self.route.read(found.low + 1, found.high):
+                for name, keys in self.state.keys_of(batch).items():
                     found.unsettled.setdefault(name, set()).update(keys)
             yield found
         finally:
@@ -185,13 +153,13 @@ class _LogComparison:
 
         The route's own offsets are read first, so they are not ahead of the sink's.
         """
-        progress = self._route.progress()
+        progress = self.route.progress()
         if progress.is_replaying:
             raise ActionRefused(
-                f"route {self._route.name} replays, so rows may have older values: try again "
+                f"route {self.route.name} replays, so rows may have older values: try again "
                 "when that has ended"
             )
-        stored = self._sink.stored_offsets(self._route.name, self._route.log_id)
+        stored = self.sink.stored_offsets(self.route.name, self.route.log_id)
         offsets = [
             offset for generation, _, offset in stored.values() if generation == progress.generation
         ]
@@ -203,17 +171,17 @@ class _LogComparison:
 
     def _advance(self, through: int) -> None:
         """Bring the state of the log to the offset *through*."""
-        begin = self._state.offset
+        begin = self.state.offset
         if through <= begin:
             return
-        for at, batch in self._route.read(begin + 1, through):
-            self._state.apply(at, batch)
-            self._options.on_progress("log", at - begin, through - begin)
-        self._state.offset = through
+        for at, batch in self.route.read(begin + 1, through):
+            self.state.apply(at, batch)
+            self.options.on_progress("log", at - begin, through - begin)
+        self.state.offset = through
 
     def _find_table(self, namespace: str) -> Table | None:
         if namespace not in self._tables:
-            self._tables[namespace] = self._sink.find(self._sink.config.table_of(namespace))
+            self._tables[namespace] = self.sink.find(self.sink.config.table_of(namespace))
         return self._tables[namespace]
 
     def _find_keys(self, table: Table, keys: Sequence[Values]) -> list[Key | None]:
@@ -236,7 +204,7 @@ class _LogComparison:
         return self._ask_for_keys(table, keys[:half]) + self._ask_for_keys(table, keys[half:])
 
     def _convert_keys(self, table: Table, keys: Sequence[Values]) -> list[Key | None]:
-        types = self._sink.full_types(table)
+        types = self.sink.full_types(table)
         texts = ", ".join(
             f"format('%%s', (r.{quote(name)})::{types[name].replace('%', '%%')})"
             for name in table.key
@@ -249,8 +217,8 @@ class _LogComparison:
         documents = [encode_json(dict(zip(table.key, each, strict=True))) for each in keys]
         rows = RawJson(f"[{','.join(documents)}]".encode())
         # A failure must not end a transaction around it.
-        with self._sink.connection.transaction():
-            found = self._sink.connection.execute(query, [rows]).fetchall()
+        with self.sink.connection.transaction():
+            found = self.sink.connection.execute(query, [rows]).fetchall()
         return [tuple(key) for (key,) in found]
 
 
@@ -347,7 +315,7 @@ class _LoggedTable:
         checked = self._check.check(documents)
         for key, result in checked.items():
             if not result.is_equal:
-                yield self._difference(key, result)
+                yield result.difference(str(self._table.name), self._key_fields(key))
         absent = [key for key in settled if key not in documents]
         if absent and self._whole.sink.config.delete != "ignore":
             yield from self._find_extra(absent, settled)
@@ -367,14 +335,6 @@ class _LoggedTable:
             yield RowDifference(
                 str(self._table.name), "extra", self._key_fields(key), found=present
             )
-
-    def _difference(self, key: Key, checked: CheckedRow) -> RowDifference:
-        name, fields = str(self._table.name), self._key_fields(key)
-        if checked.version is None and not checked.is_wrong:
-            return RowDifference(name, "missing", fields, expected=checked.expected)
-        return RowDifference(
-            name, "different", fields, checked.columns, checked.expected, checked.found
-        )
 
     def _key_fields(self, key: Key) -> dict[str, str]:
         return dict(zip(self._table.key, key, strict=True))

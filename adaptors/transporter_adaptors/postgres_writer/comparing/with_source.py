@@ -353,11 +353,7 @@ class _TableComparison:
         name, fields = str(self._name), self._key_fields(key)
         if not is_expected:
             return RowDifference(name, "extra", fields, found=checked.found)
-        if checked.version is None and not checked.is_wrong:
-            return RowDifference(name, "missing", fields, expected=checked.expected)
-        return RowDifference(
-            name, "different", fields, checked.columns, checked.expected, checked.found
-        )
+        return checked.difference(name, fields)
 
     def _key_fields(self, key: Key) -> dict[str, str]:
         return dict(zip(self._rows.target.key, key, strict=True))
