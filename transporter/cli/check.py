@@ -39,7 +39,8 @@ def check(
 ) -> int:
     """Validate a pipeline file.
 
-    It checks every key, every adaptor's settings and every SQL query. It connects to
+    It checks every key, every adaptor's settings, every SQL query, and whether the routes
+    fit those with offsets in the log, if it is on this host. It connects to
     nothing, but with --connect to every source and sink, where it changes nothing. With
     --without-env variables, secret files and paths need not exist.
 
@@ -59,7 +60,7 @@ def check(
 
     found, document = load_with_lines(pipeline, os.environ)
     in_sql = sql_problems(found.spark, document, on_start=_note_parsing)
-    if problems := [*path_problems(found, document), *in_sql]:
+    if problems := [*path_problems(found, document), *_route_problems(found, document), *in_sql]:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
     refuse_without_extra(found.observe.tracing)
     _warn_of_open_secrets(found, document)
@@ -73,6 +74,20 @@ def check(
             summary["connections"] = [asdict(each) for each in results]
         write_json(summary, ok=not wrong)
     return EnvironmentFault.exit_code if wrong else 0
+
+
+def _route_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
+    """Return the problems of the routes beside those of the log, if there is one to read."""
+    from transporter.offsets.offset_log import declared_routes  # noqa: PLC0415 - heavy
+    from transporter.pipeline.route_changes import changed_routes_problems  # noqa: PLC0415 - the same
+
+    try:
+        declared = declared_routes(pipeline.log.dir)
+    except OSError:
+        return []  # It belongs to another user, or is not a directory.
+    return [
+        document.problem(place, text) for place, text in changed_routes_problems(pipeline, declared)
+    ]
 
 
 def _note_parsing() -> None:

@@ -114,6 +114,8 @@ def show(
         write_json(content)
         return
     entry = content.pop("entry")
+    if content["behind"] is None:
+        del content["behind"]  # It failed itself.
     for name, value in (
         content | {name: entry[name] for name in entry if name != "offset"}
     ).items():

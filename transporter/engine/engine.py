@@ -281,7 +281,7 @@ class Engine:
         Raises:
             EngineUnreachable: the engine is stopping.
             ActionRefused: a new reader or route is still leaving.
-            EnvironmentFault: a route may have been renamed, or would be left out.
+            ConfigError: a route may have been renamed, or would be left out.
 
         """
         with self._change_lock:

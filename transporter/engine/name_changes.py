@@ -1,4 +1,4 @@
-"""Checks at a start for changed names of the pipeline, its file or its routes."""
+"""Changes of the pipeline's name: recorded in its log, and logs that it left behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from transporter.errors import EnvironmentFault, TransporterError
+from transporter.errors import TransporterError
 from transporter.log.lock import owner_of
 from transporter.log.meta import published_offset
 from transporter.log.pipeline_record import (
@@ -23,21 +23,6 @@ if TYPE_CHECKING:
     from transporter.engine.events import Observer
     from transporter.log.filesystem import FileSystem
     from transporter.pipeline.config import Pipeline
-
-
-def refuse_renamed(pipeline: Pipeline, declared: list[str]) -> None:
-    """Refuse a new route that may be one of the *declared* ones under another name.
-
-    :raises EnvironmentFault: with the command and the setting that help.
-    """
-    missing = pipeline.missing_routes(declared)
-    for name in pipeline.rename_candidates(declared):
-        raise EnvironmentFault(
-            f"route {name} is new to {pipeline.log.dir}, which has offset logs of routes "
-            f"that the pipeline does not declare: {', '.join(missing)}. If it was renamed, run "
-            f"'transporter offsets rename {pipeline.file} {missing[0]} {name}', which keeps "
-            "its position; if it is new, set its start (start: earliest, for all entries)"
-        )
 
 
 def record_names(pipeline: Pipeline, files: FileSystem, observe: Observer) -> None:

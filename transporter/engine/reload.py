@@ -20,8 +20,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from transporter.engine.name_changes import refuse_renamed
-from transporter.engine.reading.delivery_progress import DeliveringRoute, refuse_missing_routes
+from transporter.engine.reading.delivery_progress import DeliveringRoute
 from transporter.engine.reading.feed import Feed
 from transporter.engine.routing.route import Route
 from transporter.errors import ActionRefused, Corrupt
@@ -31,6 +30,7 @@ from transporter.log.reader import LogReader
 from transporter.log.search import first_offset_since
 from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route, read_state
 from transporter.pipeline.reload_changes import changed_readers, changed_routes, member_texts
+from transporter.pipeline.route_changes import refuse_changed_routes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -90,11 +90,11 @@ class EngineParts:
         """Declare and create the pipeline's readers and routes. *opened* closes them on failure.
 
         Raises:
-            EnvironmentFault: a route may have been renamed, or would be left out.
+            ConfigError: a route may have been renamed, or would be left out.
 
         """
         pipeline = self._services.pipeline
-        self._refuse_changed_names(pipeline)
+        refuse_changed_routes(pipeline, declared_routes(self._log.directory))
         # Declared before the first append that could follow (Invariant 11).
         for route in pipeline.routes:
             self._declare(route)
@@ -119,14 +119,13 @@ class EngineParts:
 
         Raises:
             ActionRefused: a new reader or route is still leaving.
-            EnvironmentFault: a route may have been renamed, or would be left out; or the disk
-                has no room for a new one.
-            LogFull: the same.
+            ConfigError: a route may have been renamed, or would be left out.
+            EnvironmentFault, LogFull: the disk has no room for a new route.
 
         """
         with self._change_lock:
             self._refuse_leaving(wanted)
-            self._refuse_changed_names(wanted)
+            refuse_changed_routes(wanted, declared_routes(self._log.directory))
             self._stored = None
             before, after = self._services, self._services._replace(pipeline=wanted)
             with ExitStack() as undo:
@@ -232,11 +231,6 @@ class EngineParts:
             "readers": [each.name for each in self.feeds if each.leaving],
             "routes": [each.name for each in self.routes if each.leaving],
         }
-
-    def _refuse_changed_names(self, pipeline: Pipeline) -> None:
-        declared = declared_routes(self._log.directory)
-        refuse_renamed(pipeline, declared)
-        refuse_missing_routes(pipeline, declared)
 
     def _refuse_leaving(self, wanted: Pipeline) -> None:
         back = {

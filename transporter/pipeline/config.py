@@ -62,7 +62,7 @@ from transporter.pipeline.yaml_document import (
 from transporter.units import FOLDER, Duration, Rate, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _SMALLEST_SEGMENT: Final = 64 * 1024
@@ -346,21 +346,6 @@ class Pipeline(Keys):
     def waits_for_delivery(self) -> bool:
         """True if a source is acknowledged only behind every route."""
         return any(reader.waits_for_delivery for reader in self.readers)
-
-    def missing_routes(self, declared: Sequence[str]) -> list[str]:
-        """Return those of the *declared* routes, with offsets in the log, that it does not name."""
-        names = {route.name for route in self.routes}
-        return [name for name in declared if name not in names]
-
-    def rename_candidates(self, declared: Sequence[str]) -> list[str]:
-        """Return the names of new routes that may be renamed ones of *declared*.
-
-        They would deliver everything again. A route with a ``start`` is meant to be new.
-        """
-        if not self.missing_routes(declared):
-            return []
-        new = (route for route in self.routes if route.name not in declared)
-        return [route.name for route in new if not route.has_start]
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Pipeline:

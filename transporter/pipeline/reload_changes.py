@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from transporter.pipeline.adaptor_registry import forget_modules
 from transporter.pipeline.config import Pipeline, load_with_lines
 from transporter.pipeline.problems import InvalidPipeline
+from transporter.pipeline.route_changes import changed_routes_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,10 @@ def reread(running: Pipeline, environ: Mapping[str, str], declared: Sequence[str
     forget_modules(running.file.parent)
     wanted, document = load_with_lines(running.file, environ)
     problems = list(_refusals(running, wanted, document))
-    problems += _start_refusals(wanted, declared, document)
+    problems += [
+        document.problem(path, f"{text}; nothing was changed now")
+        for path, text in changed_routes_problems(wanted, declared)
+    ]
     if problems:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
     return wanted
@@ -134,28 +138,6 @@ def _refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[Conf
 
 def _refusal(document: Document, path: KeyPath, what: str) -> ConfigError:
     return document.problem(path, f"{what} cannot change while the engine runs; {_RESTART}")
-
-
-def _start_refusals(
-    wanted: Pipeline, declared: Sequence[str], document: Document
-) -> Iterator[ConfigError]:
-    """Refuse a start that the engine would refuse: a renamed route, or one that is left out."""
-    missing, renamed = wanted.missing_routes(declared), wanted.rename_candidates(declared)
-    for index, route in enumerate(wanted.routes):
-        if route.name in renamed:
-            text = (
-                f"route {route.name!r} is new, and {missing[0]!r} has offsets in the log. If it "
-                "was renamed, stop the engine and use 'transporter offsets rename'; if it is new, "
-                "add where it begins (start: earliest); nothing was changed now"
-            )
-            yield document.problem(("routes", index, "name"), text)
-    if missing and wanted.waits_for_delivery:
-        text = (
-            f"the list of routes lacks {missing[0]!r}, and a source that waits for delivery would "
-            "be acknowledged without it. Put it back; or stop the engine, and use 'transporter "
-            "route forget'; nothing was changed now"
-        )
-        yield document.problem(("routes",), text)
 
 
 def _reader_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:

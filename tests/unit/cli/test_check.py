@@ -170,3 +170,15 @@ def test_tracing_without_its_extra_is_refused(
     (tmp_path / "p.yaml").write_text(json.dumps(document))
     assert app.execute(["check", str(tmp_path / "p.yaml")]) == 3
     assert "pip install 'transporter[otel]'" in capsys.readouterr().err
+
+
+def test_a_renamed_route_is_refused_before_a_start_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A route that is new beside the log's own is named with its line and the command."""
+    assert check(tmp_path, "log") == 0
+    (tmp_path / "log" / "offsets" / "before").mkdir(parents=True)
+    assert check(tmp_path, "log") == 2
+    said = capsys.readouterr().err
+    assert "p.yaml:1" in said
+    assert f"transporter offsets rename {tmp_path / 'p.yaml'} before " in said

@@ -56,7 +56,9 @@ def test_an_entry_is_shown_without_python(log: str, capsys: pytest.CaptureFixtur
     assert lines[place + 1] == '                bytes: {"base64": "/w=="}'
     assert lines[place + 2] == 'data            {"base64": "/w=="}'
     assert app.execute(["parked", "show", log, "r", "3"]) == 0
-    assert "\nheaders         none\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "\nheaders         none\n" in said
+    assert "behind" not in said
 
 
 def test_progress_is_listed_in_words(log: str, capsys: pytest.CaptureFixture[str]) -> None:

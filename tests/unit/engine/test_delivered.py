@@ -15,7 +15,7 @@ from transporter.audit import Operator
 from transporter.control.requests import Resume, SkipParked
 from transporter.control.running_engine import RunningEngine
 from transporter.engine.events import State
-from transporter.errors import ConfigError, EnvironmentFault
+from transporter.errors import ConfigError
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.maintenance import read_maintenance
 from transporter.log.paused_readers import PausedReaders
@@ -553,7 +553,7 @@ def test_no_source_is_told_without_a_route_that_may_come_back(tmp_path: Path) ->
     """A start is refused while a route missing from the file still has an offset log."""
     to_end(table(tmp_path, LINES, {"name": "out"}, {"name": "old"}))
     without = table(tmp_path, [], {"name": "out"})
-    with pytest.raises(EnvironmentFault, match="route old has an offset log"), running(without):
+    with pytest.raises(ConfigError, match="route old has an offset log"), running(without):
         pass
     delete_route(tmp_path / "log", "old")
     to_end(without)

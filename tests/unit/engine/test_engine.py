@@ -485,7 +485,7 @@ def test_a_stop_with_nothing_to_deliver_waits_for_no_spark(tmp_path: Path) -> No
     "part",
     [
         *("engine.SparkSupervisor", "engine.DeliveryProgress", "engine.Housekeeper"),
-        *("reload.refuse_missing_routes", "reload.Feed", "reload.Route"),
+        *("reload.refuse_changed_routes", "reload.Feed", "reload.Route"),
     ],
 )
 def test_an_engine_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, part: str) -> None:

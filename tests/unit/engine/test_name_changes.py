@@ -11,7 +11,7 @@ from engine_tools import Events, SparklessHost, make_pipeline, run_to_end
 from root_tools import need_root
 
 from transporter.engine.engine import Engine
-from transporter.errors import EnvironmentFault
+from transporter.errors import ConfigError
 from transporter.log.commit_log import CommitLog
 from transporter.log.pipeline_record import PIPELINE
 from transporter.message import Message, messages_to_batch
@@ -46,9 +46,7 @@ def test_a_renamed_route_delivers_nothing_again(tmp_path: Path) -> None:
     run_to_end(before)
     after = renamed(before, "sink")
 
-    with pytest.raises(
-        EnvironmentFault, match=r"sink is new .* does not declare: out\. If"
-    ) as told:
+    with pytest.raises(ConfigError, match=r"sink is new .* does not declare: out\. If") as told:
         Engine(after, SparklessHost(), Events())
     assert f"transporter offsets rename {after.file} out sink'" in str(told.value)
     assert declared_routes(before.log.dir) == ["out"]

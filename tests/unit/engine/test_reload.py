@@ -335,7 +335,7 @@ def test_a_route_that_a_source_waits_for_cannot_be_taken_away(tmp_path: Path) ->
     (tmp_path / "source.txt").write_text("")
     with operated_table(given) as op:
         until(lambda: told(tmp_path / "table.txt") == [0])
-        with pytest.raises(InvalidPipeline, match="routes lacks 'old'"):
+        with pytest.raises(InvalidPipeline, match="route old has an offset log"):
             reload(op, routes=[route("out")])
         assert op.route("old")["state"] == State.RUNNING.value
         answer = reload(op, routes=[route("out")], readers=[reader("in2", "source.txt")])

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from transporter.engine.routing.parking import Parking
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.parked import ParkedEntry
-    from transporter.pipeline.config import Pipeline
 
 
 class DeliveringRoute(NamedTuple):
@@ -225,21 +224,3 @@ def _has_undelivered(route: DeliveringRoute, reader: str, through: int) -> bool:
         state.watermark < through
         or any(superseded < each <= through for each in route.parking.parked_offsets)
     )
-
-
-def refuse_missing_routes(pipeline: Pipeline, declared: Sequence[str]) -> None:
-    """Require every route that has begun in this log, where a source waits for deliveries.
-
-    *declared* are the routes that have begun. Raises ``EnvironmentFault`` if the pipeline lacks
-    one of them and a source waits for delivery: it may come back.
-    """
-    missing = pipeline.missing_routes(declared)
-    if missing and pipeline.waits_for_delivery:
-        name = missing[0]
-        raise EnvironmentFault(
-            f"route {name} has an offset log in {pipeline.log.dir} and is not in the pipeline. A "
-            "source that waits for delivery would be acknowledged without this route, which "
-            "would then lose the entries logged meanwhile. Add the route to the pipeline again, or "
-            f"remove its offset log with 'transporter route forget {pipeline.file} {name}' while "
-            "no engine runs"
-        )
