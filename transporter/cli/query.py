@@ -45,7 +45,7 @@ def query(
         if error.name != "duckdb":
             raise
         raise EnvironmentFault(
-            "query needs DuckDB, which is not installed: pip install 'transporter[query]'; "
+            "query needs DuckDB, which is not installed: pip install 'transporter-engine[query]'; "
             "transporter shell -e runs Spark's SQL instead"
         ) from error
     with ignore_closed_stdout(), run_query(statement, options) as answer:

@@ -269,6 +269,6 @@ def _exporter_class() -> type[OtlpExporter]:
             raise
         raise EnvironmentFault(
             "observe.tracing needs OpenTelemetry, which is not installed: "
-            "pip install 'transporter[otel]'"
+            "pip install 'transporter-engine[otel]'"
         ) from error
     return OtlpExporter

@@ -90,7 +90,7 @@ def _package_files() -> Iterator[tuple[Path, str]]:
 def _metadata() -> Iterator[tuple[str, str]]:
     """Yield our entry points, which define the short names of adaptors on the executors."""
     try:
-        ours = distribution("transporter")
+        ours = distribution("transporter-engine")
     except PackageNotFoundError as error:
         raise HostFailed(
             "transporter is not installed on this host, so adaptors have no short names: "

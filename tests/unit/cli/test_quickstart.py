@@ -130,7 +130,7 @@ def test_without_the_embedded_server_nothing_is_left_behind(
     monkeypatch.chdir(tmp_path)
     assert app.execute(["quickstart", option]) == 3
     told = capsys.readouterr().err
-    assert "'transporter[embedded]'" in told
+    assert "'transporter-engine[embedded]'" in told
     assert "'.[embedded]'" in told
     assert list(tmp_path.iterdir()) == []
     assert ran == []

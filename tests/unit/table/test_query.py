@@ -273,7 +273,7 @@ def test_without_duckdb(log: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 3
-    assert "pip install 'transporter[query]'" in done.stderr
+    assert "pip install 'transporter-engine[query]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
