@@ -48,6 +48,9 @@ def check(
         transporter check pipeline.yaml --connect
         transporter check pipeline.yaml --without-env --json
     """
+    from transporter.distribution import refuse_other_distribution  # noqa: PLC0415 - `--help` does without
+
+    refuse_other_distribution()
     if without_env:
         if connect:
             raise ConfigError("--connect needs all variables and files; leave out --without-env")
