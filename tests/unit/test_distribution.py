@@ -6,13 +6,13 @@ import json
 import os
 import re
 import time
-from importlib.metadata import version
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from transporter import distribution
+from transporter import __version__, distribution
 from transporter.cli.app import execute
 from transporter.errors import EnvironmentFault
 
@@ -134,4 +134,15 @@ def test_the_version_is_that_of_the_changelog() -> None:
     """The newest version of the changelog is the one that is installed, below `Unreleased`."""
     heads = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert heads[0] == "Unreleased"
-    assert heads[1] == version("transporter-engine")
+    assert heads[1] == __version__ == metadata("transporter-engine")["Version"]
+
+
+def test_the_page_of_the_index() -> None:
+    """The README has a type, links that lead somewhere from the index, and no diagram there."""
+    found = metadata("transporter-engine")
+    text = str(found.json["description"])
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert re.findall(r"\]\((?!https://|#)[^)]*\)", text) == []
+    assert f"/blob/v{__version__}/docs/operating.md)" in text
+    assert "```mermaid" not in text
+    assert "```sh\nmake demo\n```" in text
