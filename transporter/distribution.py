@@ -11,6 +11,7 @@ import json
 import shlex
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
 from typing import Final
 
 from transporter.errors import EnvironmentFault
@@ -34,19 +35,44 @@ def refuse_other_distribution() -> None:
         raise EnvironmentFault(problem)
 
 
+def broken_installation_text(error: ImportError) -> str:
+    """Return the reason for *error*, an import of the command line itself, and the next action."""
+    return other_distribution_problem() or (
+        f"the installation is not complete: {error}; run: {_reinstall_command()}"
+    )
+
+
 def other_distribution_problem() -> str:
     """Return the problem, with the commands to run, or an empty text."""
     try:
         found = distribution(_FOREIGN)
     except PackageNotFoundError:
         return ""
-    pip = f"{shlex.quote(sys.executable)} -m pip"
     return (
         f"the distribution 'transporter' {found.version} is installed in "
         f"{found.locate_file('')}; it is not this program, but has files of the same "
-        f"names, so one has overwritten the other; run: {pip} uninstall --yes {_FOREIGN} && "
-        f"{pip} install --force-reinstall --no-deps {_reinstalled()}"
+        f"names, so one has overwritten the other; run: {_uninstall_command()} && "
+        f"{_reinstall_command()}"
     )
+
+
+def _uninstall_command() -> str:
+    python = shlex.quote(sys.executable)
+    if _has_pip():
+        return f"{python} -m pip uninstall --yes {_FOREIGN}"
+    return f"uv pip uninstall --python {python} {_FOREIGN}"
+
+
+def _reinstall_command() -> str:
+    python = shlex.quote(sys.executable)
+    if _has_pip():
+        return f"{python} -m pip install --force-reinstall --no-deps {_reinstalled()}"
+    return f"uv pip install --python {python} --reinstall --no-deps {_reinstalled()}"
+
+
+def _has_pip() -> bool:
+    """Return whether pip is in this environment. Those that uv makes have none."""
+    return find_spec("pip") is not None
 
 
 def _reinstalled() -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
 import time
 from importlib.metadata import metadata
 from pathlib import Path
@@ -73,6 +76,38 @@ def test_a_start_names_the_commands_to_run(
 
 
 @pytest.mark.parametrize(
+    ("plants", "text"),
+    [
+        (("transporter",), "the distribution 'transporter' 0.2 is installed in"),
+        ((), "the installation is not complete: cannot import name '__version__'"),
+    ],
+)
+def test_overwritten_files_are_no_traceback(
+    plants: tuple[str, ...], text: str, tmp_path: Path
+) -> None:
+    """A package whose files a foreign distribution has replaced ends with 3 and the commands.
+
+    This is the state that ``pip install transporter`` leaves: an empty ``__init__.py``.
+    """
+    shutil.copytree(ROOT / "transporter", tmp_path / "transporter")
+    (tmp_path / "transporter" / "__init__.py").write_text("")
+    for each in plants:
+        plant(tmp_path, each)
+    program = "import sys; from transporter.cli.app import main; sys.argv[1:] = ['run']; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"error: {text}")
+    assert "-m pip install --force-reinstall" in done.stderr
+
+
+@pytest.mark.parametrize(
     ("origin", "argument"),
     [
         (None, "transporter-engine"),
@@ -91,6 +126,19 @@ def test_this_distribution_is_installed_again_from_where_it_came(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(EnvironmentFault, match=f"--no-deps {re.escape(argument)}$"):
         distribution.refuse_other_distribution()
+
+
+def test_an_environment_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands are those of uv, which makes environments without pip."""
+    plant(tmp_path, "transporter")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(distribution, "find_spec", lambda _: None)
+    with pytest.raises(EnvironmentFault) as raised:
+        distribution.refuse_other_distribution()
+    python = f"--python {sys.executable}"
+    assert f"run: uv pip uninstall {python} transporter && uv pip install {python}" in str(
+        raised.value
+    )
 
 
 def test_a_start_hardly_notices_it() -> None:
