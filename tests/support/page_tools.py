@@ -1,7 +1,7 @@
 """Pages of the documentation, executed: files are written, commands run, and outputs compared.
 
-A block of YAML or Python whose first line is a comment with a file name is that file. A block of
-shell is run, and with ``&`` at its end its process stays. A block of text behind it is its whole
+A block of YAML, Python or JavaScript whose first line is a comment with a file name is that file. A block
+of shell is run, and with ``&`` at its end its process stays. A block of text behind it is its whole
 output, in which ``…`` stands for any text, and a line of ``…`` for any lines. ``transporter run``
 starts an engine that stays.
 """
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).parents[2]
-RUN: Final = ("yaml", "python", "sh")
+RUN: Final = ("yaml", "python", "js", "sh")
 """Languages whose blocks have to be run."""
 PATIENCE: Final = 60.0
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE: Final = re.compile(r"# ([\w.-]+\.\w+)\n")
+_FILE: Final = re.compile(r"(?:#|//) ([\w.-]+\.\w+)\n")
 _SHELL: Final = re.compile(r"[|<>;&$*`]")
 """Characters that need a shell."""
 _LOOKS: Final = ("status", "log", "parked list", "offsets show", "cat", "tail", "audit")
