@@ -1,9 +1,9 @@
 """Pages of the documentation, executed: files are written, commands run, and outputs compared.
 
-A block of YAML, Python or JavaScript whose first line is a comment with a file name is that file. A block
-of shell is run, and with ``&`` at its end its process stays. A block of text behind it is its whole
-output, in which ``…`` stands for any text, and a line of ``…`` for any lines. ``transporter run``
-starts an engine that stays.
+A block of YAML, Python or JavaScript whose first line is a comment with a file name is that file.
+A block of shell is run, and with ``&`` at its end its process stays. A block of text behind it is
+its whole output, in which ``…`` stands for any text, and a line of ``…`` for any lines. ``transporter
+run`` starts an engine that stays.
 """
 
 from __future__ import annotations
