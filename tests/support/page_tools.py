@@ -2,8 +2,8 @@
 
 A block of YAML, Python or JavaScript whose first line is a comment with a file name is that file.
 A block of shell is run, and with ``&`` at its end its process stays. A block of text behind it is
-its whole output, in which ``…`` stands for any text, and a line of ``…`` for any lines. ``transporter
-run`` starts an engine that stays.
+its whole output, in which ``…`` stands for any text, and a line of ``…`` for any lines.
+``transporter run`` starts an engine that stays.
 """
 
 from __future__ import annotations
