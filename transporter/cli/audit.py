@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("at", "who", "action", "route", "what", "reason", "outcome")
 _APART: Final = {
-    *("id", "at", "who", "known_by", "loginuid", "uid", "pid"),
+    *("id", "at", "who", "known_by", "loginuid", "uid", "pid", "via", "from", "by"),
     *("action", "route", "reason", "outcome"),
 }
 _LONGEST: Final = 120
@@ -90,6 +90,9 @@ def _time_cell(at: object) -> str:
 def _actor_text(change: dict[str, Any]) -> str:
     """Return the author of *change*, and the user whose rights were used if that is another."""
     who = str(change.get("who", ""))
+    if change.get("known_by") == "for":
+        place = f" from {change['from']}" if change.get("from") else ""
+        return f"{who}{place} (via {change.get('via') or 'a front end'} as {change.get('by')})"
     switched = change.get("loginuid") not in {None, change.get("uid")}
     return f"{who} (as uid {change['uid']})" if switched else who
 

@@ -17,6 +17,7 @@ from transporter.control import requests, route_actions
 from transporter.control.metadata import read_metadata
 from transporter.control.offline_status import route_progress
 from transporter.control.step_target import next_entry
+from transporter.control.wire import request_name
 from transporter.engine.events import State
 from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.reader import LogReader
@@ -340,14 +341,13 @@ class RunningEngine:
     def _report(self, request: Request, operator: Operator) -> None:
         if getattr(request, "dry_run", False):
             return
-        name = next(name for name, kind in requests.KINDS.items() if type(request) is kind)
         self._observe(
             "operator-acted",
             route=getattr(request, "route", ""),
             reader=getattr(request, "reader", ""),
-            action=name,
-            who=operator.who,
+            action=request_name(request),
             reason=getattr(request, "reason", ""),
+            **operator.event_fields(),
         )
 
 

@@ -331,8 +331,9 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         ),
         "operator-acted": Event(
             "info",
-            ("route", "reader", "action", "who", "reason"),
-            "an operator has changed something",
+            ("route", "reader", "action", "reason", "who", "via", "from", "uid", "pid"),
+            "an operator has changed something; `via` and `from` are set where a front end acted "
+            "for a person",
         ),
         "reload-refused": Event(
             "error", ("problem",), "the pipeline file was read again, and is not valid"
