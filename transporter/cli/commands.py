@@ -21,6 +21,7 @@ from transporter.cli import (
     check,
     compare,
     dry_run,
+    events,
     init,
     log,
     offsets,
@@ -59,6 +60,7 @@ def build() -> typer.Typer:
     add_command(app, "compare", compare.compare)
     add_command(app, "status", status.status)
     add_command(app, "top", top.top)
+    add_command(app, "events", events.events)
     add_command(app, "query", query.query)
     add_command(app, "shell", shell.shell)
     add_command(app, "ack", ack.ack)

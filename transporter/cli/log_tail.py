@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import select
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,7 +19,7 @@ from transporter.cli.entry_output import (
 )
 from transporter.cli.entry_selection import KeyFilter, NamespaceFilter, inspect_log, parse_filters
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import ignore_closed_stdout, write
+from transporter.cli.output import ignore_closed_stdout, reader_left_within, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +71,7 @@ def tail(
         screen.write_news(follower)
         if follow and (found is None or found.owner is None):
             note(f"{directory}: no engine runs here; waiting for one")
-        while follow and not _reader_left_within(POLL):
+        while follow and not reader_left_within(POLL):
             screen.write_news(follower)
 
 
@@ -133,13 +132,6 @@ def _first_offset(found: LogInfo, count: int, wanted: EntryFilter) -> int:
         return found.confirmed + 1
     with LogReader(found.directory) as reader:
         return start_of_last(reader, found.first, found.confirmed, count, wanted)
-
-
-def _reader_left_within(seconds: float) -> bool:
-    """Wait *seconds*. Return true at once when the reader of stdout closes it."""
-    watch = select.poll()
-    watch.register(sys.stdout.fileno(), 0)
-    return bool(watch.poll(seconds * 1000))
 
 
 def _write_object(content: dict[str, Any]) -> None:

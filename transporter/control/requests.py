@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,19 @@ class LogMetadata:
     first: int = 0
     last: int = 1 << 62
     most: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The engine's newest events after number ``after``, at most ``most`` of them.
+
+    Only those of ``level`` or above, and with ``route`` only those of that route.
+    """
+
+    after: int = 0
+    level: Literal["info", "warning", "error"] = "info"
+    route: str = ""
+    most: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,23 +165,16 @@ class Reload:
     reason: str = ""
 
 
+ReadRequest = Status | LogMetadata | Events
+"""Requests that change nothing, and may be repeated."""
 OffsetRequest = Ack | CancelReplay | Pause | Resume | RetryParked
 """Requests that need a route's files alone, whether an engine runs or not."""
 ReaderRequest = PauseReader | ResumeReader | RestartReader
-Request = (
-    Status
-    | LogMetadata
-    | OffsetRequest
-    | Replay
-    | Step
-    | ReaderRequest
-    | Forget
-    | SkipParked
-    | Reload
-)
+Request = ReadRequest | OffsetRequest | Replay | Step | ReaderRequest | Forget | SkipParked | Reload
 KINDS: Final[dict[str, type[Any]]] = {
     "status": Status,
     "log-metadata": LogMetadata,
+    "events": Events,
     "ack": Ack,
     "replay": Replay,
     "replay-cancel": CancelReplay,

@@ -18,6 +18,7 @@ from transporter.control.metadata import read_metadata
 from transporter.control.offline_status import route_progress
 from transporter.control.step_target import next_entry
 from transporter.control.wire import request_name
+from transporter.engine.event_ring import MOST
 from transporter.engine.events import State
 from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.reader import LogReader
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from transporter.audit import Operator
     from transporter.control.requests import Request
     from transporter.engine.engine import Engine
-    from transporter.engine.events import Observer, ReaderStatus, RouteStatus
+    from transporter.engine.events import ReaderStatus, RouteStatus
     from transporter.engine.reading.feed import Feed
     from transporter.engine.routing.route import Route
     from transporter.offsets.offset_log import OffsetLog
@@ -63,9 +64,9 @@ class RunningEngine:
     others run at once, however long a slice takes.
     """
 
-    def __init__(self, engine: Engine, environ: Mapping[str, str], observe: Observer) -> None:
+    def __init__(self, engine: Engine, environ: Mapping[str, str]) -> None:
         """Take variables of a file that is read again from *environ*."""
-        self._engine, self._environ, self._observe = engine, dict(environ), observe
+        self._engine, self._environ = engine, dict(environ)
         self._route_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._reload_lock, self._reader_lock = threading.Lock(), threading.Lock()
 
@@ -73,12 +74,8 @@ class RunningEngine:
         self, request: Request, operator: Operator, is_abandoned: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
         """Perform *request*; see :class:`~transporter.control.requests.Operations`."""
-        if isinstance(request, requests.Status):
-            return running_status(self._engine)
-        if isinstance(request, requests.LogMetadata):
-            log = self._engine.log
-            on_progress = partial(self._refuse_abandoned, is_abandoned)
-            return read_metadata(log.directory, log.durable, request, on_progress)
+        if isinstance(request, requests.ReadRequest):
+            return self._read(request, is_abandoned)
         if self._engine.stopping:
             raise EngineUnreachable("the engine is stopping; nothing was changed")
         match request:
@@ -100,6 +97,22 @@ class RunningEngine:
                 done = self._perform_on_route(request, operator)
         self._report(request, operator)
         return done
+
+    def _read(
+        self, request: requests.ReadRequest, is_abandoned: Callable[[], bool]
+    ) -> dict[str, Any]:
+        """Answer a request that changes nothing, also while the engine stops."""
+        match request:
+            case requests.Status():
+                return running_status(self._engine)
+            case requests.LogMetadata():
+                log = self._engine.log
+                on_progress = partial(self._refuse_abandoned, is_abandoned)
+                return read_metadata(log.directory, log.durable, request, on_progress)
+            case requests.Events(after, level, route, most):
+                if not 1 <= most <= MOST:
+                    raise ActionRefused(f"{most} events are not one answer; request 1 to {MOST}")
+                return self._engine.events.read(after, level, route, most)
 
     def _perform_on_route(
         self, request: requests.OffsetRequest | requests.Replay, operator: Operator
@@ -341,7 +354,7 @@ class RunningEngine:
     def _report(self, request: Request, operator: Operator) -> None:
         if getattr(request, "dry_run", False):
             return
-        self._observe(
+        self._engine.observe(
             "operator-acted",
             route=getattr(request, "route", ""),
             reader=getattr(request, "reader", ""),

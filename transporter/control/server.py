@@ -309,12 +309,12 @@ def _peer_operator(peer: socket.socket) -> Operator:
     return Operator.of_process(pid, uid)
 
 
-def attach_control(engine: Engine, environ: Mapping[str, str], observe: Observer) -> None:
+def attach_control(engine: Engine, environ: Mapping[str, str]) -> None:
     """Serve operators' requests to *engine* while it runs; call this before it starts.
 
     The log directory's group has read-only access. Variables of a reloaded pipeline file
     come from *environ*.
     """
-    operations = RunningEngine(engine, environ, observe)
+    operations, observe = RunningEngine(engine, environ), engine.observe
     engine.attach(ControlServer(operations, engine.log.directory, observe))
     engine.attach(StatusServer(ReadOnly(operations), engine.log.directory, observe))

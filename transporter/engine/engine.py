@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transporter.audit import AuditFile
+from transporter.engine.event_ring import EventRing
 from transporter.engine.events import EngineStatus, State
 from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.log_warnings import LogWarnings
@@ -83,7 +84,8 @@ class Engine:
         self._pipeline, self._secrets = pipeline, pipeline.secrets
         self._fail_fast, self._tracer = fail_fast, tracer
         self._secrets_lock = threading.Lock()
-        self._observe = observe = _redact_events(lambda: self._secrets, observe)
+        self.events = EventRing(observe)
+        self._observe = observe = _redact_events(lambda: self._secrets, self.events)
         directory = pipeline.log.dir
         self._files = TimedFileSystem()
         self._stored = StoredRoutes(directory)
@@ -235,6 +237,11 @@ class Engine:
     def redact(self, text: str) -> str:
         """Return *text* without the values of secrets (Invariant 20)."""
         return self._secrets.hide(text)
+
+    @property
+    def observe(self) -> Observer:
+        """The observer of this engine's events. It redacts secrets, and keeps the newest events."""
+        return self._observe
 
     @property
     def log(self) -> CommitLog:

@@ -346,6 +346,10 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
 """Every event there is. Names and fields are stable: people search and alert by them."""
 
 
+LEVELS: Final = ("info", "warning", "error")
+"""The levels of events, the lowest first."""
+
+
 def level_of(event: str) -> Literal["info", "warning", "error"]:
     """Return the level of *event*; ``info`` for events of other programs."""
     return EVENTS[event].level if event in EVENTS else "info"

@@ -99,9 +99,9 @@ class Monitor:
         self.observe = EventCounts(observe)
         self._pipeline, self._config = pipeline, pipeline.observe
         self._version = version
-        self.tracer = create_tracing(pipeline, self.observe, version)
-        self._ages = LagAges(pipeline.log.dir, wall_clock)
         self._engine: Engine | None = None
+        self.tracer = create_tracing(pipeline, self._report, version)
+        self._ages = LagAges(pipeline.log.dir, wall_clock)
         self._endpoint = self._open_endpoint()
 
     @property
@@ -128,7 +128,7 @@ class Monitor:
             "/readyz": self._readiness_page,
         }
         self._endpoint.start(pages)
-        self.observe("endpoint-opened", url=self._endpoint.url)
+        self._report("endpoint-opened", url=self._endpoint.url)
 
     def __enter__(self) -> Self:
         return self
@@ -155,6 +155,11 @@ class Monitor:
                 raise
             self.observe("endpoint-unavailable", problem=str(error))
             return None
+
+    def _report(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
+        """Report an event as one of the engine, which redacts and keeps it."""
+        observe = self.observe if self._engine is None else self._engine.observe
+        observe(event, **details)
 
     def _readings(self) -> Iterator[Reading]:
         status = self._started_engine.status()

@@ -31,7 +31,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Path, Events]]:
     """Run an engine with its control sockets, and yield its log directory and events."""
     events = Events()
     engine = Engine(make_pipeline(tmp_path, [], end=False, out={}), SparklessHost(), events)
-    attach_control(engine, {}, events)
+    attach_control(engine, {})
     engine.start()
     yield tmp_path / "log", events
     engine.stop(0)
