@@ -46,6 +46,7 @@ READ_ONLY = {
         "status",
         "top",
         "events",
+        "history",
         "audit",
         "shell",
         "query",

@@ -39,6 +39,13 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """Half an hour of the counts of all readers and routes, or of one ``route``."""
+
+    route: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """Settle ``first`` to ``last`` without delivering them."""
 
@@ -165,7 +172,7 @@ class Reload:
     reason: str = ""
 
 
-ReadRequest = Status | LogMetadata | Events
+ReadRequest = Status | LogMetadata | Events | History
 """Requests that change nothing, and may be repeated."""
 OffsetRequest = Ack | CancelReplay | Pause | Resume | RetryParked
 """Requests that need a route's files alone, whether an engine runs or not."""
@@ -175,6 +182,7 @@ KINDS: Final[dict[str, type[Any]]] = {
     "status": Status,
     "log-metadata": LogMetadata,
     "events": Events,
+    "history": History,
     "ack": Ack,
     "replay": Replay,
     "replay-cancel": CancelReplay,

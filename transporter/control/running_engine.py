@@ -113,6 +113,8 @@ class RunningEngine:
                 if not 1 <= most <= MOST:
                     raise ActionRefused(f"{most} events are not one answer; request 1 to {MOST}")
                 return self._engine.events.read(after, level, route, most)
+            case requests.History(route):
+                return self._engine.history.to_json(route)
 
     def _perform_on_route(
         self, request: requests.OffsetRequest | requests.Replay, operator: Operator

@@ -59,7 +59,7 @@ class StoppedLog:
             case requests.LogMetadata():
                 last = inspect(self._directory, proved_offset(self._directory)).last
                 return read_metadata(self._directory, last, request)
-            case requests.Reload() | requests.Step() | requests.Events():
+            case requests.Reload() | requests.Step() | requests.Events() | requests.History():
                 raise ActionRefused(
                     f"{self._directory}: no engine runs on this log, and this needs one; "
                     "start it with 'transporter run'"

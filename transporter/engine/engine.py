@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from transporter.audit import AuditFile
 from transporter.engine.event_ring import EventRing
 from transporter.engine.events import EngineStatus, State
+from transporter.engine.history import History
 from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.log_warnings import LogWarnings
 from transporter.engine.maintenance.retention_holds import RetentionHolds
@@ -138,6 +139,7 @@ class Engine:
         self._watch = LogWarnings(self._log, observe)
         self._committer = threading.Thread(target=self._run_committer, name="committer")
         self._stopped = threading.Event()
+        self.history = History(self.status, self._fail)
 
     def _register_secrets(self, secrets: Secrets) -> None:
         """Hide *secrets* as well from now on."""
@@ -173,6 +175,7 @@ class Engine:
         for route in self._running.routes:
             route.start()
         self._committer.start()
+        self.history.start()
         self._housekeeper.start()
         for service in self._services:
             service.start(self.fail)
@@ -218,6 +221,7 @@ class Engine:
         self._stopped.set()
         if self._committer.ident is not None:
             self._committer.join()
+        self.history.stop()
         for service in self._services:
             service.stop()
         for offsets in self._running.offsets.values():
@@ -355,7 +359,12 @@ class Engine:
 
     def _dead_threads(self) -> list[str]:
         """Name the threads that should be running and are not: each ends the engine."""
-        threads = [self._committer, *self._housekeeper.threads, *self._spark.threads]
+        threads = [
+            self._committer,
+            self.history.thread,
+            *self._housekeeper.threads,
+            *self._spark.threads,
+        ]
         dead = [each.name for each in threads if each.ident is not None and not each.is_alive()]
         dead += [f"reader-{each.name}" for each in self._running.feeds if each.has_died]
         dead += [f"route-{each.name}" for each in self._running.routes if each.has_died]

@@ -36,6 +36,7 @@ REQUESTS = [
     requests.Status(),
     requests.LogMetadata(3, 5, 2),
     requests.Events(7, "warning", "r", 5),
+    requests.History("r"),
     requests.Ack("r", 1, 5, "why"),
     requests.Replay("r", first=3, namespace="^a", partial=True),
     requests.Replay("r", since=7, until=9, dry_run=True),
