@@ -20,6 +20,7 @@ from transporter.control.step_target import next_entry
 from transporter.control.wire import request_name
 from transporter.engine.event_ring import MOST
 from transporter.engine.events import State
+from transporter.engine.readiness import readiness_report
 from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import declared_routes, read_state
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from transporter.control.requests import Request
     from transporter.engine.engine import Engine
     from transporter.engine.events import ReaderStatus, RouteStatus
+    from transporter.engine.meters import Histogram
     from transporter.engine.reading.feed import Feed
     from transporter.engine.routing.route import Route
     from transporter.offsets.offset_log import OffsetLog
@@ -369,14 +371,24 @@ class RunningEngine:
 def running_status(engine: Engine) -> dict[str, Any]:
     """Return the current status of *engine* as plain values."""
     status = engine.status()
+    report = readiness_report(status, engine.pipeline.observe.unready_after)
     return {
         "running": True,
+        "version": engine.version,
+        "started_at": engine.started_at,
+        "url": engine.url,
+        "ready": report["ready"],
+        "reasons": report["reasons"],
+        "dead": list(status.dead),
         "pid": os.getpid(),
         "pipeline": engine.pipeline.name,
         "stopping": engine.stopping,
         "directory": status.directory,
         "last": status.last,
         "size": status.size,
+        "used": status.used,
+        "max_bytes": status.max_bytes,
+        "syncs": _histogram_fields(status.syncs),
         "spark": status.spark,
         "readers": [_reader_status(each) for each in status.readers],
         "routes": list(_route_statuses(engine, status.routes)),
@@ -384,9 +396,16 @@ def running_status(engine: Engine) -> dict[str, Any]:
 
 
 def _reader_status(status: ReaderStatus) -> dict[str, Any]:
-    fields = asdict(status) | {"state": status.state.value}
+    fields = asdict(status) | {"state": status.state.value, "leader": _leadership(status)}
     del fields["latency"]  # for metrics, which have it as a histogram
     return fields
+
+
+def _leadership(status: ReaderStatus) -> bool | None:
+    """Return whether a reader leads its source, or ``None`` where no engines take turns."""
+    if status.term is not None:
+        return True
+    return False if status.state is State.CANDIDATE else None
 
 
 def _route_statuses(engine: Engine, routes: Iterable[RouteStatus]) -> Iterator[dict[str, Any]]:
@@ -401,7 +420,24 @@ def _route_status(status: RouteStatus, state: RouteState) -> dict[str, Any]:
         "state": status.state.value
     }
     fields["waiting"] = asdict(status.patience) if status.patience else None
+    fields["still"] = status.still if _could_deliver(status, state) else 0.0
+    fields["slices"] = _histogram_fields(status.slices)
     return fields | route_progress(state)
+
+
+def _could_deliver(status: RouteStatus, state: RouteState) -> bool:
+    """Return whether a route has entries to deliver, and no operator to wait for."""
+    has_work = status.lag > 0 or status.replaying or bool(state.retries)
+    return has_work and status.state not in (State.PAUSED, State.STOPPED, State.ENDED)
+
+
+def _histogram_fields(histogram: Histogram) -> dict[str, Any]:
+    """Return how many took up to each of ``bounds`` seconds, and last longer, as plain values."""
+    return {
+        "bounds": list(histogram.bounds),
+        "counts": list(histogram.counts),
+        "seconds": histogram.total,
+    }
 
 
 _STATUS_FIELDS: Final = (

@@ -102,6 +102,12 @@ class Engine:
         self._log.set_segment_age(pipeline.log.roll_after)
         self._size = 0
         self.audit = AuditFile(directory)
+        self.started_at = time.time()
+        """The time of the start in seconds since 1970, for display only (Invariant 16)."""
+        self.version = ""
+        """The version of this program, for its status. The monitor sets it."""
+        self.url: str | None = None
+        """The address of metrics and health, if they are served. The monitor sets it."""
         self._failure: BaseException | None = None
         self._reason = ""
         self._ending = False

@@ -12,12 +12,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from transporter.engine.meters import Histogram
+from transporter.engine.readiness import not_ready_reasons, readiness_report
 from transporter.log.commit_log import wall_clock
 from transporter.observe.event_counts import EventCounts
 from transporter.observe.http_endpoint import Endpoint, HttpAnswer, PortTaken
 from transporter.observe.lag_ages import LagAges
 from transporter.observe.metric_table import METRICS, PIPELINE
-from transporter.observe.readiness import not_ready_reasons, readiness_report
 from transporter.observe.samples import readings
 from transporter.observe.span_export import create_tracing
 
@@ -112,6 +112,7 @@ class Monitor:
     def start(self, engine: Engine) -> None:
         """Begin to answer for *engine*."""
         self._engine = engine
+        engine.version, engine.url = self._version, self.url
         if self.tracer is not None:
             self.tracer.start()
         if self._endpoint is None:
