@@ -77,6 +77,7 @@ OFFLINE: dict[str, tuple[str, ...]] = {
     "reader resume": ("reader", "resume", "paused"),
     "parked retry": ("parked", "retry", "out"),
     "parked skip": ("parked", "skip", "out", "3"),
+    "parked note": ("parked", "note", "out", "3", "waits for ACME"),
     "offsets rename": ("offsets", "rename", "old", "new"),
     "offsets delete": ("offsets", "delete", "old", "--yes"),
     "log compact": ("log", "compact"),

@@ -44,7 +44,7 @@ def audit(
     """
     from transporter.audit import read_audit  # noqa: PLC0415 - `--help` does without
 
-    changes = list(read_audit(_read_lines(log_directory(target)), last))
+    changes = list(read_audit(read_lines(log_directory(target)), last))
     if as_json:
         write_json(changes)
         return
@@ -54,7 +54,8 @@ def audit(
     write_table(COLUMNS, [_change_row(each) for each in changes])
 
 
-def _read_lines(directory: Path) -> Iterator[bytes]:
+def read_lines(directory: Path) -> Iterator[bytes]:
+    """Yield the lines of the audit file in the log *directory*, none if it has no file yet."""
     from transporter.audit import AUDIT  # noqa: PLC0415 - as above
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
     from transporter.offsets.verify_repair import require_log  # noqa: PLC0415 - as above

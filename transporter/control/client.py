@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from contextlib import ExitStack, suppress
@@ -11,6 +12,7 @@ from transporter.audit import this_operator
 from transporter.control.requests import ReadRequest, Status
 from transporter.control.wire import (
     MAX_ANSWER,
+    MAX_REQUEST,
     READ_SOCKET,
     JsonLines,
     decode_error,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 PATIENCE: Final = 3.0
 """Seconds that an engine may take to start or to stop before a command gives up."""
 _PAUSE: Final = 0.1
+_ENVELOPE: Final = 100
+"""Bytes of a request's line beside the request itself."""
 _ANSWER: Final = 120.0
 """Seconds to wait for an answer: longer than the engine lets anything take."""
 
@@ -76,7 +80,8 @@ class EngineClient:
         A front end passes the person for whom it acts as *on_behalf_of*.
 
         Raises:
-            ActionRefused: the engine is too old for the request, and nothing was changed.
+            ActionRefused: the request is too long, or the engine too old for it, and nothing was
+                changed.
 
         """
         if on_behalf_of is not None and "for" not in self._accepts:
@@ -85,8 +90,13 @@ class EngineClient:
                 "the running engine is older and does not record for whom a request is made; "
                 "restart it with this version"
             )
+        message = encode_request(request, on_behalf_of)
+        if len(json.dumps(message)) > MAX_REQUEST - _ENVELOPE:
+            raise ActionRefused(
+                f"the request is longer than {MAX_REQUEST >> 10} KiB; name fewer offsets at once"
+            )
         try:
-            self._lines.send(encode_request(request, on_behalf_of))
+            self._lines.send(message)
             answer = self._lines.receive()
         except OSError:
             answer = None

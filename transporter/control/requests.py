@@ -141,7 +141,8 @@ class Forget:
 class RetryParked:
     """Deliver the parked entries from ``first`` to ``last``, and then those behind them.
 
-    With ``only`` those behind them stay parked.
+    With ``offsets`` those in these ranges instead, each with its first and its last offset. With
+    ``only`` those behind them stay parked.
     """
 
     route: str
@@ -149,20 +150,33 @@ class RetryParked:
     last: int = 1 << 62
     reason: str = ""
     only: bool = False
+    offsets: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SkipParked:
     """Drop the parked entries from ``first`` to ``last``, then deliver those behind them.
 
-    With ``only`` those behind them stay parked.
+    With ``offsets`` those in these ranges instead, as of :class:`RetryParked`. With ``only`` those
+    behind them stay parked.
     """
 
     route: str
-    first: int
-    last: int
+    first: int = 0
+    last: int = -1
     reason: str = ""
     only: bool = False
+    offsets: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoteParked:
+    """Record a note about the parked entry at ``offset``; an empty one removes the note."""
+
+    route: str
+    offset: int
+    text: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +188,7 @@ class Reload:
 
 ReadRequest = Status | LogMetadata | Events | History
 """Requests that change nothing, and may be repeated."""
-OffsetRequest = Ack | CancelReplay | Pause | Resume | RetryParked
+OffsetRequest = Ack | CancelReplay | Pause | Resume | RetryParked | NoteParked
 """Requests that need a route's files alone, whether an engine runs or not."""
 ReaderRequest = PauseReader | ResumeReader | RestartReader
 Request = ReadRequest | OffsetRequest | Replay | Step | ReaderRequest | Forget | SkipParked | Reload
@@ -195,6 +209,7 @@ KINDS: Final[dict[str, type[Any]]] = {
     "forget": Forget,
     "parked-retry": RetryParked,
     "parked-skip": SkipParked,
+    "parked-note": NoteParked,
     "reload": Reload,
 }
 

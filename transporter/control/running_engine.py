@@ -56,6 +56,8 @@ _STEP_TEXTS: Final = {
 }
 _WAITING: Final = (State.RETRYING, State.WAITING, State.STOPPED)
 """States in which a resume has an effect without a pause."""
+_NOT_REVIVING: Final = (requests.Ack, requests.Pause, requests.NoteParked)
+"""Requests after which a halted route has nothing else to try, unless they have moved it."""
 _ELSEWHERE: Final = "it was acked, released or superseded meanwhile, or its replay was cancelled"
 
 
@@ -172,7 +174,7 @@ class RunningEngine:
             done |= {"done": "resumed"}
         # A route that has halted tries again when it has something else to try.
         moved = offsets.state.next_offset() != before
-        if moved or not isinstance(request, requests.Ack | requests.Pause):
+        if moved or not isinstance(request, _NOT_REVIVING):
             route.submit(route.revive)
         return done
 

@@ -33,7 +33,7 @@ ACCEPTS: Final = ("for",)
 SOCKET: Final = "control.sock"
 READ_SOCKET: Final = "status.sock"
 """The socket of read-only requests, for the group of the log directory."""
-MAX_REQUEST: Final = 64 << 10
+MAX_REQUEST: Final = 256 << 10
 MAX_ANSWER: Final = 8 << 20
 _LONGEST_PATH: Final = 107
 """Bytes that the system takes for the address of a socket."""

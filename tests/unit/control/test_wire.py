@@ -50,6 +50,8 @@ REQUESTS = [
     requests.Forget("r"),
     requests.RetryParked("r"),
     requests.SkipParked("r", 1, 2),
+    requests.SkipParked("r", offsets=((3, 3), (7, 9))),
+    requests.NoteParked("r", 3, "waits for é"),
     requests.Reload(),
 ]
 
