@@ -181,9 +181,10 @@ class NoteParked:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Read the pipeline file again."""
+    """Read the pipeline file again. With ``dry_run`` change nothing and return the changes."""
 
     reason: str = ""
+    dry_run: bool = False
 
 
 ReadRequest = Status | LogMetadata | Events | History

@@ -24,7 +24,8 @@ from transporter.engine.readiness import readiness_report
 from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import declared_routes, read_state
-from transporter.pipeline.reload_changes import describe_changes, reread
+from transporter.pipeline.reload_changes import describe_changes, preview, reread
+from transporter.pipeline.settings_diff import settings_diff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,6 +59,11 @@ _WAITING: Final = (State.RETRYING, State.WAITING, State.STOPPED)
 """States in which a resume has an effect without a pause."""
 _NOT_REVIVING: Final = (requests.Ack, requests.Pause, requests.NoteParked)
 """Requests after which a halted route has nothing else to try, unless they have moved it."""
+_NO_CHANGES: Final[Mapping[str, Any]] = {
+    "routes": [],
+    "readers": [],
+    **{part: {"readers": [], "routes": []} for part in ("added", "removed")},
+}
 _ELSEWHERE: Final = "it was acked, released or superseded meanwhile, or its replay was cancelled"
 
 
@@ -83,6 +89,8 @@ class RunningEngine:
         if self._engine.stopping:
             raise EngineUnreachable("the engine is stopping; nothing was changed")
         match request:
+            case requests.Reload(dry_run=True):
+                done = self._preview_reload()
             case requests.Reload():
                 done = self._reload(request, operator)
             case requests.Forget():
@@ -330,6 +338,31 @@ class RunningEngine:
             "pending": pending,
             "leaving": leaving,
             "problems": self._reader_problems(opened, deadline),
+            **{part: changed[part] for part in ("routes", "readers", "added", "removed")},
+        }
+
+    def _preview_reload(self) -> dict[str, Any]:
+        """Return what a reload would do, and each reason for which it would be refused."""
+        engine = self._engine
+        with self._reload_lock:
+            running = engine.pipeline
+            declared = declared_routes(engine.log.directory)
+            wanted, problems = preview(running, self._environ, declared)
+            refusals = [(each.problem, each.file, each.line) for each in problems]
+            if wanted is not None:
+                try:
+                    engine.refuse_leaving(wanted)
+                except ActionRefused as error:
+                    refusals.append((str(error), str(running.file), 0))
+        changed = describe_changes(running, wanted) if wanted is not None else _NO_CHANGES
+        return {
+            "file": str(running.file),
+            "done": "the reload would be refused" if refusals else "would be reloaded",
+            "refusals": [
+                {"problem": engine.redact(text), "file": file, "line": line}
+                for text, file, line in refusals
+            ],
+            "diff": settings_diff(running, wanted) if wanted is not None else [],
             **{part: changed[part] for part in ("routes", "readers", "added", "removed")},
         }
 

@@ -316,6 +316,10 @@ class Engine:
         self._observe("pipeline-reloaded", file=str(wanted.file), **parts)
         return futures
 
+    def refuse_leaving(self, wanted: Pipeline) -> None:
+        """Raise as :meth:`reconfigure` if a new reader or route is still leaving."""
+        self._running.refuse_leaving(wanted)
+
     def release_ended(self, *, wait: bool = True) -> list[str]:
         """Release removed readers and routes that have ended; return the names of the others.
 

@@ -53,6 +53,7 @@ REQUESTS = [
     requests.SkipParked("r", offsets=((3, 3), (7, 9))),
     requests.NoteParked("r", 3, "waits for é"),
     requests.Reload(),
+    requests.Reload("why", dry_run=True),
 ]
 
 
