@@ -52,7 +52,14 @@ READ_ONLY = {
         "query",
     ),
     *("log info", "log show", "log tail", "log export", "log verify"),
-    *("offsets list", "offsets show", "parked list", "parked show", "adaptors list"),
+    *(
+        "offsets list",
+        "offsets show",
+        "offsets given-up",
+        "parked list",
+        "parked show",
+        "adaptors list",
+    ),
     *("adaptors show", "queue peek", "queue stats", "cdc check", "cdc status"),
 }
 ELSEWHERE = {

@@ -308,6 +308,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "entry-skipped": Event(
             "warning", _GIVEN_UP, "an entry has failed too often and was skipped"
         ),
+        "given-up-unwritten": Event(
+            "warning",
+            ("route", "problem"),
+            "the disk has no room for the lines about skipped entries; they wait in memory",
+        ),
         "parked-delivered": Event("info", ("route", "offset"), "a parked entry was delivered"),
         "parked-failed": Event(
             "warning", ("route", "offset", "problem"), "a parked entry has failed again"
