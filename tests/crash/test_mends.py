@@ -697,7 +697,7 @@ MENDS = (
     Mend(
         "a look outlives its engine",
         "control/client.py",
-        "if not isinstance(request, Status | LogMetadata):",
+        "if not isinstance(request, ReadRequest):",
         "if True:",
         "control/test_server.py",
         ("test_a_look_outlives_an_engine_that_is_killed_at_that_moment",),

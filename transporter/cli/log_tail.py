@@ -17,7 +17,13 @@ from transporter.cli.entry_output import (
     note,
     note_lost,
 )
-from transporter.cli.entry_selection import KeyFilter, NamespaceFilter, inspect_log, parse_filters
+from transporter.cli.entry_selection import (
+    ContentFilter,
+    KeyFilter,
+    NamespaceFilter,
+    inspect_log,
+    parse_filters,
+)
 from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import ignore_closed_stdout, reader_left_within, write
 
@@ -46,6 +52,7 @@ def tail(
     ] = 10,
     namespace: NamespaceFilter = "",
     key: KeyFilter = None,
+    contains: ContentFilter = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the newest entries, and follow the log.
@@ -60,7 +67,7 @@ def tail(
     """
     from transporter.log.follow import Follower  # noqa: PLC0415 - imports pyarrow
 
-    directory, wanted = log_directory(target), parse_filters(namespace, key)
+    directory, wanted = log_directory(target), parse_filters(namespace, key, contains)
     found = inspect_log(directory) if not follow or _log_exists(directory) else None
     first = _first_offset(found, count, wanted) if found else 0
     confirmed = found.confirmed if found else -1
