@@ -22,7 +22,7 @@ from transporter.cli.output import (
     write_json,
 )
 from transporter.control.requests import Events
-from transporter.errors import EngineUnreachable
+from transporter.errors import EngineUnreachable, EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +140,12 @@ class _Follower:
         try:
             with client.EngineClient(self._directory) as engine:
                 yield from self._read(engine)
-        except (client.NoEngine, client.EngineEnded, EngineUnreachable):
+        except (client.NoEngine, client.EngineEnded, EngineUnreachable) as error:
+            if isinstance(error.__cause__, PermissionError):
+                raise EnvironmentFault(
+                    f"{self._directory}: this user may not reach an engine here; use the engine's "
+                    "user, or a member of the directory's group"
+                ) from error
             if not self._absent:
                 self._absent = True
                 yield {"remark": "no engine runs here; waiting for one", "engine": None}

@@ -106,7 +106,10 @@ def _bounded(value: object) -> object:
     """Return *value* as a plain value of its own, a long one as the beginning of its text."""
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    if len(text) > LONGEST:
-        return f"{text[:LONGEST]}…"
-    return text if isinstance(value, str) else json.loads(text)
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST else f"{value[:LONGEST]}…"
+    try:
+        text = json.dumps(value, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)[:LONGEST]  # An observer never raises.
+    return json.loads(text) if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -22,6 +22,7 @@ from transporter.control.running_engine import RunningEngine
 from transporter.control.server import attach_control
 from transporter.engine.engine import Engine
 from transporter.engine.event_ring import EventRing
+from transporter.errors import ActionRefused, EngineUnreachable
 from transporter.pipeline.config import load
 from transporter.pipeline.secrets import Secrets
 
@@ -181,3 +182,33 @@ def test_who_may_only_look_sees_no_texts_of_errors(tmp_path: Path) -> None:
     found = ReadOnly(Operations()).perform(requests.Events(), Operator("me", 0, 0))
     assert (found["events"][0]["offset"], found["events"][0]["route"]) == (3, "out")
     assert "4111" not in json.dumps(found)
+
+
+@pytest.mark.parametrize("request_", [requests.Events(), requests.History(), requests.Reload()])
+def test_an_engine_that_does_not_answer_is_not_called_absent(
+    tmp_path: Path, request_: requests.Request
+) -> None:
+    """While the log is in use, its owner is named, instead of an engine to be started."""
+    pipeline = make_pipeline(tmp_path, [], out={})
+    engine = Engine(pipeline, SparklessHost(), Events())
+    try:
+        with pytest.raises(EngineUnreachable, match=f"the engine with pid {os.getpid()} does not"):
+            perform(tmp_path / "log", request_, patience=0.2)
+    finally:
+        engine.stop(0)
+    with pytest.raises(ActionRefused, match="no engine runs on this log"):
+        perform(tmp_path / "log", request_, patience=0.2)
+
+
+def test_a_user_without_rights_follows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another user gets the reason, and does not wait for an engine that may be running."""
+
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "log").mkdir()
+    monkeypatch.setattr("transporter.control.client._connect", denied)
+    assert app.execute(["events", str(tmp_path / "log"), "-f"]) == 3
+    assert "this user may not reach an engine here" in capsys.readouterr().err

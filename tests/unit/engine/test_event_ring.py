@@ -96,6 +96,16 @@ def test_the_memory_of_kept_events_is_bounded() -> None:
     assert {len(each["problem"]) for each in errors} == {LONGEST + 1}
 
 
+def test_a_value_of_another_kind_is_kept_as_text() -> None:
+    """An observer never raises, whatever a detail is."""
+    ring = EventRing(Events())
+    ring("callback-failed", about={(1, 2): {3}}, problem={"a", "b"}, path=object)
+    (kept,) = ring.read(0, "info", "", 1)["events"]
+    assert kept["about"] == "{(1, 2): {3}}"
+    assert kept["path"] == str(object)
+    json.dumps(kept)
+
+
 def test_measurements_displace_no_events() -> None:
     """A measurement in a regular rhythm is reported and not kept."""
     events = Events()
