@@ -722,8 +722,8 @@ MENDS = (
     Mend(
         "the line of a skipped entry comes before the watermark",
         "engine/routing/failure_policy.py",
-        "            # The line is durable before the watermark may pass, and a crash may repeat it.\n",
-        '            self._offsets.settle(Range(offset, offset, "skipped"), self._log.durable)\n',
+        "# The line is durable before the watermark may pass, and a crash may repeat it.",
+        'self._offsets.settle(Range(offset, offset, "skipped"), self._log.durable)',
         "engine/test_given_up_lines.py",
         ("test_a_line_is_there_before_the_watermark_passes",),
     ),
