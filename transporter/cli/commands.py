@@ -22,6 +22,8 @@ from transporter.cli import (
     compare,
     doctor,
     dry_run,
+    events,
+    history,
     init,
     log,
     offsets,
@@ -63,6 +65,8 @@ def build() -> typer.Typer:
     add_command(app, "compare", compare.compare)
     add_command(app, "status", status.status)
     add_command(app, "top", top.top)
+    add_command(app, "events", events.events)
+    add_command(app, "history", history.history)
     add_command(app, "query", query.query)
     add_command(app, "shell", shell.shell)
     add_command(app, "ack", ack.ack)
