@@ -837,10 +837,10 @@ MENDS = (
     # Access by other users on the host, and files that operators leave behind.
     Mend(
         "readiness quotes nobody",
-        "observe/readiness.py",
+        "engine/readiness.py",
         "route.name, state.value, why, route.still, counts)",
         "route.name, state.value, route.problem, route.still, counts)",
-        "observe/test_readiness.py",
+        "engine/test_readiness.py",
         ("test_the_report_tells_how_long_and_how_much_but_quotes_nobody",),
     ),
     Mend(

@@ -30,6 +30,7 @@ from transporter.cli import (
     queue,
     quickstart,
     reader,
+    ready,
     reload,
     replay,
     route,
@@ -58,6 +59,7 @@ def build() -> typer.Typer:
     add_command(app, "dry-run", dry_run.dry_run)
     add_command(app, "compare", compare.compare)
     add_command(app, "status", status.status)
+    add_command(app, "ready", ready.ready)
     add_command(app, "top", top.top)
     add_command(app, "query", query.query)
     add_command(app, "shell", shell.shell)

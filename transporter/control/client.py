@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from transporter.audit import this_operator
-from transporter.control.requests import LogMetadata, Status
+from transporter.control.requests import READING, Status
 from transporter.control.wire import (
     MAX_ANSWER,
     READ_SOCKET,
@@ -130,7 +130,7 @@ def _try_perform(directory: Path, request: Request) -> dict[str, Any]:
             return engine.call(request) | {"live": True}
         except EngineEnded:
             # A read-only request has no effect, so it may be repeated, on the disk.
-            if not isinstance(request, Status | LogMetadata):
+            if not isinstance(request, READING):
                 raise
     return _perform_offline(directory, request) | {"live": False}
 

@@ -73,7 +73,7 @@ class ReadOnly:
             ActionRefused: the request would change something.
 
         """
-        if not isinstance(request, requests.Status | requests.LogMetadata):
+        if not isinstance(request, requests.READING):
             raise ActionRefused(
                 "you may read this engine's status but change nothing: only its own user and root "
                 "may use its control socket"

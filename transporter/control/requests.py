@@ -17,6 +17,11 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether every reader and route makes progress, and the reasons if not."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogMetadata:
     """Metadata of the newest ``most`` entries from ``first`` to ``last``, without payloads."""
 
@@ -157,6 +162,7 @@ OffsetRequest = Ack | CancelReplay | Pause | Resume | RetryParked
 ReaderRequest = PauseReader | ResumeReader | RestartReader
 Request = (
     Status
+    | Readiness
     | LogMetadata
     | OffsetRequest
     | Replay
@@ -166,8 +172,11 @@ Request = (
     | SkipParked
     | Reload
 )
+READING: Final = (Status, Readiness, LogMetadata)
+"""Kinds of requests that change nothing and show no payload."""
 KINDS: Final[dict[str, type[Any]]] = {
     "status": Status,
+    "readiness": Readiness,
     "log-metadata": LogMetadata,
     "ack": Ack,
     "replay": Replay,

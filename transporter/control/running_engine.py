@@ -18,6 +18,7 @@ from transporter.control.metadata import read_metadata
 from transporter.control.offline_status import route_progress
 from transporter.control.step_target import next_entry
 from transporter.engine.events import State
+from transporter.engine.readiness import readiness_report
 from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import declared_routes, read_state
@@ -72,12 +73,8 @@ class RunningEngine:
         self, request: Request, operator: Operator, is_abandoned: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
         """Perform *request*; see :class:`~transporter.control.requests.Operations`."""
-        if isinstance(request, requests.Status):
-            return running_status(self._engine)
-        if isinstance(request, requests.LogMetadata):
-            log = self._engine.log
-            on_progress = partial(self._refuse_abandoned, is_abandoned)
-            return read_metadata(log.directory, log.durable, request, on_progress)
+        if isinstance(request, requests.READING):
+            return self._read(request, is_abandoned)
         if self._engine.stopping:
             raise EngineUnreachable("the engine is stopping; nothing was changed")
         match request:
@@ -99,6 +96,22 @@ class RunningEngine:
                 done = self._perform_on_route(request, operator)
         self._report(request, operator)
         return done
+
+    def _read(
+        self,
+        request: requests.Status | requests.Readiness | requests.LogMetadata,
+        is_abandoned: Callable[[], bool],
+    ) -> dict[str, Any]:
+        match request:
+            case requests.Status():
+                return running_status(self._engine)
+            case requests.Readiness():
+                patience = self._engine.pipeline.observe.unready_after
+                return readiness_report(self._engine.status(), patience)
+            case requests.LogMetadata():
+                log = self._engine.log
+                on_progress = partial(self._refuse_abandoned, is_abandoned)
+                return read_metadata(log.directory, log.durable, request, on_progress)
 
     def _perform_on_route(
         self, request: requests.OffsetRequest | requests.Replay, operator: Operator

@@ -9,7 +9,7 @@ from transporter.audit import AuditFile
 from transporter.control import requests, route_actions
 from transporter.control.metadata import read_metadata
 from transporter.control.offline_status import read_status
-from transporter.errors import ActionRefused, UnknownName
+from transporter.errors import ActionRefused, EngineUnreachable, EnvironmentFault, UnknownName
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspection import inspect
@@ -56,6 +56,8 @@ class StoppedLog:
         match request:
             case requests.Status():
                 return read_status(self._directory)
+            case requests.Readiness():
+                raise self._no_engine()
             case requests.LogMetadata():
                 last = inspect(self._directory, proved_offset(self._directory)).last
                 return read_metadata(self._directory, last, request)
@@ -79,6 +81,14 @@ class StoppedLog:
             case _:
                 with self._open_route(request.route) as (log, offsets):
                     return _perform_on_route(log, offsets, request, operator)
+
+    def _no_engine(self) -> EnvironmentFault:
+        """Return the error that no engine answers. The lock stays free for one that starts."""
+        if (owner := inspect(self._directory).owner) is not None:
+            return EngineUnreachable(f"{self._directory}: the engine {owner} does not answer yet")
+        return EnvironmentFault(
+            f"{self._directory}: no engine runs on this log; start it with 'transporter run'"
+        )
 
     def _set_reader_paused(
         self, request: requests.PauseReader | requests.ResumeReader, operator: Operator

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 REQUESTS = [
     requests.Status(),
+    requests.Readiness(),
     requests.LogMetadata(3, 5, 2),
     requests.Ack("r", 1, 5, "why"),
     requests.Replay("r", first=3, namespace="^a", partial=True),
