@@ -12,12 +12,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from transporter.engine.meters import Histogram
+from transporter.engine.readiness import not_ready_reasons, readiness_report
 from transporter.log.commit_log import wall_clock
 from transporter.observe.event_counts import EventCounts
 from transporter.observe.http_endpoint import Endpoint, HttpAnswer, PortTaken
 from transporter.observe.lag_ages import LagAges
 from transporter.observe.metric_table import METRICS, PIPELINE
-from transporter.observe.readiness import not_ready_reasons, readiness_report
 from transporter.observe.samples import readings
 from transporter.observe.span_export import create_tracing
 
@@ -174,8 +174,10 @@ class Monitor:
         return self._engine
 
     def _health_page(self, _accept: str) -> HttpAnswer:
-        dead = self._started_engine.status().dead
-        return _json_answer({"healthy": not dead, "dead": list(dead)}, good=not dead)
+        status = self._started_engine.status()
+        healthy = not (status.dead or status.hung)
+        found = {"healthy": healthy, "dead": list(status.dead), "hung": list(status.hung)}
+        return _json_answer(found, good=healthy)
 
     def _readiness_page(self, _accept: str) -> HttpAnswer:
         found = readiness_report(self._started_engine.status(), self._config.unready_after)
