@@ -42,11 +42,12 @@ storm: $(VENV)/dev  ## A thousand fresh storms of the whole engine (SEED=n: from
 	PYTHONPATH=tests:tests/support $(BIN)/python -m storm --seed $(or $(SEED),$$(date +%s)) --seeds $(or $(SEEDS),1000) \
 		--jobs 4 --keep build/storms $(STORM)
 
-check: $(VENV)/dev  ## Formatting, lint rules, types, and which package may import which
+check: $(VENV)/dev  ## Formatting, lint rules, types, imports, and the files of deploy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python ops/check_deploy.py
 
 format: $(VENV)/dev  ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
@@ -71,6 +72,8 @@ lock: $(VENV)/dev  ## Resolve the dependencies anew into requirements/*.lock
 	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra otel --group dev -o requirements/dev.lock
 	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra otel --group bench -o requirements/bench.lock
 	$(LOCK) --group sbom -o requirements/sbom.lock
+	$(LOCK) --group build -o requirements/build.lock
+	$(LOCK) pyproject.toml --extra java --extra query --extra otel -o requirements/image.lock
 
 clean:  ## Remove what was built and what demos left; keeps the environment and the cache
 	rm -rf build data transporter-quickstart .mypy_cache .pytest_cache .ruff_cache .hypothesis

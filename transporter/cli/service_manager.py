@@ -25,7 +25,7 @@ LOOK: Final = 1.0
 """Seconds between two looks at the engine."""
 _START_EXTENSION: Final = 60.0
 """Seconds by which each look at a starting engine extends its time."""
-_STOP_GRACE: Final = 60.0
+STOP_GRACE: Final = 60.0
 """Seconds of a stop beyond ``shutdown_timeout``: readers, Spark and the listener end, too."""
 
 
@@ -99,7 +99,7 @@ class ServiceNotifier:
         with self._lock:
             self._is_ready_due = False
             text = f"stopping: up to {limit:g} s for all that is logged"
-            self._send("STOPPING=1", _extension(limit + _STOP_GRACE), f"STATUS={text}")
+            self._send("STOPPING=1", _extension(limit + STOP_GRACE), f"STATUS={text}")
 
     def _send(self, *lines: str) -> bool:
         """Send *lines*, without waiting. Returns whether the manager has them."""
