@@ -408,10 +408,14 @@ class Engine:
             self._failure = error
         self._end()
 
+    def _wait_for_commit(self) -> bool:
+        """Wait for the next commit, and return whether there is none."""
+        with self._heartbeat.suspended():
+            return self._stopped.wait(self._pipeline.commit_interval)
+
     def _run_committer(self) -> None:
         try:
-            while not self._stopped.wait(self._pipeline.commit_interval):
-                self._heartbeat.beat()
+            while not self._wait_for_commit():
                 self._watch.check()
                 self.release_ended(wait=False)
                 for offsets in self._running.offsets.values():

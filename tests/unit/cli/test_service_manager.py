@@ -167,6 +167,7 @@ def test_the_watchdog_starves_while_a_thread_hangs(
     with run(make_pipeline(tmp_path, ["a 1"], end=False, out={}), manager) as found:
         manager.await_line("READY=1")
         engine = found.engine
+        # The committer waits for its turn without heartbeats, and hangs once it works.
         blocked = engine._watch if part == "committer" else engine._running.routes[0]._slicer
         call = "check" if part == "committer" else "wait"
         before = getattr(blocked, call)
@@ -212,6 +213,20 @@ def test_a_route_that_waits_for_spark_does_not_hang(
         manager.await_line("READY=1")
         threading.Event().wait(1.5)
         assert found.engine.status().hung == ()
+
+
+def test_long_waits_that_are_configured_are_no_hangs(
+    tmp_path: Path, manager: ServiceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A route that lingers, and a committer that rarely commits, are alive."""
+    monkeypatch.setattr(heartbeat, "HUNG_AFTER", 0.7)
+    pipeline = make_pipeline(tmp_path, ["a 1"], end=False, out={"linger": "60s"})
+    with run(pipeline.model_copy(update={"commit_interval": 60.0}), manager) as found:
+        manager.await_line("READY=1")
+        until(lambda: found.engine.status().routes[0].lag)
+        threading.Event().wait(1.2)
+        assert found.engine.status().hung == ()
+        assert found.engine.status().routes[0].lag == 1
 
 
 @pytest.mark.parametrize("place", ["path", "abstract"])

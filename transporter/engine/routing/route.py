@@ -212,6 +212,8 @@ class Route:
         return not self._thread.is_alive()
 
     def _is_interrupted(self) -> bool:
+        # The slicer calls it while it waits for a fuller slice, as long as `linger` is.
+        self._context.heartbeat.beat()
         return self._stopping.is_set() or self._draining.is_set() or bool(self._mailbox)
 
     @property
