@@ -1,4 +1,4 @@
-"""The image of ``deploy/Dockerfile``, really built, with the quickstart run inside."""
+"""The image of ``deploy/Dockerfile``, really built and run, and the unit below a real systemd."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from image_tools import HOME, Image, Store, need_image_tools, prepare_volume
+from root_tools import need_root
+from systemd_tools import UNIT, booted, install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,11 +33,17 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def image(folder: Path) -> Iterator[Image]:
+def store(folder: Path) -> Iterator[Store]:
+    """Create the storage of images."""
+    made = Store(folder)
+    yield made
+    made("rm", "--all")
+
+
+@pytest.fixture(scope="module")
+def image(store: Store) -> Image:
     """Build the image once."""
-    store = Store(folder)
-    yield store.build(store.build_base())
-    store("rm", "--all")
+    return store.build(store.build_base())
 
 
 def test_its_configuration(image: Image) -> None:
@@ -67,6 +75,39 @@ def test_the_quickstart_runs_inside(image: Image, folder: Path, user: str) -> No
         assert (volume / "shop" / "demo" / "log").stat().st_uid == uid
     finally:
         volume.rename(folder / f"ended-{uid}")
+
+
+PIPELINE = f"""
+log: {{dir: {HOME}/orders}}
+readers: [{{name: demo, adaptor: demo, rate: 20}}]
+routes:
+  - {{name: copy, writer: {{adaptor: file, path: {HOME}/copy.jsonl}}}}
+"""
+
+
+def test_the_unit_runs_below_systemd(store: Store, image: Image) -> None:
+    """The hardened unit starts, reloads, restarts a frozen engine, and stops in order."""
+    need_root("a booted host needs root and Debian's systemd-container", "systemd-nspawn")
+    install(store.base, PIPELINE)
+    with booted(store.base, image.files / "opt/transporter") as host:
+        started = host.run("systemctl", "start", UNIT)
+        assert started.returncode == 0, host.journal()
+        assert host.show("ActiveState") == "active"
+        host.await_true(lambda: host.show("StatusText") == "ready")
+        sink = host.files / HOME[1:] / "copy.jsonl"
+        host.await_true(lambda: sink.exists() and sink.stat().st_size > 0)
+        reloaded = host.run("systemctl", "reload", UNIT)
+        assert reloaded.returncode == 0
+        host.await_true(lambda: "pipeline-reloaded" in host.journal())
+        host.await_true(lambda: host.show("ActiveState") == "active")
+        engine = host.show("MainPID")
+        host.run("kill", "-STOP", engine)
+        host.await_true(lambda: host.show("NRestarts") == "1")
+        host.await_true(lambda: host.show("StatusText") == "ready")
+        assert host.show("MainPID") != engine
+        assert host.run("systemctl", "stop", UNIT).returncode == 0
+        assert (host.show("ActiveState"), host.show("Result")) == ("inactive", "success")
+        assert '"event": "engine-stopped"' in host.journal()
 
 
 def _collect_lines(container: Container) -> list[str]:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 SUITE = "bookworm"
-PACKAGES = "python3,python3-venv,ca-certificates"
-"""What the tests need of the image that the Dockerfile names, which is Debian with Python."""
+PACKAGES = "python3,python3-venv,ca-certificates,systemd,systemd-sysv,dbus"
+"""The image that the Dockerfile names is Debian with Python. With systemd it is a host, too."""
 HOME = "/var/lib/transporter"
 _CERTIFICATES = Path("/etc/ssl/certs")
 _APT = Path("/etc/apt/apt.conf.d")
@@ -50,6 +50,11 @@ class Store:
             *("--root", str(folder / "storage"), "--runroot", str(folder / "run")),
         )
 
+    @property
+    def base(self) -> Path:
+        """The files of the base image."""
+        return self._folder / "base"
+
     def __call__(self, *arguments: str) -> str:
         """Run buildah with *arguments* and return its output."""
         done = subprocess.run(
@@ -59,7 +64,7 @@ class Store:
 
     def build_base(self) -> str:
         """Return the name of a base image that apt has made."""
-        files = self._folder / "base"
+        files = self.base
         mirror = _run("apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages")
         names = ("debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE)
         _run(*names, str(files), mirror.split()[0])
