@@ -43,12 +43,13 @@ storm: $(VENV)/dev  ## A thousand fresh storms of the whole engine (SEED=n: from
 	PYTHONPATH=tests:tests/support $(BIN)/python -m storm --seed $(or $(SEED),$$(date +%s)) --seeds $(or $(SEEDS),1000) \
 		--jobs 4 --keep build/storms $(STORM)
 
-check: $(VENV)/dev  ## Formatting, lint rules, types, imports between packages, links between pages
+check: $(VENV)/dev  ## Formatting, lint rules, types, imports, links between pages, files of deploy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(SITE)
+	$(BIN)/python ops/check_deploy.py
 
 format: $(VENV)/dev  ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
@@ -83,6 +84,8 @@ lock: $(VENV)/dev  ## Resolve the dependencies anew into requirements/*.lock
 	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra migrate --extra otel --group bench -o requirements/bench.lock
 	$(LOCK) --group sbom -o requirements/sbom.lock
 	$(LOCK) --group dist -o requirements/dist.lock
+	$(LOCK) --group build -o requirements/build.lock
+	$(LOCK) pyproject.toml --extra java --extra query --extra otel -o requirements/image.lock
 
 clean:  ## Remove what was built and what demos left; keeps the environment and the cache
 	rm -rf build dist data transporter-quickstart .mypy_cache .pytest_cache .ruff_cache .hypothesis

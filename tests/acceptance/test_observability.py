@@ -12,8 +12,9 @@ from pathlib import Path
 import promql_tools
 import psutil
 import pytest
-from acceptance_tools import PICKY, await_true, gone, page, running, transporter
+from acceptance_tools import PICKY, await_true, gone, kind_of, page, running, transporter
 from otlp_tools import Collector
+from service_tools import ServiceManager
 
 ROOT = Path(__file__).parents[2]
 PIPELINE = """
@@ -88,6 +89,29 @@ def test_from_the_start_to_an_alert_and_back(pipeline: Path) -> None:
         )
         assert engine.stop() == 0
     assert engine.noise == []
+
+
+def test_a_service_manager_is_notified_by_the_engine_alone(pipeline: Path) -> None:
+    """A real run reports its start, a reload and its stop, and no child has the variables."""
+    manager = ServiceManager(str(pipeline.parent / "notify"))
+    variables = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "30000000"}
+    with running(pipeline, **variables) as engine:
+        manager.await_line("STATUS=starting: ", patience=120)
+        engine.await_event("spark-ready", timeout=120)
+        manager.await_line("READY=1", patience=120)
+        assert manager.count("WATCHDOG=1") > 0
+        found = engine.descendants()
+        children = [each for each in found if each.status() != psutil.STATUS_ZOMBIE]
+        assert {kind_of(each) for each in children} >= {"host", "jvm", "worker"}
+        for each in children:
+            assert not set(variables) & set(each.environ())
+        engine.process.send_signal(signal.SIGHUP)
+        manager.await_line("RELOADING=1", patience=60)
+        manager.await_line("READY=1", 2, patience=60)
+        assert engine.stop() == 0
+    assert manager.count("STOPPING=1") == 1
+    assert engine.noise == []
+    manager.close()
 
 
 def test_entries_are_traced_to_a_collector(pipeline: Path) -> None:

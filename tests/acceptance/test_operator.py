@@ -464,8 +464,8 @@ def test_commands_complete_themselves(shell: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "ack", "replay", "reload", "status", "top", "route pause", "route resume", "route step",
-        "route forget", "reader pause", "reader resume", "reader restart",
+        "ack", "replay", "reload", "status", "ready", "top", "route pause", "route resume",
+        "route step", "route forget", "reader pause", "reader resume", "reader restart",
         "parked list", "parked show", "parked retry", "parked skip",
     ],
 )  # fmt: skip
@@ -487,3 +487,23 @@ def test_transporter_tells_of_itself_with_json() -> None:
     with pytest.raises(subprocess.CalledProcessError) as raised:
         transporter("status", "/nowhere")
     assert raised.value.returncode in (2, 3)
+
+
+def test_a_probe_reads_readiness_by_the_exit_code(tmp_path: Path) -> None:
+    """The code is 3 without an engine, 0 while it is ready, and 1 with the reason printed."""
+    pipeline = write_file(tmp_path, [route(on_error="stop", writer={"reject": [1]})])
+    absent = command("ready", str(pipeline))
+    assert (absent.returncode, absent.stdout) == (3, "")
+    with operated(pipeline):
+        feed(tmp_path, "a 0")
+        until(lambda: command("ready", str(pipeline)).returncode == 0)
+        assert done("ready", str(tmp_path / "log"))["reasons"] == []
+        feed(tmp_path, "a 1")
+        until(lambda: command("ready", str(pipeline)).returncode == 1)
+        shown = command("ready", str(pipeline)).stdout.splitlines()
+        assert shown[0] == "not ready"
+        assert shown[1].startswith("  route out: stopped, it waits for an operator")
+        told = json.loads(command("ready", str(pipeline), "--json").stdout)
+        assert (told["ok"], told["result"]["ready"]) == (False, False)
+    after = command("ready", str(pipeline))
+    assert (after.returncode, "no engine runs on this log" in after.stderr) == (3, True)

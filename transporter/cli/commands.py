@@ -34,6 +34,7 @@ from transporter.cli import (
     queue,
     quickstart,
     reader,
+    ready,
     reload,
     replay,
     route,
@@ -64,6 +65,7 @@ def build() -> typer.Typer:
     add_command(app, "dry-run", dry_run.dry_run)
     add_command(app, "compare", compare.compare)
     add_command(app, "status", status.status)
+    add_command(app, "ready", ready.ready)
     add_command(app, "top", top.top)
     add_command(app, "events", events.events)
     add_command(app, "history", history.history)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
+    from transporter.cli.service_manager import ServiceNotifier
     from transporter.engine.engine import Engine
     from transporter.pipeline.config import Pipeline
 
@@ -114,10 +115,13 @@ def run_pipeline(
         printable_output,
         unfailing_stderr,
     )
+    from transporter.cli.service_manager import take_notifier  # noqa: PLC0415 - the same
     from transporter.embed import assemble_engine  # noqa: PLC0415 - imports the engine
     from transporter.process_limits import raise_descriptor_limit  # noqa: PLC0415
 
     raise_descriptor_limit()
+    # Before anything is started, so that no child inherits its variables.
+    notifier = take_notifier(os.environ)
 
     # Before anything is opened, so that a signal always closes open parts in order.
     with _handle_signals() as signals, unfailing_stderr():
@@ -129,7 +133,7 @@ def run_pipeline(
             assemble_engine(pipeline, report, environ, fail_fast=fail_fast) as engine,
         ):
             gc.freeze()  # Imported modules stay, so exclude them from every collection.
-            _run_until_stopped(engine, report, signals)
+            _run_until_stopped(engine, report, signals, notifier)
         _report_halted(engine)
     return 1 if engine.halted else 0
 
@@ -144,7 +148,12 @@ def _report_halted(engine: Engine) -> None:
             typer.echo(problem_text(f"route {route.name} stopped: {route.problem}"), err=True)
 
 
-def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # noqa: ANN401 - the reporter
+def _run_until_stopped(
+    engine: Engine,
+    report: Any,  # noqa: ANN401 - the reporter
+    signals: _Signals,
+    notifier: ServiceNotifier,
+) -> None:
     from transporter.control.running_engine import running_status  # noqa: PLC0415 - imports the engine
 
     reloads: list[Thread] = []
@@ -154,13 +163,15 @@ def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None: 
             engine.start()
         while not engine.wait(TICK):
             report.show_status(running_status(engine))
+            notifier.update(engine.status, engine.pipeline.observe.unready_after)
             if signals.reload_requested:
                 signals.reload_requested = False
                 # In a thread, because it may wait for slices and a stop must not.
-                thread = Thread(target=_reload, args=(engine,), name="reload", daemon=True)
+                thread = Thread(target=_reload, args=(engine, notifier), name="reload", daemon=True)
                 thread.start()
                 reloads = [*(each for each in reloads if each.is_alive()), thread]
     finally:
+        notifier.stopping(engine.pipeline.shutdown_timeout)
         try:
             # A drain may wait for workers that are still starting.
             limit = f"{engine.pipeline.shutdown_timeout:g} s"
@@ -176,8 +187,13 @@ def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None: 
         report.show_status(running_status(engine), "stopped")
 
 
-def _reload(engine: Engine) -> None:
+def _reload(engine: Engine, notifier: ServiceNotifier) -> None:
     """Reload as ``transporter reload`` does. Report a problem, with the engine left running."""
+    with notifier.reloading():
+        _reload_file(engine)
+
+
+def _reload_file(engine: Engine) -> None:
     from transporter.cli.check_sql import refuse_invalid_sql  # noqa: PLC0415 - only on SIGHUP
     from transporter.control.client import perform  # noqa: PLC0415 - the same
     from transporter.control.requests import Reload  # noqa: PLC0415 - the same

@@ -17,6 +17,11 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether every reader and route makes progress, and the reasons if not."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogMetadata:
     """Metadata of the newest ``most`` entries from ``first`` to ``last``, without payloads."""
 
@@ -187,7 +192,7 @@ class Reload:
     dry_run: bool = False
 
 
-ReadRequest = Status | LogMetadata | Events | History
+ReadRequest = Status | Readiness | LogMetadata | Events | History
 """Requests that change nothing, and may be repeated."""
 OffsetRequest = Ack | CancelReplay | Pause | Resume | RetryParked | NoteParked
 """Requests that need a route's files alone, whether an engine runs or not."""
@@ -195,6 +200,7 @@ ReaderRequest = PauseReader | ResumeReader | RestartReader
 Request = ReadRequest | OffsetRequest | Replay | Step | ReaderRequest | Forget | SkipParked | Reload
 KINDS: Final[dict[str, type[Any]]] = {
     "status": Status,
+    "readiness": Readiness,
     "log-metadata": LogMetadata,
     "events": Events,
     "history": History,

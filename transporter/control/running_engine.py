@@ -117,6 +117,9 @@ class RunningEngine:
         match request:
             case requests.Status():
                 return running_status(self._engine)
+            case requests.Readiness():
+                patience = self._engine.pipeline.observe.unready_after
+                return readiness_report(self._engine.status(), patience)
             case requests.LogMetadata():
                 log = self._engine.log
                 on_progress = partial(self._refuse_abandoned, is_abandoned)

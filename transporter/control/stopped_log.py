@@ -9,7 +9,7 @@ from transporter.audit import AuditFile
 from transporter.control import requests, route_actions
 from transporter.control.metadata import read_metadata
 from transporter.control.offline_status import read_status
-from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
+from transporter.errors import ActionRefused, EngineUnreachable, EnvironmentFault, UnknownName
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem, translate_os_errors
 from transporter.log.inspection import inspect
@@ -56,6 +56,12 @@ class StoppedLog:
         match request:
             case requests.Status():
                 return read_status(self._directory)
+            case requests.Readiness():
+                self._refuse_unreachable()
+                raise EnvironmentFault(
+                    f"{self._directory}: no engine runs on this log; start it with "
+                    "'transporter run'"
+                )
             case requests.LogMetadata():
                 last = inspect(self._directory, proved_offset(self._directory)).last
                 return read_metadata(self._directory, last, request)

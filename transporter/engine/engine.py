@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from transporter.audit import AuditFile
 from transporter.engine.event_ring import EventRing
 from transporter.engine.events import EngineStatus, State
+from transporter.engine.heartbeat import Heartbeat
 from transporter.engine.history import History
 from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.log_warnings import LogWarnings
@@ -144,6 +145,7 @@ class Engine:
         self._housekeeper = Housekeeper(self._log, pipeline.log, self._holds, observe, self._fail)
         self._watch = LogWarnings(self._log, observe)
         self._committer = threading.Thread(target=self._run_committer, name="committer")
+        self._heartbeat = Heartbeat()
         self._stopped = threading.Event()
         self.history = History(self.status, self._fail)
 
@@ -359,6 +361,7 @@ class Engine:
             max_bytes=budget,
             syncs=self._files.syncs.read(),
             dead=tuple(self._dead_threads()),
+            hung=tuple(self._hung_threads()),
         )
 
     def _measure_size(self) -> int:
@@ -379,6 +382,13 @@ class Engine:
         dead += [f"reader-{each.name}" for each in self._running.feeds if each.has_died]
         dead += [f"route-{each.name}" for each in self._running.routes if each.has_died]
         return [] if self._stopped.is_set() else dead
+
+    def _hung_threads(self) -> list[str]:
+        """Name the threads that run, and have not come through their loop for minutes."""
+        hung = [self._committer.name] if self._heartbeat.is_overdue else []
+        hung += [f"reader-{each.name}" for each in self._running.feeds if each.is_hung]
+        hung += [f"route-{each.name}" for each in self._running.routes if each.is_hung]
+        return [] if self._stopped.is_set() else hung
 
     def _route_status(self, route: Route) -> RouteStatus:
         """Return the route's status, and in it that the route holds a log that is nearly full."""
@@ -424,9 +434,14 @@ class Engine:
             self._failure = error
         self._end()
 
+    def _wait_for_commit(self) -> bool:
+        """Wait for the next commit, and return whether there is none."""
+        with self._heartbeat.suspended():
+            return self._stopped.wait(self._pipeline.commit_interval)
+
     def _run_committer(self) -> None:
         try:
-            while not self._stopped.wait(self._pipeline.commit_interval):
+            while not self._wait_for_commit():
                 self._watch.check()
                 self.release_ended(wait=False)
                 for offsets in self._running.offsets.values():

@@ -437,7 +437,8 @@ class EngineStatus:
     """The engine at one moment. *size* is the log's, in bytes.
 
     ``used`` is the part of the budget ``max_bytes`` that is spent. ``syncs`` has the durations
-    of syncs. ``dead`` names the threads that should be running and are not.
+    of syncs. ``dead`` names the threads that should be running and are not, and ``hung`` those
+    that run and have not come through their loop for minutes.
     """
 
     directory: str
@@ -450,3 +451,4 @@ class EngineStatus:
     max_bytes: int | None = None
     syncs: Histogram = NOTHING
     dead: tuple[str, ...] = ()
+    hung: tuple[str, ...] = ()

@@ -55,6 +55,12 @@ def not_ready_reasons(status: EngineStatus, patience: float) -> tuple[NotReadyRe
     )
 
 
+def is_starting(status: EngineStatus) -> bool:
+    """Return whether a reader or a route has not begun yet. One that fails or waits has begun."""
+    parts: tuple[ReaderStatus | RouteStatus, ...] = (*status.readers, *status.routes)
+    return any(each.state is State.STARTING and not each.leaving for each in parts)
+
+
 def paused_names(status: EngineStatus) -> list[str]:
     """Name the readers and routes that an operator has paused."""
     readers = [each.name for each in status.readers if each.state is State.PAUSED]
@@ -62,7 +68,7 @@ def paused_names(status: EngineStatus) -> list[str]:
 
 
 def readiness_report(status: EngineStatus, patience: float) -> dict[str, Any]:
-    """Return the body of ``/readyz`` as plain values."""
+    """Return the body of ``/readyz``, and the answer to ``transporter ready``, as plain values."""
     found = not_ready_reasons(status, patience)
     return {
         "ready": not found,

@@ -35,7 +35,7 @@ METRICS: Final = (
         "gauge",
         (),
         "threads",
-        "Threads that should run and do not; /healthz is red unless it is 0",
+        "Threads that should run and do not, or hang; /healthz is red unless it is 0",
     ),
     Metric("transporter_spark_up", "gauge", (), "", "1 while Spark is up, else 0"),
     Metric(

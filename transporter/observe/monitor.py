@@ -180,8 +180,10 @@ class Monitor:
         return self._engine
 
     def _health_page(self, _accept: str) -> HttpAnswer:
-        dead = self._started_engine.status().dead
-        return _json_answer({"healthy": not dead, "dead": list(dead)}, good=not dead)
+        status = self._started_engine.status()
+        healthy = not (status.dead or status.hung)
+        found = {"healthy": healthy, "dead": list(status.dead), "hung": list(status.hung)}
+        return _json_answer(found, good=healthy)
 
     def _readiness_page(self, _accept: str) -> HttpAnswer:
         found = readiness_report(self._started_engine.status(), self._config.unready_after)

@@ -31,7 +31,7 @@ def readings(
     """Yield the samples of every metric of the table."""
     yield "transporter_info", (version,), 1
     yield "transporter_ready", (), ready
-    yield "transporter_dead_threads", (), len(status.dead)
+    yield "transporter_dead_threads", (), len(status.dead) + len(status.hung)
     yield "transporter_spark_up", (), status.spark
     yield from _log_readings(status)
     for metric in (

@@ -8,6 +8,7 @@ import pytest
 from engine_tools import Events, SparklessHost, make_pipeline
 
 from transporter.cli.run import _run_until_stopped, _Signals
+from transporter.cli.service_manager import ServiceNotifier
 from transporter.engine.engine import Engine
 from transporter.log.lock import DirectoryLock
 
@@ -29,7 +30,7 @@ def test_a_report_that_fails_leaves_no_engine_behind(tmp_path: Path) -> None:
     engine = Engine(pipeline, SparklessHost(), report)
     try:
         with pytest.raises(RuntimeError, match="cannot draw"):
-            _run_until_stopped(engine, report, _Signals())
+            _run_until_stopped(engine, report, _Signals(), ServiceNotifier())
         assert report.named("engine-stopped")
         DirectoryLock(tmp_path / "log").release()
     finally:

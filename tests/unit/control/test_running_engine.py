@@ -17,6 +17,7 @@ from transporter.audit import AUDIT
 from transporter.control import requests
 from transporter.control import running_engine as module
 from transporter.control.offline_status import read_status
+from transporter.engine.readiness import readiness_report
 from transporter.errors import (
     ActionRefused,
     EngineUnreachable,
@@ -680,3 +681,21 @@ def test_sinks_that_keep_the_newest_value_are_warned_of(tmp_path: Path) -> None:
         assert "older values overwrite newer ones, and stay until 2..3" in part
         whole = op(requests.Replay("keep", first=0, dry_run=True))["warning"]
         assert "until the replay has ended" in whole
+
+
+def test_readiness_is_that_of_the_endpoint(tmp_path: Path) -> None:
+    """The reasons are those of /readyz, by the time that the file sets."""
+    with operated(tmp_path, lines(2), out={"on_error": "stop", "writer": {"reject": [1]}}) as op:
+        until(lambda: op.route()["state"] == "stopped")
+        found = op(requests.Readiness())
+        patience = op.engine.pipeline.observe.unready_after
+        expected = readiness_report(op.engine.status(), patience)
+        assert [each["name"] for each in found["reasons"]] == ["out"]
+        assert (found["ready"], found["reasons"][0]["why"]) == (
+            False,
+            expected["reasons"][0]["why"],
+        )
+        op(requests.Pause("out"))
+        op(requests.Ack("out", 1, 1))
+        until(lambda: op(requests.Readiness())["ready"])
+        assert op(requests.Readiness())["paused"] == ["out"]

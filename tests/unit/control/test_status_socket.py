@@ -133,6 +133,8 @@ def test_a_member_of_the_group_may_look(place: Path, member: Neighbour) -> None:
         assert (route["name"], route["state"], route["watermark"]) == ("out", "stopped", 2)
         assert route["problem"] == "there is a problem; only the engine's user may see its text"
         assert "offset 3" in perform(log, requests.Status())["routes"][0]["problem"]
+        unready = member.asks(log, requests.Readiness())
+        assert [each["why"] for each in unready["reasons"]] == ["it waits for an operator"]
         (entry,) = member.asks(log, requests.LogMetadata(4, 4))["entries"]
         assert entry.pop("logged_at") > 1_700_000_000_000_000
         size = len(f"{CARD} 4")
@@ -141,7 +143,7 @@ def test_a_member_of_the_group_may_look(place: Path, member: Neighbour) -> None:
         }  # fmt: skip
         newest = member.asks(log, requests.LogMetadata(most=3))["entries"]
         assert [each["offset"] for each in newest] == [17, 18, 19]
-        assert CARD not in json.dumps([found, newest, entry])
+        assert CARD not in json.dumps([found, unready, newest, entry])
     assert not (log / "status.sock").exists()
 
 

@@ -11,11 +11,20 @@ from transporter.audit import Operator
 from transporter.control import requests, route_actions
 from transporter.control.replay_range import ReplayPlan, plan_replay
 from transporter.control.stopped_log import StoppedLog
-from transporter.errors import ActionRefused, Corrupt, LogLocked, OffsetRefused, UnknownName
+from transporter.errors import (
+    ActionRefused,
+    Corrupt,
+    EngineUnreachable,
+    EnvironmentFault,
+    LogLocked,
+    OffsetRefused,
+    UnknownName,
+)
 from transporter.log import checksummed_file
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem
+from transporter.log.lock import DirectoryLock
 from transporter.log.maintenance import MaintenanceRecord, write_maintenance
 from transporter.log.paused_readers import PAUSED, read_paused
 from transporter.log.reader import LogReader
@@ -221,3 +230,11 @@ def test_a_damaged_list_of_paused_readers_is_named(log: Path, content: bytes) ->
     (log / PAUSED).write_bytes(content)
     with pytest.raises(Corrupt, match=r"paused readers .*remove the file"):
         does(log, requests.Status())
+
+
+def test_readiness_needs_an_engine_and_leaves_the_lock_alone(log: Path) -> None:
+    """Without an engine it is an error of the environment, also while one is starting."""
+    with pytest.raises(EnvironmentFault, match="no engine runs on this log"):
+        does(log, requests.Readiness())
+    with DirectoryLock(log), pytest.raises(EngineUnreachable, match="does not answer"):
+        does(log, requests.Readiness())

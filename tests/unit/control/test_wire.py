@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 REQUESTS = [
     requests.Status(),
+    requests.Readiness(),
     requests.LogMetadata(3, 5, 2),
     requests.Events(7, "warning", "r", 5),
     requests.History("r"),

@@ -97,7 +97,7 @@ def test_a_route_that_gets_on(tmp_path: Path) -> None:
         assert seen.value("transporter_info", version="1.2.3", pipeline="pipeline") == 1
         assert seen.value("transporter_ready") == 1
         assert seen.ready()
-        assert json.loads(seen.get("healthz")[1]) == {"healthy": True, "dead": []}
+        assert json.loads(seen.get("healthz")[1]) == {"healthy": True, "dead": [], "hung": []}
         assert promql_tools.firing(seen.get("metrics")[1]) == {}
 
 

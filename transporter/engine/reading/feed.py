@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transporter.adaptor import EndOfSource, KeepAliveReader
 from transporter.engine.events import ReaderStatus, State
+from transporter.engine.heartbeat import Heartbeat
 from transporter.engine.reading.acknowledgement import (
     LONGEST_WAIT,
     SHORTEST_WAIT,
@@ -99,7 +100,7 @@ class Feed:
         self._term: int | None = None
         self._next_secrets_check, self._last_progress = 0.0, time.monotonic()
         self._keep_alive_reader: KeepAliveReader | None = None
-        self._gate = ActionGate()
+        self._gate, self._heartbeat = ActionGate(), Heartbeat()
         self._condition = ReaderCondition(config, observe, paused=paused_behind is not None)
         acknowledgement = self._acknowledgement = SourceAcknowledgement(
             log, deliveries, self._gate, shared=self._shared, paused_behind=paused_behind
@@ -282,6 +283,12 @@ class Feed:
     def has_died(self) -> bool:
         """Whether its thread is gone without a request to end."""
         return self._thread.ident is not None and not (self._thread.is_alive() or self.ended)
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether a call of the open reader has not returned for minutes."""
+        is_running = self._condition.state is State.RUNNING and not self.leaving
+        return is_running and self._heartbeat.is_overdue
 
     @property
     def first_unacknowledged(self) -> int | None:
@@ -474,6 +481,7 @@ class Feed:
 
     def _report_opened(self) -> None:
         self._is_starting = self._has_polled = False
+        self._heartbeat.beat()
         self._condition.note_running()
         self._condition.report("reader-opened")
 
@@ -520,6 +528,7 @@ class Feed:
 
     def _run_due_work(self) -> None:
         """Run the work that is due between two polls, or while polling pauses."""
+        self._heartbeat.beat()
         if self._keep_alive_reader is not None:
             self._keep_alive_reader.keep_alive()
         if self._deliveries is not None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from transporter.engine.events import RouteStatus, State
+from transporter.engine.heartbeat import Heartbeat
 from transporter.engine.latency import RouteLatency
 from transporter.engine.meters import RouteMeter
 from transporter.engine.reading.superseding import supersede
@@ -98,6 +99,7 @@ class Route:
             meter=meter,
             latency=RouteLatency(wall_clock),
             rate_limit=RateLimit(config.max_rate),
+            heartbeat=Heartbeat(),
         )
         self.leaving = False
         """Whether it was removed from the pipeline, and ends."""
@@ -164,6 +166,11 @@ class Route:
 
     def _run_requests(self) -> None:
         """Run the requested calls. A call that cannot be done yet blocks all deliveries."""
+        # A call may read all of a long log.
+        with self._context.heartbeat.suspended():
+            self._run_requested()
+
+    def _run_requested(self) -> None:
         self._mailbox.run()
         for reader, through in self._offsets.state.readers_to_supersede().items():
             if self.halted or self._stopping.is_set():
@@ -214,6 +221,8 @@ class Route:
         return not self._thread.is_alive()
 
     def _is_interrupted(self) -> bool:
+        # The slicer calls it while it waits for a fuller slice, as long as `linger` is.
+        self._context.heartbeat.beat()
         return self._stopping.is_set() or self._draining.is_set() or bool(self._mailbox)
 
     @property
@@ -226,6 +235,12 @@ class Route:
         """Whether its thread is gone without a request to end."""
         ended = self._condition.state in (State.STOPPED, State.ENDED)
         return self._thread.ident is not None and not (self._thread.is_alive() or ended)
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether its thread has not come through its loop for minutes, beside a worker."""
+        is_running = self._condition.state is State.RUNNING and not self.leaving
+        return is_running and self._context.heartbeat.is_overdue
 
     @property
     def is_caught_up(self) -> bool:
@@ -311,7 +326,8 @@ class Route:
         self._condition.has_opened = False
         try:
             self._offsets.write_pending()
-            worker = connect(self._spark, self._create_specs(), self._should_not_wait)
+            with self._context.heartbeat.suspended():
+                worker = connect(self._spark, self._create_specs(), self._should_not_wait)
             if worker is not None:
                 with worker:
                     RouteSession(self._context, worker, self._is_worker_needed).serve()

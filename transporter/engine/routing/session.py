@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from transporter.engine.heartbeat import Heartbeat
     from transporter.engine.latency import RouteLatency
     from transporter.engine.meters import RouteMeter
     from transporter.engine.reading.delivery_progress import DeliveryProgress
@@ -56,6 +57,7 @@ class RouteContext:
     meter: RouteMeter
     latency: RouteLatency
     rate_limit: RateLimit
+    heartbeat: Heartbeat
 
     @property
     def is_caught_up(self) -> bool:
@@ -85,7 +87,7 @@ class RouteSession:
         self._context, self._worker, self._is_needed = context, worker, is_needed
         self._condition, self._offsets = context.condition, context.offsets
         self._policy, self._slicer = context.policy, context.slicer
-        self._channel = WorkerSession(context.stopping)
+        self._channel = WorkerSession(context.stopping, context.heartbeat.beat)
         self._confirmed_by: object = None
         """The feeds that have confirmed that they lead."""
 
@@ -101,6 +103,7 @@ class RouteSession:
             return
         draining, rate_limit = self._context.draining, self._context.rate_limit
         while self._is_needed() and not self._context.is_drained():
+            self._context.heartbeat.beat()
             left = max(self._condition.not_before - time.monotonic(), rate_limit.seconds_left())
             if left > 0 or (self._condition.is_blocked() and not draining.is_set()):
                 # A pause that the sink requested holds for other workers, too, as does `max_rate`.
@@ -135,6 +138,7 @@ class RouteSession:
         return self._confirmed_by is feeds
 
     def _is_unneeded(self) -> bool:
+        self._context.heartbeat.beat()
         return self._context.is_drained() or not self._is_needed()
 
     def _wait_for_sources(self) -> bool:

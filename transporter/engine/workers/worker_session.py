@@ -25,9 +25,11 @@ class WorkerSession:
     ``announced`` is the entry that the worker has announced and is delivering alone.
     """
 
-    def __init__(self, stopping: threading.Event) -> None:
-        """Listen until *stopping* is set."""
-        self._stopping = stopping
+    def __init__(
+        self, stopping: threading.Event, on_wait: Callable[[], None] = lambda: None
+    ) -> None:
+        """Listen until *stopping* is set. *on_wait* is called while it waits, each moment."""
+        self._stopping, self._on_wait = stopping, on_wait
         self.announced: int | None = None
 
     def request(
@@ -52,6 +54,7 @@ class WorkerSession:
         self.announced = None
         while True:
             while not worker.poll(IDLE):
+                self._on_wait()
                 if self._stopping.is_set():
                     return None
             match worker.recv():
