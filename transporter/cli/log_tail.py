@@ -13,7 +13,6 @@ import typer
 from transporter.cli.entry_output import (
     RowPrinter,
     entries_of,
-    entry_json,
     entry_row,
     note,
     note_lost,
@@ -21,6 +20,7 @@ from transporter.cli.entry_output import (
 from transporter.cli.entry_selection import KeyFilter, NamespaceFilter, inspect_log, parse_filters
 from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import ignore_closed_stdout, write
+from transporter.control.entry_values import entry_json
 
 if TYPE_CHECKING:
     from pathlib import Path
