@@ -39,6 +39,7 @@ from transporter.cli import (
     status,
     test,
     top,
+    ui,
 )
 from transporter.cli.command_group import add_command, show_help
 from transporter.cli.output import write
@@ -59,6 +60,7 @@ def build() -> typer.Typer:
     add_command(app, "compare", compare.compare)
     add_command(app, "status", status.status)
     add_command(app, "top", top.top)
+    add_command(app, "ui", ui.ui)
     add_command(app, "query", query.query)
     add_command(app, "shell", shell.shell)
     add_command(app, "ack", ack.ack)
