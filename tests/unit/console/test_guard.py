@@ -10,7 +10,7 @@ import pytest
 from transporter.console.guard import Guard, Identity, RequestFacts, host_name
 from transporter.pipeline.observe_config import ConsoleAccess, ListenAddress
 
-TOKEN = "0123456789abcdef-ci"
+TOKEN = "0123456789abcdef-ci"  # noqa: S105 - of a test
 ANN = Identity("ann", "operator", "session")
 EVERY = "0.0.0.0"  # noqa: S104 - nothing is bound
 LOOPBACK = ListenAddress("127.0.0.1", 9465)
