@@ -14,6 +14,10 @@ THIN: Final = "\N{NARROW NO-BREAK SPACE}"
 _KEPT: Final = frozenset("\n\t")
 _HIDDEN_CATEGORIES: Final = frozenset({"Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp"})
 """Unicode categories of letters that are not seen, or change how their neighbours are shown."""
+MOST_SHOWN: Final = 256 << 10
+"""Bytes of data that a page shows."""
+_LONGEST_LETTER: Final = 4
+"""Bytes of a letter in UTF-8 at most."""
 _STEPS: Final = ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k"))
 
 
@@ -86,11 +90,31 @@ def bytes_text(value: bytes | None) -> str:
     return found if isinstance(found, str) else f"base64:{found['base64']}"
 
 
+def head_text(value: bytes | None, most: int) -> str:
+    """Return :func:`bytes_text` of the first *most* bytes, without a letter that this would cut."""
+    if value is None or len(value) <= most:
+        return bytes_text(value)
+    heads = (value[: most - cut] for cut in range(_LONGEST_LETTER))
+    whole = next((each for each in heads if _is_text(each)), value[:most])
+    return f"{bytes_text(whole)}…"
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def pretty_data(data: bytes | None) -> str:
     """Return *data* for people to read: JSON in lines, other text as it is, bytes in base64.
 
-    Numbers keep their digits: a value is never shown other than as it was sent.
+    Numbers keep their digits: a value is never shown other than as it was sent. Of more than
+    :data:`MOST_SHOWN` bytes the first are shown, as they are.
     """
+    if data is not None and len(data) > MOST_SHOWN:
+        return visible(head_text(data, MOST_SHOWN))
     text = bytes_text(data)
     try:
         found = json.loads(text, parse_float=_Digits, parse_int=_Digits)

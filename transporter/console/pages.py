@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from flask import Response, g, redirect, render_template, request, url_for
 
 from transporter.console.answers import is_live, render, result_json, wants_json
-from transporter.console.formats import bytes_text, iso_text, pretty_data, size_text, visible
+from transporter.console.formats import (
+    MOST_SHOWN,
+    bytes_text,
+    iso_text,
+    pretty_data,
+    size_text,
+    visible,
+)
 from transporter.console.readings import (
     CHANGES,
     Fates,
@@ -190,6 +197,7 @@ class Pages:
             headers=[(name, bytes_text(value)) for name, value in message.headers],
             data=pretty_data(message.data),
             size=size_text(len(message.data or b"")),
+            is_cut=len(message.data or b"") > MOST_SHOWN,
             fates=shown,
             payloads=payloads,
             **self._frame(source, self._look(source)),

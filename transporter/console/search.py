@@ -15,7 +15,7 @@ from transporter.log.inspection import inspect
 from transporter.log.reader import LogReader
 from transporter.log.search import END, RETRIES, EntryFilter, offsets_around
 from transporter.log.time_spec import parse_time
-from transporter.message import Entries
+from transporter.message import Entries, batch_bytes
 from transporter.offsets.offset_log import proved_offset
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 SECONDS: Final = 2.0
 BYTES: Final = 512 << 20
+KEPT: Final = 32 << 20
+"""Bytes of found entries after which a search ends, because a page holds all of them."""
 ROWS: Final = 100
-MOST_ROWS: Final = 1_000
 Direction = Literal["newest", "oldest"]
 
 
@@ -100,7 +101,13 @@ class _Progress:
     entries: list[Entry] = field(default_factory=list)
     at: int = -1
     size: int = 0
+    kept: int = 0
     ended: bool = False
+
+    def is_over(self, limits: Limits, seconds: float) -> bool:
+        """Return whether the search ends here, finished or not."""
+        spent = seconds >= limits.seconds or self.size >= limits.size or self.kept >= KEPT
+        return self.ended or spent or len(self.entries) >= limits.rows
 
 
 def inspect_log(directory: Path) -> LogInfo:
@@ -158,8 +165,7 @@ def search(
         try:
             for located in walk(reader, span, done):
                 _look_at(located, span, direction, limits.rows, done)
-                over = clock() - begun >= limits.seconds or done.size >= limits.size
-                if done.ended or len(done.entries) >= limits.rows or over:
+                if done.is_over(limits, clock() - begun):
                     break
             else:
                 done.ended = True
@@ -220,6 +226,7 @@ def _look_at(
         start = matching.num_rows - missing if is_newest else 0
         matching = matching.slice(start, missing)
     found = list(Entries(matching))
+    done.kept += batch_bytes(matching) if found else 0
     done.entries += reversed(found) if is_newest else found
     if is_cut:
         done.at = done.entries[-1].offset

@@ -17,6 +17,7 @@ from transporter.log.lock import owner_of
 from transporter.log.meta import read_meta
 from transporter.log.pipeline_record import read_pipeline_record
 from transporter.pipeline.log_location import log_directory
+from transporter.pipeline.yaml_document import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -174,7 +175,8 @@ def _find_source(target: Path, environ: Mapping[str, str]) -> LogSource:
     if not place.exists():
         raise EnvironmentFault(f"{target}: there is no such pipeline file or log directory")
     directory = log_directory(target, environ)
-    return LogSource(_path_name(target.stem), directory, place)
+    root = read(place, environ, only=lambda key: key == ("name",)).root
+    return LogSource(_path_name(str(root.get("name", target.stem))), directory, place)
 
 
 def _path_name(name: str) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from transporter.console.formats import (
+    MOST_SHOWN,
     bytes_text,
     clock_text,
     count_text,
+    head_text,
     iso_text,
     one_line,
     pretty_data,
@@ -93,6 +95,28 @@ def test_one_line_is_one_line_and_bounded() -> None:
 def test_data_are_shown_as_they_were_sent(data: bytes | None, shown: str) -> None:
     """JSON is indented, and no number loses a digit; anything else stays as it is."""
     assert pretty_data(data) == shown
+
+
+@pytest.mark.parametrize(
+    ("data", "most", "shown"),
+    [
+        (None, 3, "null"),
+        (b"abc", 3, "abc"),
+        (b"abcd", 3, "abc…"),
+        ("aé漢".encode(), 5, "aé…"),
+        ("🎉🎉".encode(), 7, "🎉…"),
+        (b"\xff" * 8, 6, "base64:////////…"),
+    ],
+)
+def test_the_head_of_data_cuts_no_letter(data: bytes | None, most: int, shown: str) -> None:
+    """Text stays text, and bytes stay bytes, however much of them is shown."""
+    assert head_text(data, most) == shown
+
+
+def test_large_data_are_shown_in_part() -> None:
+    """A page stays small, however large an entry is (Invariant 17)."""
+    data = b'{"a": "' + b"x" * MOST_SHOWN + b'"}'
+    assert pretty_data(data) == data[:MOST_SHOWN].decode() + "…"
 
 
 def test_a_name_that_looks_like_a_number_stays_text() -> None:

@@ -142,6 +142,18 @@ def test_a_search_ends_in_time_and_says_how_far_it_came(directory: Path) -> None
     assert (whole.finished, whole.looked_from, whole.looked_to) == (True, 0, COUNT - 1)
 
 
+def test_found_entries_are_bounded_in_bytes(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page holds what was found, so a search ends with it, and goes on later (Invariant 17)."""
+    monkeypatch.setattr("transporter.console.search.KEPT", 1)
+    span = everything(directory)
+    found = search(directory, span, "oldest", Limits(rows=1000))
+    assert not found.finished
+    assert 0 < len(found.entries) < 9
+    assert found.looked_to == found.entries[-1].offset
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [

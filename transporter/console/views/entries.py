@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from transporter.console.formats import bytes_text, count_text, iso_text, one_line, size_text
+from transporter.console.formats import (
+    bytes_text,
+    count_text,
+    head_text,
+    iso_text,
+    one_line,
+    size_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,7 +66,7 @@ def entry_row(
         op=message.op,
         key=one_line(bytes_text(message.key), _KEY) if payloads else "",
         size=size_text(len(message.data or b"")),
-        data=one_line(bytes_text(message.data)[: 4 * _DATA], _DATA) if payloads else "",
+        data=one_line(head_text(message.data, 4 * _DATA), _DATA) if payloads else "",
         unconfirmed=entry.offset > confirmed,
         fates=tuple(fates),
     )
