@@ -11,7 +11,7 @@ import pytest
 from acceptance_tools import TRANSPORTER
 from engine_tools import until
 from operator_tools import ENVIRONMENT, feed, operated, route, write_file
-from services.browser import chromium
+from services.browser import axe_source, chromium
 from services.maven import Absent
 
 if TYPE_CHECKING:
@@ -169,6 +169,22 @@ def test_the_title_shows_problems(watched: Watched, shop: Shop) -> None:
     page.goto(shop.log)
     assert page.title() == "pipeline"
     assert page.get_attribute("#icon", "href") == "/static/icon-good.svg"
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
+def test_axe_finds_nothing(browser: Browser, shop: Shop, state: Any, scheme: Any) -> None:
+    """Contrast, names, headings and landmarks are right on every page, light and dark."""
+    context = browser.new_context(storage_state=state, color_scheme=scheme)
+    page, axe = context.new_page(), axe_source()
+    found = []
+    still = [path for path in PAGES if "live" not in path]
+    for path in [shop.log + path for path in still] + [f"{shop.url}help", f"{shop.url}login"]:
+        page.goto(path)
+        page.evaluate(f"{axe};0")
+        violations = page.evaluate("axe.run()")["violations"]
+        found += [(path, each["id"], each["nodes"][0]["html"]) for each in violations]
+    context.close()
+    assert found == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)

