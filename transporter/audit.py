@@ -14,11 +14,11 @@ import time
 import uuid
 from collections import OrderedDict
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from transporter.errors import TransporterError
+from transporter.errors import ActionRefused, TransporterError
 from transporter.log.filesystem import (
     RealFileSystem,
     open_file,
@@ -40,6 +40,52 @@ _UNSET: Final = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
+class OnBehalfOf:
+    """The person for whom a front end acts, as that front end has authenticated them.
+
+    Attributes:
+        who: the person's name, such as ``ann@example.org``.
+        via: the front end, such as ``console``.
+        origin: the place from which the person acts, such as an address (``from`` in JSON).
+
+    Raises:
+        ActionRefused: a text is missing, too long, or has control characters.
+
+    """
+
+    who: str
+    via: str = ""
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        _check_text("who", self.who, 256)
+        _check_text("via", self.via, 64)
+        _check_text("from", self.origin, 256)
+        if not self.who.strip():
+            raise ActionRefused('for.who is empty; name the person, or leave "for" out')
+
+    @classmethod
+    def decode(cls, content: object) -> Self:
+        """Return the person in *content*: an object of ``who``, ``via`` and ``from``."""
+        if not isinstance(content, dict) or set(content) - {"who", "via", "from"}:
+            raise ActionRefused('for: use an object of "who", "via" and "from"')
+        return cls(content.get("who", ""), content.get("via", ""), content.get("from", ""))
+
+    def encode(self) -> dict[str, str]:
+        """Return the object that :meth:`decode` accepts."""
+        return {"who": self.who, "via": self.via, "from": self.origin}
+
+
+def _check_text(name: str, text: object, longest: int) -> None:
+    if not isinstance(text, str):
+        raise ActionRefused(f"for.{name} is not text")
+    if len(text) > longest:
+        raise ActionRefused(f"for.{name} is longer than {longest} characters")
+    if not text.isprintable():
+        raise ActionRefused(f"for.{name} has control characters")
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     """The originator of a change.
 
@@ -49,6 +95,7 @@ class Operator:
         uid: the user of the process.
         pid: the process.
         loginuid: the login uid, if the system records one.
+        on_behalf_of: the person for whom the process acts, if it named one.
 
     """
 
@@ -56,6 +103,7 @@ class Operator:
     uid: int
     pid: int
     loginuid: int | None = None
+    on_behalf_of: OnBehalfOf | None = None
 
     @classmethod
     def of_process(cls, pid: int, uid: int, proc: Path = _PROC) -> Self:
@@ -63,11 +111,23 @@ class Operator:
         login = _login_uid(pid, proc)
         return cls(user_name(uid if login is None else login), uid, pid, login)
 
+    def acting_for(self, person: OnBehalfOf | None) -> Self:
+        """Return this operator as it acts on behalf of *person*."""
+        return replace(self, on_behalf_of=person)
+
+    def event_fields(self) -> dict[str, Any]:
+        """Return the fields for an event: the person, and the process that made the request."""
+        person = self.on_behalf_of
+        named = {"who": self.who, "via": "", "from": ""} if person is None else person.encode()
+        return {**named, "uid": self.uid, "pid": self.pid}
+
     def fields(self) -> dict[str, Any]:
         """Return the fields for an audit line."""
         by_login = {} if self.loginuid is None else {"loginuid": self.loginuid}
-        known_by = "loginuid" if by_login else "uid"
-        return {"who": self.who, "known_by": known_by, **by_login, "uid": self.uid, "pid": self.pid}
+        peer = {**by_login, "uid": self.uid, "pid": self.pid}
+        if self.on_behalf_of is not None:
+            return {**self.on_behalf_of.encode(), "known_by": "for", "by": self.who, **peer}
+        return {"who": self.who, "known_by": "loginuid" if by_login else "uid", **peer}
 
 
 def this_operator() -> Operator:

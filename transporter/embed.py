@@ -123,7 +123,7 @@ def assemble_engine(
         engine = Engine(
             settings, launcher, monitor.observe, fail_fast=fail_fast, tracer=monitor.tracer
         )
-        attach_control(engine, os.environ if environ is None else environ, monitor.observe)
+        attach_control(engine, os.environ if environ is None else environ)
         monitor.start(engine)
         yield engine
 

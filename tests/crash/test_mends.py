@@ -697,10 +697,51 @@ MENDS = (
     Mend(
         "a look outlives its engine",
         "control/client.py",
-        "if not isinstance(request, Status | LogMetadata):",
+        "if not isinstance(request, ReadRequest):",
         "if True:",
         "control/test_server.py",
         ("test_a_look_outlives_an_engine_that_is_killed_at_that_moment",),
+    ),
+    # Lines about skipped entries.
+    Mend(
+        "the line of a skipped entry is durable when it is reported",
+        "offsets/given_up.py",
+        "            file.pwrite(data, end)\n            sync(file)\n",
+        "            file.pwrite(data, end)\n",
+        "offsets/test_given_up.py",
+        ("test_a_line_is_durable_when_it_is_reported",),
+    ),
+    Mend(
+        "the name of a file with lines is durable",
+        "offsets/given_up.py",
+        "            if not self._named:\n",
+        "            if False:\n",
+        "offsets/test_given_up.py",
+        ("test_a_line_is_durable_when_it_is_reported",),
+    ),
+    Mend(
+        "the line of a skipped entry comes before the watermark",
+        "engine/routing/failure_policy.py",
+        "# The line is durable before the watermark may pass, and a crash may repeat it.",
+        'self._offsets.settle(Range(offset, offset, "skipped"), self._log.durable)',
+        "engine/test_given_up_lines.py",
+        ("test_a_line_is_there_before_the_watermark_passes",),
+    ),
+    Mend(
+        "kept events have no secrets",
+        "engine/engine.py",
+        "_redact_events(lambda: self._secrets, self.events)",
+        "self.events",
+        "cli/test_events_command.py",
+        ("test_secrets_are_redacted_in_kept_events",),
+    ),
+    Mend(
+        "a dry run leaves running modules alone",
+        "pipeline/reload_changes.py",
+        "        with fresh_modules(running.file.parent):\n            return",
+        "        forget_modules(running.file.parent)\n        if True:\n            return",
+        "control/test_reload_preview.py",
+        ("test_running_modules_stay_as_they_are",),
     ),
     # Duties of adaptors to a source or a sink. Rules that need a server are in test_service_mends.
     Mend(
@@ -837,10 +878,10 @@ MENDS = (
     # Access by other users on the host, and files that operators leave behind.
     Mend(
         "readiness quotes nobody",
-        "observe/readiness.py",
+        "engine/readiness.py",
         "route.name, state.value, why, route.still, counts)",
         "route.name, state.value, route.problem, route.still, counts)",
-        "observe/test_readiness.py",
+        "engine/test_readiness.py",
         ("test_the_report_tells_how_long_and_how_much_but_quotes_nobody",),
     ),
     Mend(

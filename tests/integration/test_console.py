@@ -92,7 +92,8 @@ def without_times(status: dict[str, Any]) -> dict[str, Any]:
     """Return a status without what changes from one look to the next."""
     readers = [{**each, "still": 0.0} for each in status["readers"]]
     routes = [{**each, "waiting": None} for each in status["routes"]]
-    return {**status, "readers": readers, "routes": routes}
+    reasons = [{**each, "seconds": 0.0} for each in status["reasons"]]
+    return {**status, "readers": readers, "routes": routes, "reasons": reasons}
 
 
 @pytest.fixture(scope="module")

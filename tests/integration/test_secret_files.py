@@ -129,9 +129,7 @@ def test_a_sink_that_refuses_the_old_token_gets_the_new_one(tmp_path: Path) -> N
             # The pipeline is unchanged, so a reload accepts it and refuses nothing.
             secret.write_text("third-canary/3")
             wanted[0] = "third-canary/3"
-            assert RunningEngine(engine, {}, events).perform(Reload(), this_operator())[
-                "routes"
-            ] == ["out"]
+            assert RunningEngine(engine, {}).perform(Reload(), this_operator())["routes"] == ["out"]
             with source.open("a") as lines:
                 lines.write("a 3\n")
             until(lambda: engine.status().routes[0].watermark == 2)

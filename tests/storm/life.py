@@ -234,7 +234,7 @@ class _Life:
     def _started(self, pipeline: Pipeline) -> Engine | None:
         try:
             engine = Engine(pipeline, engine_tools.SparklessHost(), self._observe)
-            operations = RunningEngine(engine, {}, self._observe)
+            operations = RunningEngine(engine, {})
             engine.attach(ControlServer(operations, pipeline.log.dir, self._observe))
             engine.start()
         except TransporterError as error:

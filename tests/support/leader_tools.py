@@ -264,7 +264,7 @@ def main(file: Path) -> None:
 
     arm(file.parent)
     engine = Engine(load(file, {}), SparklessHost(), tell)
-    attach_control(engine, {}, tell)
+    attach_control(engine, {})
     signal.signal(signal.SIGTERM, lambda *_: engine.request_stop())
     engine.start()
     while not engine.wait(0.2):

@@ -28,7 +28,7 @@ class Operated:
 
     def __init__(self, folder: Path, engine: Engine, events: Events) -> None:
         self.folder, self.engine, self.events = folder, engine, events
-        self.live = RunningEngine(engine, {}, events)
+        self.live = RunningEngine(engine, {})
 
     def __call__(self, request: requests.Request) -> dict[str, Any]:
         """Execute the request."""

@@ -116,7 +116,7 @@ def be_engine(path: Path) -> None:
             sys.stderr.flush()
 
     engine = Engine(load(path, os.environ), SparklessHost(), tell)
-    attach_control(engine, os.environ, tell)
+    attach_control(engine, os.environ)
     signal.signal(signal.SIGTERM, lambda *_: engine.request_stop())
     engine.start()
     tell("listening")

@@ -38,9 +38,10 @@ LOGIN = 12_345
 
 READ_ONLY = {
     *("schema", "check", "compare", "test", "dry-run", "status", "top", "audit", "shell", "query"),
+    *("doctor", "plan", "events", "history"),
     *("log info", "log show", "log tail", "log export", "log verify"),
-    *("offsets list", "offsets show", "parked list", "parked show", "adaptors list"),
-    *("adaptors show", "queue peek", "queue stats", "cdc check", "cdc status"),
+    *("offsets list", "offsets show", "offsets given-up", "parked list", "parked show"),
+    *("adaptors list", "adaptors show", "queue peek", "queue stats", "cdc check", "cdc status"),
 }
 ELSEWHERE = {
     *("run", "quickstart", "init pipeline", "init adaptor"),
@@ -64,6 +65,7 @@ OFFLINE: dict[str, tuple[str, ...]] = {
     "reader resume": ("reader", "resume", "paused"),
     "parked retry": ("parked", "retry", "out"),
     "parked skip": ("parked", "skip", "out", "3"),
+    "parked note": ("parked", "note", "out", "3", "waits for ACME"),
     "offsets rename": ("offsets", "rename", "old", "new"),
     "offsets delete": ("offsets", "delete", "old", "--yes"),
     "log compact": ("log", "compact"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("at", "who", "action", "route", "what", "reason", "outcome")
 _APART: Final = {
-    *("id", "at", "who", "known_by", "loginuid", "uid", "pid"),
+    *("id", "at", "who", "known_by", "loginuid", "uid", "pid", "via", "from", "by"),
     *("action", "route", "reason", "outcome"),
 }
 _LONGEST: Final = 120
@@ -45,7 +45,7 @@ def audit(
     """
     from transporter.audit import read_audit  # noqa: PLC0415 - `--help` does without
 
-    changes = list(read_audit(_read_lines(log_directory(target)), last))
+    changes = list(read_audit(read_lines(log_directory(target)), last))
     if as_json:
         write_json(changes)
         return
@@ -55,7 +55,8 @@ def audit(
     write_table(COLUMNS, [_change_row(each) for each in changes])
 
 
-def _read_lines(directory: Path) -> Iterator[bytes]:
+def read_lines(directory: Path) -> Iterator[bytes]:
+    """Yield the lines of the audit file in the log *directory*, none if it has no file yet."""
     from transporter.audit import AUDIT  # noqa: PLC0415 - as above
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
     from transporter.offsets.verify_repair import require_log  # noqa: PLC0415 - as above
@@ -91,6 +92,9 @@ def _time_cell(at: object) -> str:
 def _actor_text(change: dict[str, Any]) -> str:
     """Return the author of *change*, and the user whose rights were used if that is another."""
     who = str(change.get("who", ""))
+    if change.get("known_by") == "for":
+        place = f" from {change['from']}" if change.get("from") else ""
+        return f"{who}{place} (via {change.get('via') or 'a front end'} as {change.get('by')})"
     switched = change.get("loginuid") not in {None, change.get("uid")}
     return f"{who} (as uid {change['uid']})" if switched else who
 

@@ -18,7 +18,7 @@ def command_group(about: str, **commands: Callable[..., object]) -> typer.Typer:
     group = typer.Typer(help=about, rich_markup_mode=None)
     group.callback(invoke_without_command=True)(show_help)
     for name, command in commands.items():
-        add_command(group, name, command)
+        add_command(group, name.replace("_", "-"), command)
     return group
 
 

@@ -20,12 +20,16 @@ from transporter.cli import (
     cdc,
     check,
     compare,
+    doctor,
     dry_run,
+    events,
+    history,
     init,
     log,
     offsets,
     outbox,
     parked,
+    plan,
     query,
     queue,
     quickstart,
@@ -54,6 +58,8 @@ def build() -> typer.Typer:
     add_command(app, "quickstart", quickstart.quickstart)
     app.add_typer(init.build(), name="init")
     add_command(app, "check", check.check)
+    add_command(app, "doctor", doctor.doctor)
+    add_command(app, "plan", plan.plan)
     add_command(app, "schema", schema.schema)
     add_command(app, "test", test.test)
     add_command(app, "dry-run", dry_run.dry_run)
@@ -61,6 +67,8 @@ def build() -> typer.Typer:
     add_command(app, "status", status.status)
     add_command(app, "top", top.top)
     add_command(app, "ui", ui.ui)
+    add_command(app, "events", events.events)
+    add_command(app, "history", history.history)
     add_command(app, "query", query.query)
     add_command(app, "shell", shell.shell)
     add_command(app, "ack", ack.ack)

@@ -1,4 +1,4 @@
-"""Selection of a command's entries by offset, time, namespace and key."""
+"""Selection of a command's entries by offset, time, namespace, key and contents."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ NamespaceFilter = Annotated[
     typer.Option("--namespace", metavar="REGEX", help="Only namespaces that match (RE2 syntax)."),
 ]
 KeyFilter = Annotated[str | None, typer.Option("--key", help="Only entries with exactly this key.")]
+ContentFilter = Annotated[
+    str | None,
+    typer.Option(
+        "--contains",
+        metavar="TEXT",
+        help="Only entries with this text in data, key or a header's value.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +72,16 @@ def inspect_log(directory: Path) -> LogInfo:
     return inspect(directory, proved_offset(directory))
 
 
-def parse_filters(namespace: str, key: str | None) -> EntryFilter:
+def parse_filters(namespace: str, key: str | None, contains: str | None = None) -> EntryFilter:
     """Parse the filters of a command line."""
+    if contains == "":
+        raise typer.BadParameter("--contains is empty, which every entry has; give a text")
     from transporter.log.search import EntryFilter  # noqa: PLC0415 - imports pyarrow
 
     try:
-        # The bytes as typed, because a key need not be text.
-        return EntryFilter(namespace, os.fsencode(key) if key is not None else None)
+        # The bytes as typed, because a key and data need not be text.
+        typed = [None if each is None else os.fsencode(each) for each in (key, contains)]
+        return EntryFilter(namespace, typed[0], contains=typed[1])
     except ValueError as error:
         raise typer.BadParameter(f"--namespace {error}") from error
 

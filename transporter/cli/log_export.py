@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transporter.cli.entry_selection import (
+    ContentFilter,
     EntrySelection,
     From,
     KeyFilter,
@@ -54,6 +55,7 @@ def export(  # noqa: PLR0913 - one argument an option
     end: To = None,
     namespace: NamespaceFilter = "",
     key: KeyFilter = None,
+    contains: ContentFilter = None,
     as_json: AsJson = False,
 ) -> None:
     """Export entries to Parquet or JSON lines.
@@ -69,7 +71,7 @@ def export(  # noqa: PLR0913 - one argument an option
     kind = kind or _format_by_name(file)
     _check_place(directory, file)
     found = inspect_log(directory)
-    wanted = parse_filters(namespace, key)
+    wanted = parse_filters(namespace, key, contains)
     chosen = select_entries(found, found.confirmed, None, start, end, wanted)
     count = _EntryCounter()
     write_file(file, _file_parts(kind, directory, chosen, count, found.confirmed))

@@ -1,4 +1,4 @@
-"""Command ``transporter log show``: entries by offset, time, namespace and key."""
+"""Command ``transporter log show``: entries by offset, time, namespace, key and contents."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from transporter.cli.entry_output import (
     write_rows,
 )
 from transporter.cli.entry_selection import (
+    ContentFilter,
     From,
     KeyFilter,
     NamespaceFilter,
@@ -55,6 +56,7 @@ def show(  # noqa: PLR0913 - one argument an option
     end: To = None,
     namespace: NamespaceFilter = "",
     key: KeyFilter = None,
+    contains: ContentFilter = None,
     raw: Annotated[bool, typer.Option("--raw", help="Write the raw bytes of the data.")] = False,
     metadata: Annotated[
         bool,
@@ -67,24 +69,27 @@ def show(  # noqa: PLR0913 - one argument an option
 ) -> int:
     """Show entries of the log.
 
-    Select them by offset, time, namespace or key. By default it shows the last ten.
+    Select them by offset, time, namespace, key or contents. By default it shows the last
+    ten.
 
     Examples:
         transporter log show pipeline.yaml 120..140
         transporter log show pipeline.yaml --from 10m --namespace ^orders
+        transporter log show pipeline.yaml --contains ACME --last 5
     """
     _check_raw(raw=raw, as_json=as_json)
     if last and only_first:
         raise typer.BadParameter("--first and --last exclude one another")
     if metadata:
-        if raw or start or end or namespace or key or only_first:
+        if raw or start or end or namespace or key or contains or only_first:
             raise typer.BadParameter(
                 "--metadata can be combined with offsets, --last and --json only"
             )
         _write_metadata(target, offsets, last, as_json=as_json)
         return 0
     found = inspect_log(log_directory(target))
-    chosen = select_entries(found, found.last, offsets, start, end, parse_filters(namespace, key))
+    wanted = parse_filters(namespace, key, contains)
+    chosen = select_entries(found, found.last, offsets, start, end, wanted)
     if last is None and not (offsets or start or end or only_first):
         last = LAST
     with ignore_closed_stdout(), open_selection(found, chosen, last, only_first) as batches:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import select
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -17,9 +16,15 @@ from transporter.cli.entry_output import (
     note,
     note_lost,
 )
-from transporter.cli.entry_selection import KeyFilter, NamespaceFilter, inspect_log, parse_filters
+from transporter.cli.entry_selection import (
+    ContentFilter,
+    KeyFilter,
+    NamespaceFilter,
+    inspect_log,
+    parse_filters,
+)
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import ignore_closed_stdout, write
+from transporter.cli.output import ignore_closed_stdout, reader_left_within, write
 from transporter.control.entry_values import entry_json
 
 if TYPE_CHECKING:
@@ -47,6 +52,7 @@ def tail(
     ] = 10,
     namespace: NamespaceFilter = "",
     key: KeyFilter = None,
+    contains: ContentFilter = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the newest entries, and follow the log.
@@ -61,7 +67,7 @@ def tail(
     """
     from transporter.log.follow import Follower  # noqa: PLC0415 - imports pyarrow
 
-    directory, wanted = log_directory(target), parse_filters(namespace, key)
+    directory, wanted = log_directory(target), parse_filters(namespace, key, contains)
     found = inspect_log(directory) if not follow or _log_exists(directory) else None
     first = _first_offset(found, count, wanted) if found else 0
     confirmed = found.confirmed if found else -1
@@ -72,7 +78,7 @@ def tail(
         screen.write_news(follower)
         if follow and (found is None or found.owner is None):
             note(f"{directory}: no engine runs here; waiting for one")
-        while follow and not _reader_left_within(POLL):
+        while follow and not reader_left_within(POLL):
             screen.write_news(follower)
 
 
@@ -133,13 +139,6 @@ def _first_offset(found: LogInfo, count: int, wanted: EntryFilter) -> int:
         return found.confirmed + 1
     with LogReader(found.directory) as reader:
         return start_of_last(reader, found.first, found.confirmed, count, wanted)
-
-
-def _reader_left_within(seconds: float) -> bool:
-    """Wait *seconds*. Return true at once when the reader of stdout closes it."""
-    watch = select.poll()
-    watch.register(sys.stdout.fileno(), 0)
-    return bool(watch.poll(seconds * 1000))
 
 
 def _write_object(content: dict[str, Any]) -> None:

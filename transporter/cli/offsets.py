@@ -5,22 +5,27 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from math import isfinite
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from transporter.cli.action_options import Reason, RouteName, progress_question
 from transporter.cli.command_group import command_group
+from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import (
     confirm,
     printable,
+    problem_text,
     value_text,
     write,
     write_json,
     write_table,
 )
+from transporter.control.entry_values import time_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +39,7 @@ def build() -> typer.Typer:
         "Show and manage the progress of routes.",
         list=list_routes,
         show=show,
+        given_up=given_up,
         rename=rename,
         delete=delete,
     )
@@ -90,6 +96,51 @@ def show(target: Target, route: RouteName, *, as_json: AsJson = False) -> None:
         write(f"above       {part.first}..{part.last} {part.kind}")
     write()
     write_table(("namespace", "newest offset"), sorted(state.namespaces.items()))
+
+
+def given_up(
+    target: Target,
+    route: RouteName,
+    *,
+    last: Annotated[
+        int, typer.Option("--last", help="Number of lines to show, the newest; 0: all.", min=0)
+    ] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show skipped and late delivered entries.
+
+    A route writes a line when on_error: skip passes an entry, and when it delivers a
+    parked one. An operator's acts are in the audit file instead.
+
+    Example:
+        transporter offsets given-up pipeline.yaml events --last 10
+    """
+    from transporter.offsets.given_up import read_given_up  # noqa: PLC0415 - imports pyarrow
+    from transporter.offsets.offset_log import read_state, route_folder  # noqa: PLC0415
+
+    directory = log_directory(target)
+    read_state(directory, route)
+    found = deque(read_given_up(route_folder(directory, route)), maxlen=last or None)
+    if as_json:
+        write_json(list(found))
+        return
+    if not found:
+        note(f"route {route} has skipped no entry, and delivered no parked one")
+        return
+    columns = ("at", "event", "offset", "attempts", "error")
+    write_table(columns, [_given_up_row(each) for each in found])
+
+
+def _given_up_row(line: dict[str, Any]) -> tuple[object, ...]:
+    at = line.get("at")
+    known = isinstance(at, int | float) and isfinite(at)
+    return (
+        time_text(round(at * 1_000_000)) if known else "",  # type: ignore[operator]
+        line["event"],
+        line.get("offset", line.get("count", "")),
+        line.get("attempts", ""),
+        problem_text(line.get("error", "")),
+    )
 
 
 def rename(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import sys
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -134,6 +135,13 @@ def ignore_closed_stdout() -> Iterator[None]:
     except BrokenPipeError:
         # Keep the interpreter from flushing again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def reader_left_within(seconds: float) -> bool:
+    """Wait *seconds*. Return true at once when the reader of stdout closes it."""
+    watch = select.poll()
+    watch.register(sys.stdout.fileno(), 0)
+    return bool(watch.poll(seconds * 1000))
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,10 +20,13 @@ from transporter.cli.output import (
 )
 from transporter.control.entry_values import time_text
 from transporter.control.parked_values import list_parked_offsets, parked_json, read_parked
-from transporter.control.requests import RetryParked, SkipParked
+from transporter.control.requests import NoteParked, RetryParked, SkipParked
 from transporter.errors import OffsetRefused
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.control.parked_notes import ParkedNote
     from transporter.errors import Corrupt
     from transporter.offsets.parked import ParkedEntry
 
@@ -31,8 +34,8 @@ Only = Annotated[
     bool, typer.Option("--only", help="Leave entries parked behind these where they are.")
 ]
 Which = Annotated[
-    str | None,
-    typer.Argument(help="Offset, or range of offsets; all by default.", metavar="X..Y"),
+    list[str] | None,
+    typer.Argument(help="Offsets, or ranges of offsets; all by default.", metavar="X..Y"),
 ]
 
 
@@ -44,6 +47,7 @@ def build() -> typer.Typer:
         show=show,
         retry=retry,
         skip=skip,
+        note=add_note,
     )
 
 
@@ -58,7 +62,7 @@ def list_parked(
 ) -> None:
     """List a route's parked entries.
 
-    Each appears with its error.
+    Each appears with its error, and with the newest note about it.
 
     Example:
         transporter parked list pipeline.yaml events
@@ -67,6 +71,7 @@ def list_parked(
 
     directory = log_directory(target)
     wanted = set(read_state(directory, route).retries)
+    notes = _notes_of(directory, route)
     offsets = list_parked_offsets(directory, route)
     shown = offsets[:most] if most else offsets
     damaged: list[Corrupt] = []
@@ -77,13 +82,23 @@ def list_parked(
         columns = ("offset", "parked at", "key", "attempts", "error", "")
         write_table(
             columns,
-            [_parked_row(parked, retry_requested=parked.offset in wanted) for parked in found],
+            [
+                _parked_row(
+                    parked, notes.get(parked.offset), retry_requested=parked.offset in wanted
+                )
+                for parked in found
+            ],
         )
     for error in damaged:
         raise error
     if as_json:
         write_json(
-            [parked_json(parked, retry_requested=parked.offset in wanted) for parked in found]
+            [
+                parked_json(
+                    parked, notes.get(parked.offset), retry_requested=parked.offset in wanted
+                )
+                for parked in found
+            ]
         )
 
 
@@ -96,7 +111,7 @@ def show(
 ) -> None:
     """Show one parked entry in full.
 
-    It shows the entry's error, its headers and all of its data.
+    It shows the entry's error, the newest note about it, its headers and all of its data.
 
     Example:
         transporter parked show pipeline.yaml events 14
@@ -108,13 +123,17 @@ def show(
     found = next(read_parked(directory, route, [offset]), None)
     if found is None:
         raise OffsetRefused(f"route {route}: nothing is parked at {offset}")
-    content = parked_json(found, retry_requested=retry_requested)
+    note_of = _notes_of(directory, route).get(offset)
+    content = parked_json(found, note_of, retry_requested=retry_requested)
     if as_json:
         write_json(content)
         return
     entry = content.pop("entry")
     if content["behind"] is None:
         del content["behind"]  # It failed itself.
+    del content["note"]
+    if note_of is not None:
+        content["note"] = _note_text(note_of)
     for name, value in (
         content | {name: entry[name] for name in entry if name != "offset"}
     ).items():
@@ -145,20 +164,20 @@ def retry(
     Each key is delivered in order. Entries that fail again stay parked. Entries parked
     behind a delivered one follow it.
 
-    Example:
+    Examples:
         transporter parked retry pipeline.yaml events 14
+        transporter parked retry pipeline.yaml events 3 7 10..20
     """
-    request = RetryParked(route, reason=reason, only=only)
-    if offsets:
-        first, last = offset_range(offsets)
-        request = RetryParked(route, first, last, reason, only)
+    request = RetryParked(route, reason=reason, only=only, **_named_ranges(offsets or []))
     report_result(perform_request(target, request), as_json=as_json)
 
 
 def skip(
     target: Target,
     route: RouteName,
-    offsets: Annotated[str, typer.Argument(help="Offset, or range of offsets.", metavar="X..Y")],
+    offsets: Annotated[
+        list[str], typer.Argument(help="Offsets, or ranges of offsets.", metavar="X..Y")
+    ],
     *,
     only: Only = False,
     reason: Reason = "",
@@ -172,21 +191,63 @@ def skip(
     Example:
         transporter parked skip pipeline.yaml events 14 --reason "test order"
     """
-    report_result(
-        perform_request(target, SkipParked(route, *offset_range(offsets), reason, only)),
-        as_json=as_json,
-    )
+    request = SkipParked(route, reason=reason, only=only, **_named_ranges(offsets))
+    report_result(perform_request(target, request), as_json=as_json)
 
 
-def _parked_row(parked: ParkedEntry, *, retry_requested: bool) -> tuple[object, ...]:
+def add_note(
+    target: Target,
+    route: RouteName,
+    offset: Annotated[int, typer.Argument(help="Entry's offset.", metavar="OFFSET", min=0)],
+    text: Annotated[str, typer.Argument(help="Note; empty removes it.", metavar="TEXT")],
+    *,
+    reason: Reason = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write a note about a parked entry.
+
+    It is a line of the audit file, and 'parked list' and 'parked show' have the newest
+    one. It changes nothing else.
+
+    Example:
+        transporter parked note pipeline.yaml events 14 "waits for ACME"
+    """
+    result = perform_request(target, NoteParked(route, offset, text, reason))
+    report_result(result, as_json=as_json, later=False)
+
+
+def _named_ranges(offsets: list[str]) -> dict[str, Any]:
+    """Return the offsets of a command line as arguments of a request; all without any."""
+    found = tuple(offset_range(each) for each in offsets)
+    if len(found) == 1:
+        # The form that older engines know.
+        return {"first": found[0][0], "last": found[0][1]}
+    return {"offsets": found} if found else {}
+
+
+def _notes_of(directory: Path, route: str) -> dict[int, ParkedNote]:
+    from transporter.cli.audit import read_lines  # noqa: PLC0415 - only where notes are shown
+    from transporter.control.parked_notes import read_notes  # noqa: PLC0415 - the same
+
+    return read_notes(read_lines(directory), route)
+
+
+def _note_text(written: ParkedNote) -> str:
+    return f"{written.text} ({written.who}, {time_text(round(written.at * 1_000_000))})"
+
+
+def _parked_row(
+    parked: ParkedEntry, written: ParkedNote | None, *, retry_requested: bool
+) -> tuple[object, ...]:
     key = parked.key.decode(errors="replace") if parked.key is not None else "null"
     reason = parked.reason
-    remark = "retry requested" if retry_requested else ""
+    remarks = ["retry requested"] if retry_requested else []
+    remarks += [f"note: {_note_text(written)}"] if written is not None else []
     return (
         parked.offset,
         time_text(reason.parked_at),
         key,
         reason.attempts,
         problem_text(reason.error),
-        remark,
+        "; ".join(remarks),
     )

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from transporter.cli.action_options import Reason, perform_request
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import printable, problem_text, write, write_json
+from transporter.cli.output import printable, problem_text, value_text, write, write_json
 from transporter.control.requests import Reload, Status
+from transporter.errors import ConfigError
 
 
-def reload(target: Target, *, reason: Reason = "", as_json: AsJson = False) -> None:
+def reload(
+    target: Target,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+    ] = False,
+    reason: Reason = "",
+    as_json: AsJson = False,
+) -> int:
     """Reload the running engine's pipeline file.
 
     SIGHUP does the same. Routes apply changed steps, filters, writers, retries and
@@ -22,16 +34,34 @@ def reload(target: Target, *, reason: Reason = "", as_json: AsJson = False) -> N
     log's directory and Spark's, are refused with their line, and then nothing changes.
     So is SQL that does not parse, if there is Java.
 
-    Example:
-        transporter reload pipeline.yaml --reason "division by zero fixed"
-    """
-    from transporter.pipeline.reload_changes import member_texts  # noqa: PLC0415 - imports the configuration
+    With --dry-run it shows the changed settings, the routes that would get new workers,
+    and every refusal.
 
+    Examples:
+        transporter reload pipeline.yaml --reason "division by zero fixed"
+        transporter reload pipeline.yaml --dry-run
+    """
     _refuse_invalid_sql(target)
+    if dry_run:
+        return _show_preview(perform_request(target, Reload(dry_run=True)), as_json=as_json)
     result = perform_request(target, Reload(reason))
     if as_json:
         write_json(result)
-        return
+        return 0
+    write(f"{printable(result['file'])}: {_changes_text(result)}")
+    for route in result["pending"]:
+        note(f"route {route} is still delivering a slice; the change applies after it")
+    for name in result["leaving"]:
+        note(printable(f"{name} is removed, and ends after its present work"))
+    for reader, problem in result["problems"].items():
+        note(problem_text(f"reader {reader}: {problem}"))
+    return 0
+
+
+def _changes_text(result: dict[str, Any]) -> str:
+    """Return the readers and routes that a reload changes."""
+    from transporter.pipeline.reload_changes import member_texts  # noqa: PLC0415 - imports the configuration
+
     changes = {
         "routes updated:": result["routes"],
         "readers reopened:": result["readers"],
@@ -41,13 +71,24 @@ def reload(target: Target, *, reason: Reason = "", as_json: AsJson = False) -> N
     parts = [
         f"{title} {', '.join(map(printable, names))}" for title, names in changes.items() if names
     ]
-    write(f"{printable(result['file'])}: {'; '.join(parts) or 'no reader or route changed'}")
-    for route in result["pending"]:
-        note(f"route {route} is still delivering a slice; the change applies after it")
-    for name in result["leaving"]:
-        note(printable(f"{name} is removed, and ends after its present work"))
-    for reader, problem in result["problems"].items():
-        note(problem_text(f"reader {reader}: {problem}"))
+    return "; ".join(parts) or "no reader or route changed"
+
+
+def _show_preview(result: dict[str, Any], *, as_json: bool) -> int:
+    """Show what a reload would do. Return the exit code that it would have."""
+    refusals = result["refusals"]
+    code = ConfigError.exit_code if refusals else 0
+    if as_json:
+        write_json(result, ok=not refusals)
+        return code
+    write(f"{printable(result['file'])}: {result['done']}: {_changes_text(result)}")
+    for each in result["diff"]:
+        before, after = (problem_text(value_text(each[when])) for when in ("before", "after"))
+        write(f"  {printable(each['setting'])}: {before} -> {after}")
+    for each in refusals:
+        place = f"{each['file']}:{each['line']}: " if each["line"] else ""
+        write(problem_text(f"{place}{each['problem']}"))
+    return code
 
 
 def _refuse_invalid_sql(target: Path) -> None:

@@ -80,8 +80,10 @@ def run(
     Example:
         transporter run pipeline.yaml
     """
-    from transporter.pipeline.config import load  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.distribution import refuse_other_distribution  # noqa: PLC0415 - heavy
+    from transporter.pipeline.config import load  # noqa: PLC0415 - the same; `--help` does without
 
+    refuse_other_distribution()
     chosen = log_format.value if log_format is not None else None
     return run_pipeline(
         load(pipeline, os.environ),
@@ -155,7 +157,7 @@ def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None: 
             if signals.reload_requested:
                 signals.reload_requested = False
                 # In a thread, because it may wait for slices and a stop must not.
-                thread = Thread(target=_reload, args=(engine, report), name="reload", daemon=True)
+                thread = Thread(target=_reload, args=(engine,), name="reload", daemon=True)
                 thread.start()
                 reloads = [*(each for each in reloads if each.is_alive()), thread]
     finally:
@@ -174,7 +176,7 @@ def _run_until_stopped(engine: Engine, report: Any, signals: _Signals) -> None: 
         report.show_status(running_status(engine), "stopped")
 
 
-def _reload(engine: Engine, report: Any) -> None:  # noqa: ANN401 - the reporter
+def _reload(engine: Engine) -> None:
     """Reload as ``transporter reload`` does. Report a problem, with the engine left running."""
     from transporter.cli.check_sql import refuse_invalid_sql  # noqa: PLC0415 - only on SIGHUP
     from transporter.control.client import perform  # noqa: PLC0415 - the same
@@ -186,7 +188,7 @@ def _reload(engine: Engine, report: Any) -> None:  # noqa: ANN401 - the reporter
             perform(engine.log.directory, Reload("SIGHUP"))
     except TransporterError as error:
         if not engine.stopping:
-            report("reload-refused", problem=str(error))
+            engine.observe("reload-refused", problem=str(error))
 
 
 def _hint_text(directory: Path, others: Sequence[str] = ()) -> str:

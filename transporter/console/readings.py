@@ -10,6 +10,7 @@ from transporter.audit import AUDIT, read_audit
 from transporter.console.fate import Fate, RouteFacts, fate_of
 from transporter.console.outline import PipelineOutline, read_outline
 from transporter.console.search import inspect_log, neighbours, read_entry
+from transporter.control.parked_notes import read_notes
 from transporter.control.parked_values import list_parked_offsets, parked_json, read_parked
 from transporter.errors import ConfigError, TransporterError, UnknownName
 from transporter.log.filesystem import RealFileSystem
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.console.sources import LogSource
+    from transporter.control.parked_notes import ParkedNote
     from transporter.errors import Corrupt
     from transporter.message import Entry
     from transporter.offsets.parked import ParkReason
@@ -100,11 +102,20 @@ def read_parked_page(directory: Path, route: str, most: int = MOST_PARKED) -> Pa
     retries = frozenset(read_state(directory, route).retries)
     offsets = list_parked_offsets(directory, route)
     damaged: list[Corrupt] = []
+    notes = _read_notes(directory, route) if offsets else {}
     found = [
-        parked_json(each, retry_requested=each.offset in retries)
+        parked_json(each, notes.get(each.offset), retry_requested=each.offset in retries)
         for each in read_parked(directory, route, offsets[:most], damaged.append)
     ]
     return Parked(found, len(offsets), tuple(map(str, damaged)))
+
+
+def _read_notes(directory: Path, route: str) -> dict[int, ParkedNote]:
+    path = directory / AUDIT
+    if not RealFileSystem().is_file(path):
+        return {}
+    with path.open("rb") as lines:
+        return read_notes(lines, route)
 
 
 class Fates:

@@ -73,7 +73,7 @@ class ReadOnly:
             ActionRefused: the request would change something.
 
         """
-        if not isinstance(request, requests.Status | requests.LogMetadata):
+        if not isinstance(request, requests.ReadRequest):
             raise ActionRefused(
                 "you may read this engine's status but change nothing: only its own user and root "
                 "may use its control socket"
@@ -83,4 +83,6 @@ class ReadOnly:
             if part.get("problem"):
                 # An error may quote a payload.
                 part["problem"] = _HIDDEN
+        for event in found.get("events", ()):
+            event |= {name: _HIDDEN for name in ("problem", "reason") if event.get(name)}
         return found

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from transporter.control.parked_notes import ParkedNote
     from transporter.offsets.parked import ParkedEntry
 
 
@@ -52,8 +53,10 @@ def read_parked(
                 on_damage(error)
 
 
-def parked_json(parked: ParkedEntry, *, retry_requested: bool) -> dict[str, Any]:
-    """Return a parked entry as plain values, with the reason why it is parked."""
+def parked_json(
+    parked: ParkedEntry, written: ParkedNote | None, *, retry_requested: bool
+) -> dict[str, Any]:
+    """Return a parked entry as plain values, with the reason why it is parked and its note."""
     from transporter.message import Entries  # noqa: PLC0415 - imports pyarrow
 
     entry = next(iter(Entries(parked.entries)))
@@ -64,5 +67,6 @@ def parked_json(parked: ParkedEntry, *, retry_requested: bool) -> dict[str, Any]
         "parked_at": time_text(parked.reason.parked_at),
         "behind": parked.reason.behind,
         "retry_requested": retry_requested,
+        "note": written.to_json() if written is not None else None,
         "entry": entry_json(entry, confirmed=parked.offset),
     }

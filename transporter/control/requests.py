@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,26 @@ class LogMetadata:
     first: int = 0
     last: int = 1 << 62
     most: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The engine's newest events after number ``after``, at most ``most`` of them.
+
+    Only those of ``level`` or above, and with ``route`` only those of that route.
+    """
+
+    after: int = 0
+    level: Literal["info", "warning", "error"] = "info"
+    route: str = ""
+    most: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Half an hour of the counts of all readers and routes, or of one ``route``."""
+
+    route: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +141,8 @@ class Forget:
 class RetryParked:
     """Deliver the parked entries from ``first`` to ``last``, and then those behind them.
 
-    With ``only`` those behind them stay parked.
+    With ``offsets`` those in these ranges instead, each with its first and its last offset. With
+    ``only`` those behind them stay parked.
     """
 
     route: str
@@ -129,46 +150,54 @@ class RetryParked:
     last: int = 1 << 62
     reason: str = ""
     only: bool = False
+    offsets: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SkipParked:
     """Drop the parked entries from ``first`` to ``last``, then deliver those behind them.
 
-    With ``only`` those behind them stay parked.
+    With ``offsets`` those in these ranges instead, as of :class:`RetryParked`. With ``only`` those
+    behind them stay parked.
     """
 
     route: str
-    first: int
-    last: int
+    first: int = 0
+    last: int = -1
     reason: str = ""
     only: bool = False
+    offsets: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoteParked:
+    """Record a note about the parked entry at ``offset``; an empty one removes the note."""
+
+    route: str
+    offset: int
+    text: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Read the pipeline file again."""
+    """Read the pipeline file again. With ``dry_run`` change nothing and return the changes."""
 
     reason: str = ""
+    dry_run: bool = False
 
 
-OffsetRequest = Ack | CancelReplay | Pause | Resume | RetryParked
+ReadRequest = Status | LogMetadata | Events | History
+"""Requests that change nothing, and may be repeated."""
+OffsetRequest = Ack | CancelReplay | Pause | Resume | RetryParked | NoteParked
 """Requests that need a route's files alone, whether an engine runs or not."""
 ReaderRequest = PauseReader | ResumeReader | RestartReader
-Request = (
-    Status
-    | LogMetadata
-    | OffsetRequest
-    | Replay
-    | Step
-    | ReaderRequest
-    | Forget
-    | SkipParked
-    | Reload
-)
+Request = ReadRequest | OffsetRequest | Replay | Step | ReaderRequest | Forget | SkipParked | Reload
 KINDS: Final[dict[str, type[Any]]] = {
     "status": Status,
     "log-metadata": LogMetadata,
+    "events": Events,
+    "history": History,
     "ack": Ack,
     "replay": Replay,
     "replay-cancel": CancelReplay,
@@ -181,6 +210,7 @@ KINDS: Final[dict[str, type[Any]]] = {
     "forget": Forget,
     "parked-retry": RetryParked,
     "parked-skip": SkipParked,
+    "parked-note": NoteParked,
     "reload": Reload,
 }
 

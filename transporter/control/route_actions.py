@@ -6,10 +6,13 @@ changed, the audit file has it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.control import requests
 from transporter.control.offline_status import route_progress
+from transporter.control.parked_notes import ACTION, check_note
+from transporter.control.parked_selection import range_text, requested_ranges, select_parked
 from transporter.control.replay_range import count_contents, plan_replay
 from transporter.errors import ActionRefused, OffsetRefused
 from transporter.log.filesystem import RealFileSystem
@@ -18,14 +21,16 @@ from transporter.offsets.parked import parked_offsets, skip_entries
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from transporter.audit import AuditFile, Operator
+    from transporter.control.parked_selection import ParkedSelection
     from transporter.control.replay_range import ReplayPlan
     from transporter.control.requests import (
         Ack,
         CancelReplay,
+        NoteParked,
         OffsetRequest,
         Pause,
         PauseReader,
@@ -42,8 +47,6 @@ if TYPE_CHECKING:
     from transporter.offsets.parked import ParkedStore
     from transporter.offsets.state import RouteState
 
-_MOST_OFFSETS: Final = 10_000
-"""Parked entries that one request may name: as many as a route parks by default."""
 NOT_PAUSED: Final = "was not paused"
 """Text of a resume that had nothing to do."""
 IF_UPSERTS: Final = "if the sink keeps the newest value of a key: "
@@ -177,6 +180,8 @@ def perform_simple(
             return resume_route(offsets, request, operator)
         case requests.RetryParked():
             return retry_parked(offsets, store(), request, operator)
+        case requests.NoteParked():
+            return note_parked(offsets, request, operator)
 
 
 def pause_route(offsets: OffsetLog, request: Pause, operator: Operator) -> dict[str, Any]:
@@ -213,21 +218,23 @@ def retry_parked(
     offsets: OffsetLog, store: ParkedStore, request: RetryParked, operator: Operator
 ) -> dict[str, Any]:
     """Have parked entries delivered, each key in order, and then those behind them."""
-    chosen = select_parked(offsets, request.first, request.last)
+    found = _select_parked(offsets, request, store.damaged)
+    chosen = found.chosen
     behind = store.waiting_behind(frozenset(chosen))
     details = {"offsets": chosen, "only": request.only, "reason": request.reason}
     with offsets.audit_change("parked retry", operator, **details):
         offsets.request_retries(chosen, only=request.only)
     done = f"{_parked_count(chosen)} will be delivered"
     followers, left = ([], behind) if request.only else (behind, [])
-    return _result_with_followers(offsets, done, chosen, followers, left)
+    return _result_with_followers(offsets, done, found, followers, left)
 
 
 def skip_parked(
     offsets: OffsetLog, store: ParkedStore, request: SkipParked, operator: Operator
 ) -> dict[str, Any]:
     """Drop parked entries, and have those behind them delivered."""
-    chosen = select_parked(offsets, request.first, request.last)
+    found = _select_parked(offsets, request)
+    chosen = found.chosen
     behind = store.waiting_behind(frozenset(chosen))
     # Behind an earlier one of their key that stays parked, they stay, too.
     heads = [] if request.only else store.followers(frozenset(chosen))
@@ -237,17 +244,33 @@ def skip_parked(
         gone = skip_entries(store, offsets, chosen, only=request.only)
         results["skipped"] = len(gone)
     left = sorted({*behind}.difference(followers))
-    return _result_with_followers(offsets, f"{_parked_count(gone)} skipped", gone, followers, left)
+    # Another request may have removed some since.
+    lost = [(each, each) for each in chosen if each not in {*gone}]
+    found = replace(found, chosen=gone, missing=sorted([*found.missing, *lost]))
+    return _result_with_followers(offsets, f"{_parked_count(gone)} skipped", found, followers, left)
+
+
+def note_parked(offsets: OffsetLog, request: NoteParked, operator: Operator) -> dict[str, Any]:
+    """Record a note about a parked entry, in the audit file alone."""
+    check_note(request.text)
+    if request.offset not in parked_offsets(offsets.folder, RealFileSystem()):
+        raise OffsetRefused(f"route {offsets.route}: nothing is parked at {request.offset}")
+    details = {"offset": request.offset, "note": request.text, "reason": request.reason}
+    with offsets.audit_change(ACTION, operator, **details):
+        pass
+    done = f"the note about offset {request.offset} is {'recorded' if request.text else 'removed'}"
+    return action_result(offsets, done)
 
 
 def _result_with_followers(
     offsets: OffsetLog,
     done: str,
-    chosen: Sequence[int],
+    found: ParkedSelection,
     followers: Sequence[int],
     left: Sequence[int],
 ) -> dict[str, Any]:
-    """Return the answer for the *chosen* entries, with the entries that follow them."""
+    """Return the answer for the entries *found*, with the entries that follow them."""
+    chosen = found.chosen
     place = "behind it" if len(chosen) == 1 else "behind them"
     for behind, one, many in (
         (followers, "will follow", "will follow"),
@@ -255,14 +278,22 @@ def _result_with_followers(
     ):
         if behind:
             done = f"{done}; {_named_offsets(behind)} {place} {one if len(behind) == 1 else many}"
+    if found.absent:
+        shown = range_text(found.absent[:_MOST_NAMED])
+        done = f"{done}; nothing is parked at {shown}{_more_text(len(found.absent))}"
+    for first, last, reason in found.refused[:_MOST_NAMED]:
+        done = f"{done}; {range_text([(first, last)])} refused: {reason}"
     named_all = {"offsets": list(chosen), "followers": list(followers), "left": list(left)}
-    return action_result(offsets, done, **named_all)
+    return action_result(offsets, done, **named_all, **found.to_json())
 
 
 def _named_offsets(offsets: Sequence[int]) -> str:
     named = ", ".join(map(str, offsets[:_MOST_NAMED]))
-    more = f" and {len(offsets) - _MOST_NAMED} more" if len(offsets) > _MOST_NAMED else ""
-    return f"offset{'' if len(offsets) == 1 else 's'} {named}{more}"
+    return f"offset{'' if len(offsets) == 1 else 's'} {named}{_more_text(len(offsets))}"
+
+
+def _more_text(count: int) -> str:
+    return f" and {count - _MOST_NAMED} more" if count > _MOST_NAMED else ""
 
 
 def _parked_count(offsets: Sequence[int]) -> str:
@@ -275,16 +306,22 @@ def step_route(offsets: OffsetLog, through: int, request: Step, operator: Operat
         offsets.step(through)
 
 
-def select_parked(offsets: OffsetLog, first: int, last: int) -> list[int]:
-    """Return the parked offsets from *first* to *last*, at most so many as one request names."""
+def _select_parked(
+    offsets: OffsetLog, request: RetryParked | SkipParked, unreadable: Collection[int] = ()
+) -> ParkedSelection:
+    """Return the parked entries that *request* names; raise if there is nothing to do."""
     known = parked_offsets(offsets.folder, RealFileSystem())
-    chosen = [offset for offset in known if first <= offset <= last]
-    if not chosen:
-        place = (
-            "any offset" if last > 1 << 61 else f"{first}..{last}" if last > first else f"{first}"
+    found = select_parked(known, requested_ranges(request), unreadable)
+    if not found.chosen:
+        if found.refused:
+            first, last, reason = found.refused[0]
+            place = range_text([(first, last)])
+            raise ActionRefused(f"route {offsets.route}: the parked entry {place}: {reason}")
+        place = range_text(found.absent[:_MOST_NAMED]) or "any offset"
+        raise OffsetRefused(
+            f"route {offsets.route}: nothing is parked at {place}{_more_text(len(found.absent))}"
         )
-        raise OffsetRefused(f"route {offsets.route}: nothing is parked at {place}")
-    return chosen[:_MOST_OFFSETS]
+    return found
 
 
 def _result_fields(route: str, state: RouteState, done: str, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values

@@ -17,11 +17,15 @@ from transporter.control import requests, route_actions
 from transporter.control.metadata import read_metadata
 from transporter.control.offline_status import route_progress
 from transporter.control.step_target import next_entry
+from transporter.control.wire import request_name
+from transporter.engine.event_ring import MOST
 from transporter.engine.events import State
+from transporter.engine.readiness import readiness_report
 from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import declared_routes, read_state
-from transporter.pipeline.reload_changes import describe_changes, reread
+from transporter.pipeline.reload_changes import describe_changes, preview, reread
+from transporter.pipeline.settings_diff import settings_diff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +34,8 @@ if TYPE_CHECKING:
     from transporter.audit import Operator
     from transporter.control.requests import Request
     from transporter.engine.engine import Engine
-    from transporter.engine.events import Observer, ReaderStatus, RouteStatus
+    from transporter.engine.events import ReaderStatus, RouteStatus
+    from transporter.engine.meters import Histogram
     from transporter.engine.reading.feed import Feed
     from transporter.engine.routing.route import Route
     from transporter.offsets.offset_log import OffsetLog
@@ -52,6 +57,13 @@ _STEP_TEXTS: Final = {
 }
 _WAITING: Final = (State.RETRYING, State.WAITING, State.STOPPED)
 """States in which a resume has an effect without a pause."""
+_NOT_REVIVING: Final = (requests.Ack, requests.Pause, requests.NoteParked)
+"""Requests after which a halted route has nothing else to try, unless they have moved it."""
+_NO_CHANGES: Final[Mapping[str, Any]] = {
+    "routes": [],
+    "readers": [],
+    **{part: {"readers": [], "routes": []} for part in ("added", "removed")},
+}
 _ELSEWHERE: Final = "it was acked, released or superseded meanwhile, or its replay was cancelled"
 
 
@@ -62,9 +74,9 @@ class RunningEngine:
     others run at once, however long a slice takes.
     """
 
-    def __init__(self, engine: Engine, environ: Mapping[str, str], observe: Observer) -> None:
+    def __init__(self, engine: Engine, environ: Mapping[str, str]) -> None:
         """Take variables of a file that is read again from *environ*."""
-        self._engine, self._environ, self._observe = engine, dict(environ), observe
+        self._engine, self._environ = engine, dict(environ)
         self._route_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._reload_lock, self._reader_lock = threading.Lock(), threading.Lock()
 
@@ -72,15 +84,13 @@ class RunningEngine:
         self, request: Request, operator: Operator, is_abandoned: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
         """Perform *request*; see :class:`~transporter.control.requests.Operations`."""
-        if isinstance(request, requests.Status):
-            return running_status(self._engine)
-        if isinstance(request, requests.LogMetadata):
-            log = self._engine.log
-            on_progress = partial(self._refuse_abandoned, is_abandoned)
-            return read_metadata(log.directory, log.durable, request, on_progress)
+        if isinstance(request, requests.ReadRequest):
+            return self._read(request, is_abandoned)
         if self._engine.stopping:
             raise EngineUnreachable("the engine is stopping; nothing was changed")
         match request:
+            case requests.Reload(dry_run=True):
+                done = self._preview_reload()
             case requests.Reload():
                 done = self._reload(request, operator)
             case requests.Forget():
@@ -99,6 +109,24 @@ class RunningEngine:
                 done = self._perform_on_route(request, operator)
         self._report(request, operator)
         return done
+
+    def _read(
+        self, request: requests.ReadRequest, is_abandoned: Callable[[], bool]
+    ) -> dict[str, Any]:
+        """Answer a request that changes nothing, also while the engine stops."""
+        match request:
+            case requests.Status():
+                return running_status(self._engine)
+            case requests.LogMetadata():
+                log = self._engine.log
+                on_progress = partial(self._refuse_abandoned, is_abandoned)
+                return read_metadata(log.directory, log.durable, request, on_progress)
+            case requests.Events(after, level, route, most):
+                if not 1 <= most <= MOST:
+                    raise ActionRefused(f"{most} events are not one answer; request 1 to {MOST}")
+                return self._engine.events.read(after, level, route, most)
+            case requests.History(route):
+                return self._engine.history.to_json(route)
 
     def _perform_on_route(
         self, request: requests.OffsetRequest | requests.Replay, operator: Operator
@@ -154,7 +182,7 @@ class RunningEngine:
             done |= {"done": "resumed"}
         # A route that has halted tries again when it has something else to try.
         moved = offsets.state.next_offset() != before
-        if moved or not isinstance(request, requests.Ack | requests.Pause):
+        if moved or not isinstance(request, _NOT_REVIVING):
             route.submit(route.revive)
         return done
 
@@ -313,6 +341,31 @@ class RunningEngine:
             **{part: changed[part] for part in ("routes", "readers", "added", "removed")},
         }
 
+    def _preview_reload(self) -> dict[str, Any]:
+        """Return what a reload would do, and each reason for which it would be refused."""
+        engine = self._engine
+        with self._reload_lock:
+            running = engine.pipeline
+            declared = declared_routes(engine.log.directory)
+            wanted, problems = preview(running, self._environ, declared)
+            refusals = [(each.problem, each.file, each.line) for each in problems]
+            if wanted is not None:
+                try:
+                    engine.refuse_leaving(wanted)
+                except ActionRefused as error:
+                    refusals.append((str(error), str(running.file), 0))
+        changed = describe_changes(running, wanted) if wanted is not None else _NO_CHANGES
+        return {
+            "file": str(running.file),
+            "done": "the reload would be refused" if refusals else "would be reloaded",
+            "refusals": [
+                {"problem": engine.redact(text), "file": file, "line": line}
+                for text, file, line in refusals
+            ],
+            "diff": settings_diff(running, wanted) if wanted is not None else [],
+            **{part: changed[part] for part in ("routes", "readers", "added", "removed")},
+        }
+
     def _reader_problems(self, readers: Sequence[str], deadline: float) -> dict[str, str]:
         """Wait for *readers* that are being opened; return the problems by reader.
 
@@ -340,28 +393,37 @@ class RunningEngine:
     def _report(self, request: Request, operator: Operator) -> None:
         if getattr(request, "dry_run", False):
             return
-        name = next(name for name, kind in requests.KINDS.items() if type(request) is kind)
-        self._observe(
+        self._engine.observe(
             "operator-acted",
             route=getattr(request, "route", ""),
             reader=getattr(request, "reader", ""),
-            action=name,
-            who=operator.who,
+            action=request_name(request),
             reason=getattr(request, "reason", ""),
+            **operator.event_fields(),
         )
 
 
 def running_status(engine: Engine) -> dict[str, Any]:
     """Return the current status of *engine* as plain values."""
     status = engine.status()
+    report = readiness_report(status, engine.pipeline.observe.unready_after)
     return {
         "running": True,
+        "version": engine.version,
+        "started_at": engine.started_at,
+        "url": engine.url,
+        "ready": report["ready"],
+        "reasons": report["reasons"],
+        "dead": list(status.dead),
         "pid": os.getpid(),
         "pipeline": engine.pipeline.name,
         "stopping": engine.stopping,
         "directory": status.directory,
         "last": status.last,
         "size": status.size,
+        "used": status.used,
+        "max_bytes": status.max_bytes,
+        "syncs": _histogram_fields(status.syncs),
         "spark": status.spark,
         "readers": [_reader_status(each) for each in status.readers],
         "routes": list(_route_statuses(engine, status.routes)),
@@ -369,9 +431,16 @@ def running_status(engine: Engine) -> dict[str, Any]:
 
 
 def _reader_status(status: ReaderStatus) -> dict[str, Any]:
-    fields = asdict(status) | {"state": status.state.value}
+    fields = asdict(status) | {"state": status.state.value, "leader": _leadership(status)}
     del fields["latency"]  # for metrics, which have it as a histogram
     return fields
+
+
+def _leadership(status: ReaderStatus) -> bool | None:
+    """Return whether a reader leads its source, or ``None`` where no engines take turns."""
+    if status.term is not None:
+        return True
+    return False if status.state is State.CANDIDATE else None
 
 
 def _route_statuses(engine: Engine, routes: Iterable[RouteStatus]) -> Iterator[dict[str, Any]]:
@@ -386,7 +455,24 @@ def _route_status(status: RouteStatus, state: RouteState) -> dict[str, Any]:
         "state": status.state.value
     }
     fields["waiting"] = asdict(status.patience) if status.patience else None
+    fields["still"] = status.still if _could_deliver(status, state) else 0.0
+    fields["slices"] = _histogram_fields(status.slices)
     return fields | route_progress(state)
+
+
+def _could_deliver(status: RouteStatus, state: RouteState) -> bool:
+    """Return whether a route has entries to deliver, and no operator to wait for."""
+    has_work = status.lag > 0 or status.replaying or bool(state.retries)
+    return has_work and status.state not in (State.PAUSED, State.STOPPED, State.ENDED)
+
+
+def _histogram_fields(histogram: Histogram) -> dict[str, Any]:
+    """Return how many took up to each of ``bounds`` seconds, and last longer, as plain values."""
+    return {
+        "bounds": list(histogram.bounds),
+        "counts": list(histogram.counts),
+        "seconds": histogram.total,
+    }
 
 
 _STATUS_FIELDS: Final = (

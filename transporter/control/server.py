@@ -17,10 +17,12 @@ from transporter.audit import Operator
 from transporter.control.metadata import ReadOnly
 from transporter.control.running_engine import RunningEngine
 from transporter.control.wire import (
+    ACCEPTS,
     MAX_REQUEST,
     READ_SOCKET,
     SOCKET,
     JsonLines,
+    decode_on_behalf_of,
     decode_request,
     encode_error,
     socket_address,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from transporter.audit import OnBehalfOf
     from transporter.control.requests import Operations
     from transporter.engine.engine import Engine
     from transporter.engine.events import Observer
@@ -191,7 +194,7 @@ class ControlServer:
         try:
             with peer, suppress(OSError):
                 lines = JsonLines(peer, MAX_REQUEST)
-                lines.send({"pid": os.getpid()})
+                lines.send({"pid": os.getpid(), "accepts": ACCEPTS})
                 self._answer_requests(lines, operator, partial(self._is_abandoned, peer))
         finally:
             with self._lock:
@@ -222,10 +225,9 @@ class ControlServer:
         self, message: dict[str, Any], operator: Operator, is_abandoned: Callable[[], bool]
     ) -> dict[str, Any]:
         try:
-            return {
-                "ok": True,
-                "result": self._operations.perform(decode_request(message), operator, is_abandoned),
-            }
+            request, person = decode_request(message), self._acted_for(message)
+            actor = operator.acting_for(person)
+            return {"ok": True, "result": self._operations.perform(request, actor, is_abandoned)}
         except TransporterError as error:
             if isinstance(error, LogPoisoned):
                 self._on_failure(error)
@@ -236,6 +238,10 @@ class ControlServer:
                 f"this is a bug in transporter: {type(error).__name__}; please report it"
             )
             return {"ok": False, "error": encode_error(bug)}
+
+    def _acted_for(self, message: dict[str, Any]) -> OnBehalfOf | None:
+        """Return the person whom *message* names. Every client here may act, so it is believed."""
+        return decode_on_behalf_of(message)
 
     def _disconnect_clients(self) -> None:
         # First from idle clients, then from those that do not read.
@@ -271,6 +277,9 @@ class StatusServer(ControlServer):
     def _is_allowed(self, operator: Operator) -> bool:  # noqa: ARG002 - every client that could connect is served
         return True
 
+    def _acted_for(self, message: dict[str, Any]) -> OnBehalfOf | None:  # noqa: ARG002 - these clients may not act, so they are not believed
+        return None
+
     def _make_room(self) -> None:
         has_ended = self._lock.wait_for(lambda: len(self._evicted) < CLIENTS, _FULL)
         if not has_ended or len(self._clients) < CLIENTS:
@@ -300,12 +309,12 @@ def _peer_operator(peer: socket.socket) -> Operator:
     return Operator.of_process(pid, uid)
 
 
-def attach_control(engine: Engine, environ: Mapping[str, str], observe: Observer) -> None:
+def attach_control(engine: Engine, environ: Mapping[str, str]) -> None:
     """Serve operators' requests to *engine* while it runs; call this before it starts.
 
     The log directory's group has read-only access. Variables of a reloaded pipeline file
     come from *environ*.
     """
-    operations = RunningEngine(engine, environ, observe)
+    operations, observe = RunningEngine(engine, environ), engine.observe
     engine.attach(ControlServer(operations, engine.log.directory, observe))
     engine.attach(StatusServer(ReadOnly(operations), engine.log.directory, observe))

@@ -9,11 +9,11 @@ from transporter.audit import AuditFile
 from transporter.control import requests, route_actions
 from transporter.control.metadata import read_metadata
 from transporter.control.offline_status import read_status
-from transporter.errors import ActionRefused, UnknownName
+from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.commit_log import CommitLog
-from transporter.log.filesystem import RealFileSystem
+from transporter.log.filesystem import RealFileSystem, translate_os_errors
 from transporter.log.inspection import inspect
-from transporter.log.lock import DirectoryLock
+from transporter.log.lock import DirectoryLock, owner_of
 from transporter.log.maintenance import read_maintenance
 from transporter.log.paused_readers import PausedReaders
 from transporter.offsets.offset_log import (
@@ -59,12 +59,14 @@ class StoppedLog:
             case requests.LogMetadata():
                 last = inspect(self._directory, proved_offset(self._directory)).last
                 return read_metadata(self._directory, last, request)
-            case requests.Reload() | requests.Step():
+            case requests.Reload() | requests.Step() | requests.Events() | requests.History():
+                self._refuse_unreachable()
                 raise ActionRefused(
-                    f"{self._directory}: no engine runs on this log, and this action needs one; "
+                    f"{self._directory}: no engine runs on this log, and this needs one; "
                     "start it with 'transporter run'"
                 )
             case requests.RestartReader():
+                self._refuse_unreachable()
                 raise ActionRefused(
                     f"{self._directory}: no engine runs on this log, so the reader is opened again "
                     "by the next 'transporter run'"
@@ -79,6 +81,22 @@ class StoppedLog:
             case _:
                 with self._open_route(request.route) as (log, offsets):
                     return _perform_on_route(log, offsets, request, operator)
+
+    def _refuse_unreachable(self) -> None:
+        """Raise unless this user can see that no engine runs.
+
+        Raises:
+            EngineUnreachable: one runs, and does not answer yet or any more.
+            EnvironmentFault: this user may not enter the directory.
+
+        """
+        with translate_os_errors(self._directory, reading=True):
+            owner = owner_of(self._directory)
+        if owner is not None:
+            raise EngineUnreachable(
+                f"{self._directory}: the engine with pid {owner} does not answer operators; it "
+                "starts or stops, or this user may not reach it"
+            )
 
     def _set_reader_paused(
         self, request: requests.PauseReader | requests.ResumeReader, operator: Operator

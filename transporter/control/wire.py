@@ -1,8 +1,9 @@
 """The conversation on a control socket: JSON, one object a line. docs/design/operating.md.
 
-A server greets first (``{"v": 1, "pid": …}``). Then each request is
-``{"v": 1, "op": name, "args": {…}}`` and each answer ``{"v": 1, "ok": true, "result": …}``
-or ``{"v": 1, "ok": false, "error": {…}}``. Lines are bounded (Invariant 17).
+A server greets first (``{"v": 1, "pid": …, "accepts": ["for"]}``). Then each request is
+``{"v": 1, "op": name, "args": {…}}``, with ``"for": {"who", "via", "from"}`` if it is made on
+behalf of a person. Each answer is ``{"v": 1, "ok": true, "result": …}`` or
+``{"v": 1, "ok": false, "error": {…}}``. Lines are bounded (Invariant 17).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter import errors
+from transporter.audit import OnBehalfOf
 from transporter.control.requests import KINDS, Request
 from transporter.errors import ActionRefused, EngineUnreachable, TransporterError
 
@@ -26,10 +28,12 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 VERSION: Final = 1
+ACCEPTS: Final = ("for",)
+"""Parts of a request, beside operation and arguments, that this engine knows."""
 SOCKET: Final = "control.sock"
 READ_SOCKET: Final = "status.sock"
 """The socket of read-only requests, for the group of the log directory."""
-MAX_REQUEST: Final = 64 << 10
+MAX_REQUEST: Final = 256 << 10
 MAX_ANSWER: Final = 8 << 20
 _LONGEST_PATH: Final = 107
 """Bytes that the system takes for the address of a socket."""
@@ -100,10 +104,26 @@ def _parse_object(line: bytes) -> dict[str, Any]:
     return found
 
 
-def encode_request(request: Request) -> dict[str, Any]:
-    """Return *request* as a message."""
-    name = next(name for name, kind in KINDS.items() if type(request) is kind)
-    return {"op": name, "args": asdict(request)}
+def encode_request(request: Request, on_behalf_of: OnBehalfOf | None = None) -> dict[str, Any]:
+    """Return *request* as a message.
+
+    Arguments that have their defaults are left out, so an older engine accepts every request
+    that does not use newer ones.
+    """
+    defaults = {each.name: each.default for each in fields(request)}
+    args = {name: value for name, value in asdict(request).items() if value != defaults[name]}
+    person = {} if on_behalf_of is None else {"for": on_behalf_of.encode()}
+    return {"op": request_name(request), "args": args, **person}
+
+
+def request_name(request: Request) -> str:
+    """Return the name of *request* on the socket."""
+    return next(name for name, kind in KINDS.items() if type(request) is kind)
+
+
+def decode_on_behalf_of(message: dict[str, Any]) -> OnBehalfOf | None:
+    """Return the person for whom *message* was sent, if it names one."""
+    return OnBehalfOf.decode(message["for"]) if "for" in message else None
 
 
 def decode_request(message: dict[str, Any]) -> Request:

@@ -11,7 +11,9 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transporter.audit import AuditFile
+from transporter.engine.event_ring import EventRing
 from transporter.engine.events import EngineStatus, State
+from transporter.engine.history import History
 from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.log_warnings import LogWarnings
 from transporter.engine.maintenance.retention_holds import RetentionHolds
@@ -83,7 +85,8 @@ class Engine:
         self._pipeline, self._secrets = pipeline, pipeline.secrets
         self._fail_fast, self._tracer = fail_fast, tracer
         self._secrets_lock = threading.Lock()
-        self._observe = observe = _redact_events(lambda: self._secrets, observe)
+        self.events = EventRing(observe)
+        self._observe = observe = _redact_events(lambda: self._secrets, self.events)
         directory = pipeline.log.dir
         self._files = TimedFileSystem()
         self._stored = StoredRoutes(directory)
@@ -99,6 +102,12 @@ class Engine:
         self._log.set_segment_age(pipeline.log.roll_after)
         self._size = 0
         self.audit = AuditFile(directory)
+        self.started_at = time.time()
+        """The time of the start in seconds since 1970, for display only (Invariant 16)."""
+        self.version = ""
+        """The version of this program, for its status. The monitor sets it."""
+        self.url: str | None = None
+        """The address of metrics and health, if they are served. The monitor sets it."""
         self._failure: BaseException | None = None
         self._reason = ""
         self._ending = False
@@ -136,6 +145,7 @@ class Engine:
         self._watch = LogWarnings(self._log, observe)
         self._committer = threading.Thread(target=self._run_committer, name="committer")
         self._stopped = threading.Event()
+        self.history = History(self.status, self._fail)
 
     def _register_secrets(self, secrets: Secrets) -> None:
         """Hide *secrets* as well from now on."""
@@ -171,6 +181,7 @@ class Engine:
         for route in self._running.routes:
             route.start()
         self._committer.start()
+        self.history.start()
         self._housekeeper.start()
         for service in self._services:
             service.start(self.fail)
@@ -216,6 +227,7 @@ class Engine:
         self._stopped.set()
         if self._committer.ident is not None:
             self._committer.join()
+        self.history.stop()
         for service in self._services:
             service.stop()
         for offsets in self._running.offsets.values():
@@ -235,6 +247,11 @@ class Engine:
     def redact(self, text: str) -> str:
         """Return *text* without the values of secrets (Invariant 20)."""
         return self._secrets.hide(text)
+
+    @property
+    def observe(self) -> Observer:
+        """The observer of this engine's events. It redacts secrets, and keeps the newest events."""
+        return self._observe
 
     @property
     def log(self) -> CommitLog:
@@ -299,6 +316,10 @@ class Engine:
         self._observe("pipeline-reloaded", file=str(wanted.file), **parts)
         return futures
 
+    def refuse_leaving(self, wanted: Pipeline) -> None:
+        """Raise as :meth:`reconfigure` if a new reader or route is still leaving."""
+        self._running.refuse_leaving(wanted)
+
     def release_ended(self, *, wait: bool = True) -> list[str]:
         """Release removed readers and routes that have ended; return the names of the others.
 
@@ -348,7 +369,12 @@ class Engine:
 
     def _dead_threads(self) -> list[str]:
         """Name the threads that should be running and are not: each ends the engine."""
-        threads = [self._committer, *self._housekeeper.threads, *self._spark.threads]
+        threads = [
+            self._committer,
+            self.history.thread,
+            *self._housekeeper.threads,
+            *self._spark.threads,
+        ]
         dead = [each.name for each in threads if each.ident is not None and not each.is_alive()]
         dead += [f"reader-{each.name}" for each in self._running.feeds if each.has_died]
         dead += [f"route-{each.name}" for each in self._running.routes if each.has_died]

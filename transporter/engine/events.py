@@ -308,6 +308,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "entry-skipped": Event(
             "warning", _GIVEN_UP, "an entry has failed too often and was skipped"
         ),
+        "given-up-unwritten": Event(
+            "warning",
+            ("route", "problem"),
+            "the disk has no room for the lines about skipped entries; they wait in memory",
+        ),
         "parked-delivered": Event("info", ("route", "offset"), "a parked entry was delivered"),
         "parked-failed": Event(
             "warning", ("route", "offset", "problem"), "a parked entry has failed again"
@@ -331,8 +336,9 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         ),
         "operator-acted": Event(
             "info",
-            ("route", "reader", "action", "who", "reason"),
-            "an operator has changed something",
+            ("route", "reader", "action", "reason", "who", "via", "from", "uid", "pid"),
+            "an operator has changed something; `via` and `from` are set where a front end acted "
+            "for a person",
         ),
         "reload-refused": Event(
             "error", ("problem",), "the pipeline file was read again, and is not valid"
@@ -343,6 +349,10 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
     }
 )
 """Every event there is. Names and fields are stable: people search and alert by them."""
+
+
+LEVELS: Final = ("info", "warning", "error")
+"""The levels of events, the lowest first."""
 
 
 def level_of(event: str) -> Literal["info", "warning", "error"]:

@@ -124,7 +124,7 @@ class EngineParts:
 
         """
         with self._change_lock:
-            self._refuse_leaving(wanted)
+            self.refuse_leaving(wanted)
             refuse_changed_routes(wanted, declared_routes(self._log.directory))
             self._stored = None
             before, after = self._services, self._services._replace(pipeline=wanted)
@@ -232,7 +232,8 @@ class EngineParts:
             "routes": [each.name for each in self.routes if each.leaving],
         }
 
-    def _refuse_leaving(self, wanted: Pipeline) -> None:
+    def refuse_leaving(self, wanted: Pipeline) -> None:
+        """Raise :class:`ActionRefused` if *wanted* has one back that was removed and still ends."""
         back = {
             kind: [name for name in names if name in {each.name for each in getattr(wanted, kind)}]
             for kind, names in self._leaving_by_kind().items()

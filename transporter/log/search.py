@@ -1,4 +1,4 @@
-"""Search for entries by time, by namespace, by key, and for the last N.
+"""Search for entries by time, by namespace, by key, by contents, and for the last N.
 
 For processes beside a running engine or without one. Takes no lock and holds one frame at
 a time (Invariant 17). Continues when segments are replaced or removed meanwhile.
@@ -41,6 +41,7 @@ class EntryFilter:
         key: the exact bytes.
         since: the least log time in µs UTC, included.
         until: the greatest log time in µs UTC, included.
+        contains: bytes that the data, the key or the value of a header has anywhere.
 
     Raises:
         ValueError: RE2 cannot read the pattern, which the message does not repeat.
@@ -51,6 +52,7 @@ class EntryFilter:
     key: bytes | None = None
     since: int = 0
     until: int = END
+    contains: bytes | None = None
 
     def __post_init__(self) -> None:
         if self.namespace:
@@ -82,6 +84,8 @@ class EntryFilter:
             yield pc.equal(entries.column("key"), pa.scalar(self.key, type=pa.binary()))
         if self.namespace:
             yield self._namespace_mask(entries.column("namespace"))
+        if self.contains is not None:
+            yield _contents_mask(entries, self.contains)
 
     def _namespace_mask(self, column: pa.Array) -> pa.BooleanArray:
         import pyarrow.compute as pc  # noqa: PLC0415 - see of()
@@ -92,6 +96,21 @@ class EntryFilter:
             # RE2's reason is followed by a piece of the pattern, which may hold a secret.
             reason = str(error).removeprefix("Invalid regular expression: ").partition(": ")[0]
             raise ValueError(f"is not a regular expression that RE2 reads: {reason}") from error
+
+
+def _contents_mask(entries: pa.RecordBatch, wanted: bytes) -> pa.BooleanArray:
+    """Return which *entries* have the bytes *wanted* in data, key or the value of a header."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - see of()
+
+    found = [
+        pc.fill_null(pc.match_substring(entries.column(name), pattern=wanted), fill_value=False)
+        for name in ("data", "key")
+    ]
+    headers = entries.column("headers")
+    values = pc.struct_field(pc.list_flatten(headers), "value")
+    rows = pc.list_parent_indices(headers).filter(pc.match_substring(values, pattern=wanted))
+    numbers = pa.array(range(entries.num_rows), rows.type)
+    return reduce(pc.or_, [*found, pc.is_in(numbers, rows)])
 
 
 def frames_with_retry(reader: LogReader, first: int, last: int) -> Iterator[LocatedFrame]:

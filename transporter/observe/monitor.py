@@ -12,12 +12,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from transporter.engine.meters import Histogram
+from transporter.engine.readiness import not_ready_reasons, readiness_report
 from transporter.log.commit_log import wall_clock
 from transporter.observe.event_counts import EventCounts
 from transporter.observe.http_endpoint import Endpoint, HttpAnswer, PortTaken
 from transporter.observe.lag_ages import LagAges
 from transporter.observe.metric_table import METRICS, PIPELINE
-from transporter.observe.readiness import not_ready_reasons, readiness_report
 from transporter.observe.samples import readings
 from transporter.observe.span_export import create_tracing
 
@@ -99,9 +99,9 @@ class Monitor:
         self.observe = EventCounts(observe)
         self._pipeline, self._config = pipeline, pipeline.observe
         self._version = version
-        self.tracer = create_tracing(pipeline, self.observe, version)
-        self._ages = LagAges(pipeline.log.dir, wall_clock)
         self._engine: Engine | None = None
+        self.tracer = create_tracing(pipeline, self._report, version)
+        self._ages = LagAges(pipeline.log.dir, wall_clock)
         self._endpoint = self._open_endpoint()
 
     @property
@@ -112,6 +112,7 @@ class Monitor:
     def start(self, engine: Engine) -> None:
         """Begin to answer for *engine*."""
         self._engine = engine
+        engine.version, engine.url = self._version, self.url
         if self.tracer is not None:
             self.tracer.start()
         if self._endpoint is None:
@@ -128,7 +129,7 @@ class Monitor:
             "/readyz": self._readiness_page,
         }
         self._endpoint.start(pages)
-        self.observe("endpoint-opened", url=self._endpoint.url)
+        self._report("endpoint-opened", url=self._endpoint.url)
 
     def __enter__(self) -> Self:
         return self
@@ -155,6 +156,11 @@ class Monitor:
                 raise
             self.observe("endpoint-unavailable", problem=str(error))
             return None
+
+    def _report(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
+        """Report an event as one of the engine, which redacts and keeps it."""
+        observe = self.observe if self._engine is None else self._engine.observe
+        observe(event, **details)
 
     def _readings(self) -> Iterator[Reading]:
         status = self._started_engine.status()

@@ -13,6 +13,7 @@ import inspect
 import re
 import sys
 import traceback
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,7 +24,7 @@ from transporter.errors import ConfigError
 from transporter.pipeline.problems import one_line, suggestion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from importlib.metadata import EntryPoints
     from types import ModuleType
 
@@ -88,15 +89,38 @@ def forget_modules(folder: Path) -> None:
 
     Adaptors that were installed meanwhile are found, too.
     """
+    for name in _modules_beside(folder):
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    _entry_points.cache_clear()
+
+
+@contextmanager
+def fresh_modules(folder: Path) -> Iterator[None]:
+    """Import the modules beside the pipeline file in *folder* again within the block only.
+
+    Everything that runs keeps the modules that it has.
+    """
+    running = _modules_beside(folder)
+    forget_modules(folder)
+    try:
+        yield
+    finally:
+        forget_modules(folder)
+        sys.modules.update(running)
+
+
+def _modules_beside(folder: Path) -> dict[str, ModuleType]:
+    """Return the imported modules that lie in *folder*, by name."""
     beside = {path.stem for path in (*folder.glob("*.py"), *folder.glob("*/__init__.py"))}
     beside |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    found = {}
     for name, module in list(sys.modules.items()):
         top = name.partition(".")[0]
         file = getattr(module, "__file__", None)
         if top in beside and top not in OUR_PACKAGES and file and is_under(Path(file), folder):
-            del sys.modules[name]
-    importlib.invalidate_caches()
-    _entry_points.cache_clear()
+            found[name] = module
+    return found
 
 
 def adaptor_entry_points(kind: str) -> EntryPoints:

@@ -67,7 +67,6 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _SMALLEST_SEGMENT: Final = 64 * 1024
 _MOST_ROWS: Final = 10_000_000
-_LISTS: Final = ("readers", "routes")
 _MOST_SHARDS: Final = 64
 """Workers of one route: each is a process, and holds a slot of Spark's."""
 
@@ -329,8 +328,7 @@ class Pipeline(Keys):
     """A whole pipeline. Durations are seconds, sizes are bytes, paths are absolute.
 
     ``file`` is the path from which it was read, or would have been. ``secrets`` are redacted.
-    ``written`` has the file's contents without readers and routes, and names of secret files in
-    place of secrets.
+    ``written`` has the file's contents, with names of secret files in place of secrets.
     """
 
     file: Path
@@ -450,9 +448,7 @@ def _validate(document: Document, file: Path) -> Pipeline:
 
 
 def _written_values(document: Document) -> dict[str, Any]:
-    templates = ((key, each) for key, each in document.templates.items() if key[0] not in _LISTS)
-    top = {key: value for key, value in document.root.items() if key not in _LISTS}
-    return SecretSettings(tuple(templates)).restore_templates(top)
+    return SecretSettings(tuple(document.templates.items())).restore_templates(document.root)
 
 
 class _Draft:

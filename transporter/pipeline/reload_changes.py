@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.pipeline.adaptor_registry import forget_modules
+from transporter.errors import ConfigError
+from transporter.pipeline.adaptor_registry import forget_modules, fresh_modules
 from transporter.pipeline.config import Pipeline, load_with_lines
 from transporter.pipeline.observe_config import ConsoleConfig
 from transporter.pipeline.problems import InvalidPipeline
@@ -13,7 +14,6 @@ from transporter.pipeline.route_changes import changed_routes_problems
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from transporter.errors import ConfigError
     from transporter.pipeline.config import ReaderConfig, RouteConfig
     from transporter.pipeline.observe_config import ObserveConfig
     from transporter.pipeline.yaml_document import Document, KeyPath
@@ -35,15 +35,39 @@ def reread(running: Pipeline, environ: Mapping[str, str], declared: Sequence[str
     that could be a mistake.
     """
     forget_modules(running.file.parent)
+    wanted, problems = _examine(running, environ, declared)
+    if problems:
+        raise InvalidPipeline(*problems)
+    return wanted
+
+
+def preview(
+    running: Pipeline, environ: Mapping[str, str], declared: Sequence[str] = ()
+) -> tuple[Pipeline | None, list[ConfigError]]:
+    """Return the pipeline that :func:`reread` would, and the problems that it would raise.
+
+    Nothing that runs is changed. Without a usable file there are problems only.
+    """
+    try:
+        with fresh_modules(running.file.parent):
+            return _examine(running, environ, declared)
+    except InvalidPipeline as error:
+        return None, list(error.problems)
+    except ConfigError as error:
+        return None, [error]
+
+
+def _examine(
+    running: Pipeline, environ: Mapping[str, str], declared: Sequence[str]
+) -> tuple[Pipeline, list[ConfigError]]:
+    """Return the pipeline in the file of *running*, and why it may not replace that."""
     wanted, document = load_with_lines(running.file, environ)
     problems = list(_refusals(running, wanted, document))
     problems += [
         document.problem(path, f"{text}; nothing was changed now")
         for path, text in changed_routes_problems(wanted, declared)
     ]
-    if problems:
-        raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
-    return wanted
+    return wanted, sorted(problems, key=lambda problem: problem.line)
 
 
 def changed_readers(running: Pipeline, wanted: Pipeline) -> list[ReaderConfig]:

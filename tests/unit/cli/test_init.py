@@ -192,3 +192,68 @@ def test_an_installed_adaptor_names_its_entry_point(
 
     with pytest.raises(ConfigError, match=r"it is installed: write 'adaptor: put-in', or unins"):
         find_writer("put_in:PutInWriter", tmp_path / "here")
+
+
+@pytest.mark.exhaustive
+def test_types_of_a_generated_adaptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new reader and writer pass mypy's strict check in the folder of their author."""
+    monkeypatch.chdir(tmp_path)
+    assert app.execute(["init", "adaptor", "my-sink", "--reader", "--writer"]) == 0
+    folder = tmp_path / "my-sink"
+    modules = sorted(each.name for each in folder.glob("my_sink_*.py"))
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), *modules]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+HARVEST = """\
+harvest:
+  dataSource: host=db user=shop password=very-hidden dbname=shop
+  name: shop
+"""
+
+
+def test_another_programs_file_is_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file is written, losses are on stderr, and ``check --without-env`` accepts it."""
+    monkeypatch.chdir(tmp_path)
+    Path("reaper.yaml").write_text(HARVEST)
+    assert app.execute(["init", "pipeline", "--from", "reaper.yaml", "orders.yaml"]) == 0
+    found = capsys.readouterr()
+    assert "transporter check orders.yaml" in found.out
+    assert "reaper.yaml:3: name has no counterpart" in found.err
+    assert "very-hidden" not in found.out + found.err + Path("orders.yaml").read_text()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["orders.yaml", "reaper.yaml"]
+    assert app.execute(["check", "--without-env", "orders.yaml"]) == 0
+    assert app.execute(["check", "orders.yaml"]) == 2
+    assert app.execute(["init", "pipeline", "--from", "reaper.yaml", "orders.yaml"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert app.execute(["init", "pipeline", "--from", "reaper.yaml", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    assert result["files"] == ["pipeline.yaml"]
+    assert len(result["warnings"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--from", "gone.yaml"], "gone.yaml: cannot be read"),
+        (["--from", "gone.js"], "gone.js: cannot be read"),
+        (["--from", "a.yaml", "b.yaml", "c.yaml"], "name only FILE"),
+        ([], "name a SOURCE and a SINK"),
+        (["demo"], "name a SOURCE and a SINK"),
+    ],
+)
+def test_what_to_create_must_be_clear(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    problem: str,
+) -> None:
+    """A source and a sink are needed, or one file to convert that is there."""
+    monkeypatch.chdir(tmp_path)
+    assert app.execute(["init", "pipeline", *words]) == 2
+    assert problem in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -55,7 +55,7 @@ def test_a_live_engine_is_asked_and_its_end_is_noticed(tmp_path: Path) -> None:
     clock, pipeline = Clock(), make_pipeline(tmp_path, ["a 1"], end=False, out={})
     source = LogSource("x", tmp_path / "log", clock=clock)
     engine = Engine(pipeline, SparklessHost(), Events())
-    attach_control(engine, os.environ, Events())
+    attach_control(engine, os.environ)
     engine.start()
     try:
         found = source.look()

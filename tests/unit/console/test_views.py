@@ -112,7 +112,7 @@ def test_many_routes_have_those_in_trouble_first() -> None:
         ("silent", "it hangs. This is the last picture; asking again.", ""),
         ("stopped", "This is what the disk holds.", "transporter run orders.yaml"),
         ("absent", "There is no log in this directory yet.", "transporter run orders.yaml"),
-        ("damaged", "it hangs", "transporter log verify orders.yaml"),
+        ("damaged", "No engine can start on this log", "transporter log verify orders.yaml"),
     ],
 )
 def test_each_state_of_a_log_is_written_out(state: Any, text: str, hint: str) -> None:

@@ -39,7 +39,7 @@ def log(tmp_path: Path) -> Iterator[Path]:
     """Run an engine with a control socket, and yield its log directory."""
     events = Events()
     engine = Engine(make_pipeline(tmp_path, ["a 0"], end=False, out={}), SparklessHost(), events)
-    attach_control(engine, {}, events)
+    attach_control(engine, {})
     engine.start()
     yield tmp_path / "log"
     engine.stop(0)

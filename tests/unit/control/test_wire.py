@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 REQUESTS = [
     requests.Status(),
     requests.LogMetadata(3, 5, 2),
+    requests.Events(7, "warning", "r", 5),
+    requests.History("r"),
     requests.Ack("r", 1, 5, "why"),
     requests.Replay("r", first=3, namespace="^a", partial=True),
     requests.Replay("r", since=7, until=9, dry_run=True),
@@ -48,7 +50,10 @@ REQUESTS = [
     requests.Forget("r"),
     requests.RetryParked("r"),
     requests.SkipParked("r", 1, 2),
+    requests.SkipParked("r", offsets=((3, 3), (7, 9))),
+    requests.NoteParked("r", 3, "waits for é"),
     requests.Reload(),
+    requests.Reload("why", dry_run=True),
 ]
 
 

@@ -385,7 +385,7 @@ def test_no_position_is_told_beyond_a_parked_entry_of_which_one_copy_is_damaged(
         file.write("n d\n")
     with running(given) as engine:
         until(lambda: "cannot be read" in engine.status().routes[0].problem)
-        operate = RunningEngine(engine, {}, Events()).perform
+        operate = RunningEngine(engine, {}).perform
         operate(SkipParked("a", 1, 1), Operator("somebody", 0, 0))
         operate(Resume("a"), Operator("somebody", 0, 0))
         until(lambda: offsets(tmp_path / "a.jsonl")[-1:] == [3])

@@ -245,9 +245,7 @@ def test_a_running_route_lets_those_behind_follow_unless_only_one_is_meant(
         until(lambda: read_state(tmp_path / "log", "out").watermark == 19)
         before = numbers(tmp_path)
         (tmp_path / "out.mended").touch()
-        operate = partial(
-            RunningEngine(engine, {}, Events()).perform, operator=Operator("me", 0, 0)
-        )
+        operate = partial(RunningEngine(engine, {}).perform, operator=Operator("me", 0, 0))
         done = operate(kind("out", 3, 3, only=only))
         named = (done["followers"], done["left"])
         assert named == (([], [8, 13, 18]) if only else ([8, 13, 18], []))
@@ -315,7 +313,7 @@ def test_a_damaged_parked_file_halts_its_route_only(tmp_path: Path, done: str) -
         until(lambda: read_state(tmp_path / "log", "other").watermark == 11)
         assert engine.halted == ["out"]
         if done == "skip":
-            RunningEngine(engine, {}, events).perform(SkipParked("out", 4, 4), Operator("me", 0, 0))
+            RunningEngine(engine, {}).perform(SkipParked("out", 4, 4), Operator("me", 0, 0))
             until(lambda: numbers(tmp_path)[-2:] == [10, 11])
         engine.stop(0)
     if done == "mend":

@@ -24,8 +24,8 @@ from live_tools import (
 from table_tools import table, told
 
 from transporter.control import requests
+from transporter.engine.readiness import not_ready_reasons
 from transporter.errors import ActionRefused, EngineUnreachable
-from transporter.observe.readiness import not_ready_reasons
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
 
 if TYPE_CHECKING:

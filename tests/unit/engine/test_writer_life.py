@@ -66,7 +66,7 @@ def test_a_fault_closes_the_object_until_a_resume(tmp_path: Path, call: int, how
     with running(pipeline(tmp_path, {call: how}, end=False), events=events) as engine:
         events.await_count("route-stopped")
         until(lambda: calls(tmp_path)[-1] == "1 close")
-        live = RunningEngine(engine, {}, events)
+        live = RunningEngine(engine, {})
         live.perform(requests.Resume("out"), Operator("me", 7, 42))
         until(lambda: "2 write 0..2" in (tmp_path / "calls").read_text())
     begun = ["1 open"] if call == 1 else ["1 open", "1 write 0..2"]

@@ -23,7 +23,7 @@ from transporter.log.search import (
     take_entries,
 )
 from transporter.log.segment import segment_bases, segment_name
-from transporter.message import Entries, Message, messages_to_batch
+from transporter.message import Entries, Message, messages_to_batch, with_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,3 +251,57 @@ def test_an_offset_is_found_by_its_time(tmp_path: Path) -> None:
             first_offset_since(reader, 301, 29)
         with pytest.raises(OffsetRefused):
             first_offset_since(reader, 300, 19)
+
+
+CONTENTS = [
+    Message("n", b'{"customer":"ACME"}', b"k1"),
+    Message("n", None, b"ACME-7"),
+    Message("n", b"x", None, headers=[("customer", b"the ACME Corp"), ("n", None)]),
+    Message("n", b"acme", b"acme", headers=[("ACME", b"only the name")]),
+    Message("n", b"\xff\x00\xfe", b"\x00", headers=[("a", b"1"), ("b", b"\xff\x00")]),
+    Message("n", None, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (b"ACME", [0, 1, 2]),
+        (b"acme", [3]),
+        (b"\xff\x00", [4]),
+        (b".*", []),
+        (b"only the name", [3]),
+        (b"ACME Corp", [2]),
+        (b"1", [0, 4]),
+    ],
+)
+def test_contents_are_searched_in_data_key_and_header_values(
+    wanted: bytes, expected: list[int]
+) -> None:
+    """The bytes may be anywhere in data, key or a header's value; they are no pattern."""
+    batch = with_offsets(messages_to_batch(CONTENTS), 0, 1)
+    found = EntryFilter(contains=wanted)
+    assert not found.accepts_all
+    assert found.apply(batch).column("offset").to_pylist() == expected
+    for first in range(len(CONTENTS)):
+        part = batch.slice(first, 3)
+        shown = found.apply(part).column("offset").to_pylist()
+        assert shown == [each for each in expected if first <= each < first + 3]
+    assert EntryFilter("^x", contains=wanted).apply(batch).num_rows == 0
+
+
+def test_the_last_entries_with_contents_are_found_from_the_end(tmp_path: Path) -> None:
+    """The last N count those that have the contents, however many lie between them."""
+    with CommitLog.open(tmp_path / "log") as log:
+        for number in range(50):
+            log.append(messages_to_batch([Message("n", b"%d" % (number % 10))] * 3), "r")
+        last = log.durable
+    with LogReader(tmp_path / "log") as reader:
+        wanted = EntryFilter(contains=b"7")
+        first = start_of_last(reader, 0, last, 4, wanted)
+        found = [
+            offset
+            for batch in matching_entries(reader, first, last, wanted)
+            for offset in batch.column("offset").to_pylist()
+        ]
+    assert found == [113, 141, 142, 143]

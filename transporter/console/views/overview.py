@@ -169,7 +169,7 @@ def _explanation(look: Look) -> str:
         case "absent":
             return "There is no log in this directory yet. The first start of the engine makes it."
         case "damaged":
-            return one_line(look.problem)
+            return "No engine can start on this log as it is. Find the extent of the damage first."
         case _:
             return ""
 

@@ -29,6 +29,7 @@ class ParkedRow:
     error: str
     behind: int | None
     retry_requested: bool
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,10 @@ def _group(error: str, rows: Sequence[ParkedRow]) -> ParkedGroup:
     )
 
 
+def _note_text(note: Mapping[str, Any] | None) -> str:
+    return "" if note is None else one_line(f"{note['text']} ({note['who']})", 300)
+
+
 def _row(parked: Mapping[str, Any]) -> ParkedRow:
     key = parked["entry"].get("key", "hidden")
     return ParkedRow(
@@ -87,4 +92,5 @@ def _row(parked: Mapping[str, Any]) -> ParkedRow:
         error=one_line(parked["error"], 400),
         behind=parked["behind"],
         retry_requested=parked["retry_requested"],
+        note=_note_text(parked.get("note")),
     )

@@ -10,10 +10,12 @@ A worker reads all of a slice, though only the beginning of a failed one counts.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Self
 
+from transporter.errors import Corrupt, EnvironmentFault
 from transporter.offsets.state import Range
 from transporter.protocol.messages import Failure, FailureKind
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from transporter.engine.events import Observer
     from transporter.engine.routing.parking import Parking
     from transporter.log.commit_log import CommitLog
+    from transporter.offsets.given_up import GivenUpLog
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.state import RouteState
     from transporter.pipeline.config import RouteConfig
@@ -195,9 +198,11 @@ class FailurePolicy:
         log: CommitLog,
         offsets: OffsetLog,
         parking: Parking,
+        given_up: GivenUpLog,
         observe: Observer,
     ) -> None:
         """Decide for the route of *config*, which the route keeps current."""
+        self.given_up = given_up
         self.config, self._log, self._offsets = config, log, offsets
         self._parking, self._observe = parking, observe
         self._plan = RedeliveryPlan()
@@ -240,6 +245,8 @@ class FailurePolicy:
     def decide_parked(self, offset: int, failure: Failure | None) -> Decision:
         """Decide after the parked entry at *offset* was delivered, or failed again."""
         if failure is None:
+            # Before the copy goes, so that a crash in between delivers it again (Invariant 6).
+            self._record_delivered(offset)
             self._parking.remove_delivered(offset)
             self._report("parked-delivered", offset)
         elif failure.kind in (FailureKind.REJECTED, FailureKind.POISON):
@@ -345,6 +352,8 @@ class FailurePolicy:
                 return self.halt_without_room(offset)
             self._parking.park(offset, failure.text, attempts)
         else:
+            # The line is durable before the watermark may pass, and a crash may repeat it.
+            self._record_given_up("entry-skipped", offset, failure.text, attempts=attempts)
             self._offsets.settle(Range(offset, offset, "skipped"), self._log.durable)
             self._offsets.sync()
         if self._offsets.state.replay is not None:
@@ -378,6 +387,23 @@ class FailurePolicy:
             return False
         self._plan = RedeliveryPlan()
         return True
+
+    def _record_delivered(self, offset: int) -> None:
+        """Record that a parked entry was delivered, and why it was parked, if that is readable."""
+        error, details = "", dict[str, object]()
+        with suppress(Corrupt, EnvironmentFault):
+            reason = self._parking.reason_of(offset)
+            error = reason.error
+            details = {"attempts": reason.attempts, "parked_at": reason.parked_at / 1_000_000}
+        self._record_given_up("parked-delivered", offset, error, **details)
+
+    def _record_given_up(self, event: str, offset: int, error: str, **details: object) -> None:
+        """Record what became of an entry, and report once that lines wait for room."""
+        waited = self.given_up.waiting
+        details |= {"generation": self._offsets.state.generation}
+        if not self.given_up.record(event, offset, error, **details) and not waited:
+            problem = "no room to record what is skipped: until there is, a crash loses the lines"
+            self._observe("given-up-unwritten", route=self.config.name, problem=problem)
 
     def _report(self, event: str, offset: int, **details: object) -> None:
         self._observe(event, route=self.config.name, offset=offset, **details)

@@ -201,9 +201,13 @@ class Parking:
         """Return the reader of the parked entry at *offset*, or ``None`` if it is unknown."""
         return self.store.load(offset).reason.reader or self._find_reader(offset)
 
-    def error_of(self, offset: int) -> str:
+    def reason_of(self, offset: int) -> ParkReason:
         """Return why the entry at *offset* is parked."""
-        return self.store.load(offset).reason.error
+        return self.store.load(offset).reason
+
+    def error_of(self, offset: int) -> str:
+        """Return the error for which the entry at *offset* is parked."""
+        return self.reason_of(offset).error
 
     def _find_reader(self, offset: int) -> str | None:
         try:

@@ -32,6 +32,7 @@ from transporter.errors import (
 )
 from transporter.log.commit_log import wall_clock
 from transporter.log.reader import LogReader
+from transporter.offsets.given_up import GivenUpLog
 from transporter.protocol.messages import Failure
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class Route:
         is_interrupted = self._is_interrupted
         self.parking = Parking(config, log, self._reader, offsets, wall_clock)
         self._slicer = Slicer(config, log, self._reader, offsets, upstream, is_interrupted)
-        self._policy = FailurePolicy(config, log, offsets, self.parking, self._observe)
+        given_up = GivenUpLog(offsets.folder, guard=log.check_lock)
+        self._policy = FailurePolicy(config, log, offsets, self.parking, given_up, self._observe)
+        self._reserve_room()
         self._context = RouteContext(
             log=log,
             offsets=offsets,
@@ -186,7 +189,13 @@ class Route:
         self.parking.configure(config)
         self._context.rate_limit = RateLimit(config.max_rate)
         self._condition.configure(config)
+        self._reserve_room()
         self.revive()
+
+    def _reserve_room(self) -> None:
+        """Reserve room for the lines of skipped entries, if any may be skipped."""
+        if self._policy.config.on_error == "skip":
+            self._policy.given_up.reserve()
 
     @property
     def name(self) -> str:
@@ -254,6 +263,8 @@ class Route:
     def _run(self) -> None:
         try:
             self._serve_until_ended()
+            with suppress(EnvironmentFault):
+                self._policy.given_up.write_waiting(now=True)
             self._condition.report("route-ended")
             if not self.halted:
                 self._condition.state = State.ENDED

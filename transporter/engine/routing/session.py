@@ -152,6 +152,7 @@ class RouteSession:
         """Deliver the next slice, or wait for one. Returns false at the route's end."""
         # Invariant 14: deliveries during a full disk are recorded before further ones.
         self._offsets.write_pending()
+        self._policy.given_up.write_waiting()
         if (retry := self._context.parking.next_retry()) is not None:
             self._deliver_at_rate(self._retry_parked, retry)
             return True

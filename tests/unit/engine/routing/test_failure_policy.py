@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from transporter.engine.routing.failure_policy import GO, Action, FailurePolicy
+from transporter.offsets.given_up import GivenUpLog
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.state import Range, Replay
 from transporter.protocol.messages import Failure, FailureKind, Outcome, Slice
@@ -45,7 +46,8 @@ def judge(offsets: OffsetLog, on_error: str, meanwhile: Callable[[], object]) ->
     config: Any = SimpleNamespace(name="r", on_error=on_error, retry=SimpleNamespace(attempts=1))
     log: Any = SimpleNamespace(durable=LAST)
     parking: Any = Parking(offsets, meanwhile)
-    return FailurePolicy(config, log, offsets, parking, lambda *_, **__: None)
+    given_up = GivenUpLog(offsets.folder)
+    return FailurePolicy(config, log, offsets, parking, given_up, lambda *_, **__: None)
 
 
 def test_a_replay_that_begins_while_an_entry_is_set_aside_is_done(offsets: OffsetLog) -> None:

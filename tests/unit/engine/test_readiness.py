@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State
-from transporter.observe.readiness import not_ready_reasons, readiness_report
+from transporter.engine.readiness import not_ready_reasons, readiness_report
 
 READER = ReaderStatus("in", "demo", State.RUNNING, 3)
 ROUTE = RouteStatus("out", "lmdb", State.RUNNING, 2, 1, 5, 0)

@@ -1,0 +1,102 @@
+"""Command ``transporter history``: the last half hour of each reader and route."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from transporter.cli.action_options import perform_request
+from transporter.cli.entry_output import note
+from transporter.cli.log_target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
+from transporter.cli.output import printable, write_json, write_table
+from transporter.control.requests import History
+from transporter.errors import UnknownName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+COLUMNS: Final = ("", "count", "now", "most", "last 30 min")
+WIDTH: Final = 60
+"""Characters of a sparkline."""
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_TOTALS: Final = ("logged", "delivered")
+"""Counts that only grow, of which the rate is shown."""
+_POINTS: Final = 360
+
+
+def history(
+    target: Target,
+    *,
+    route: Annotated[str, typer.Option("--route", help="Only this route.", metavar="ROUTE")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show half an hour of readers and routes.
+
+    A running engine keeps a point every 5 seconds: entries logged or delivered, lag and
+    parked entries. The table has rates for the first two, and the largest value of each
+    30 seconds for the others. The history begins anew with each start.
+
+    Example:
+        transporter history pipeline.yaml --route events
+    """
+    found = perform_request(target, History(route))
+    if route and not found["series"] and f"route {route}" not in found["left_out"]:
+        raise UnknownName(
+            f"the engine has no history of a route {route!r}; it takes the first point 5 seconds "
+            "after its start, and 'transporter status' lists the routes"
+        )
+    if as_json:
+        write_json(found)
+        return
+    write_table(COLUMNS, _rows(found))
+    if found["left_out"]:
+        names = ", ".join(map(printable, found["left_out"]))
+        note(f"there was no room for the history of {names}")
+
+
+def _rows(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
+    for series in found["series"]:
+        title = f"{series['kind']} {series['name']}"
+        for name, values in series.items():
+            if name in ("kind", "name") or all(each is None for each in values):
+                continue
+            shown = rates(found["times"], values) if name in _TOTALS else values
+            unit = "/s" if name in _TOTALS else ""
+            known = [each for each in shown if each is not None]
+            if known:
+                now = "" if shown[-1] is None else f"{shown[-1]:,.0f}{unit}"
+                yield title, name, now, f"{max(known):,.0f}{unit}", sparkline(shown)
+            title = ""
+
+
+def rates(times: Sequence[float], totals: Sequence[int | None]) -> list[float | None]:
+    """Return the rate per second between each two of *totals*, ``None`` where it is unknown."""
+    found: list[float | None] = []
+    for (before, after), (begin, end) in zip(pairwise(totals), pairwise(times), strict=True):
+        known = before is not None and after is not None and after >= before and end > begin
+        found.append((after - before) / (end - begin) if known else None)  # type: ignore[operator]
+    return found
+
+
+def sparkline(values: Sequence[float | None], points: int = _POINTS, width: int = WIDTH) -> str:
+    """Return *values*, the newest of *points*, as a line of *width* bars.
+
+    A bar is the largest of its values, and a space has none. Zero is the lowest bar.
+    """
+    padded = [None] * (points - len(values)) + list(values)[-points:]
+    size = points // width
+    bars = [
+        max((each for each in padded[place : place + size] if each is not None), default=None)
+        for place in range(0, points, size)
+    ]
+    most = max((each for each in bars if each is not None), default=0)
+    return "".join(" " if each is None else _BARS[_height(each, most)] for each in bars)
+
+
+def _height(value: float, most: float) -> int:
+    """Return the bar of *value*: the lowest for nothing only, the highest for *most*."""
+    if value <= 0:
+        return 0
+    return max(1, round(value / most * (len(_BARS) - 1)))

@@ -1,0 +1,1 @@
+"""Conversion of other programs' configuration into a pipeline file, for ``transporter init``."""
