@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.entry_output import note, time_text
+from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import write_json, write_table
+from transporter.control.entry_values import time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -44,6 +44,7 @@ from transporter.cli import (
     status,
     test,
     top,
+    ui,
 )
 from transporter.cli.command_group import add_command, show_help
 from transporter.cli.output import write
@@ -67,6 +68,7 @@ def build() -> typer.Typer:
     add_command(app, "status", status.status)
     add_command(app, "ready", ready.ready)
     add_command(app, "top", top.top)
+    add_command(app, "ui", ui.ui)
     add_command(app, "events", events.events)
     add_command(app, "history", history.history)
     add_command(app, "query", query.query)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.entry_output import display_text, message_json, note
+from transporter.cli.entry_output import display_text, note
 from transporter.cli.entry_selection import (
     From,
     KeyFilter,
@@ -31,6 +31,7 @@ from transporter.cli.output import (
     write_table,
 )
 from transporter.cli.spark_process import trial_spark
+from transporter.control.entry_values import message_json
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:

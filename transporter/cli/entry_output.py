@@ -1,15 +1,14 @@
-"""Formats of entries: plain values for JSON, rows of a table, lines."""
+"""Formats of entries for people: rows of a table, lines."""
 
 from __future__ import annotations
 
 import json
 import sys
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from transporter.bytes_as_json import text_or_base64
 from transporter.cli.output import printable, write, write_table
+from transporter.control.entry_values import time_text
 from transporter.errors import TransporterError
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transporter.log.reader import Gap
-    from transporter.message import Entry, Message
+    from transporter.message import Entry
 
 COLUMNS: Final = ("offset", "logged at", "namespace", "op", "key", "data")
 TABLE_ROWS: Final = 200
@@ -27,32 +26,6 @@ _SHOWN: Final = 120
 """Characters of a value in text for people."""
 _WIDTH: Final = 40
 """Maximum width of a column when rows are written as they come."""
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def entry_json(entry: Entry, *, confirmed: int) -> dict[str, Any]:
-    """Return *entry* as plain values."""
-    return {
-        "offset": entry.offset,
-        "logged_at": time_text(entry.logged_at),
-        "unconfirmed": entry.offset > confirmed,
-        **message_json(entry.message),
-    }
-
-
-def message_json(message: Message) -> dict[str, Any]:
-    """Return *message* as plain values. Bytes that are not UTF-8 become ``{"base64": …}``."""
-    return {
-        "namespace": message.namespace,
-        "op": message.op,
-        "phase": message.phase,
-        "key": text_or_base64(message.key),
-        "timestamp": time_text(message.timestamp),
-        "source_id": message.source_id,
-        "content_type": message.content_type,
-        "headers": [[name, text_or_base64(value)] for name, value in message.headers],
-        "data": text_or_base64(message.data),
-    }
 
 
 def entry_row(entry: Entry, confirmed: int) -> tuple[str, ...]:
@@ -71,13 +44,6 @@ def entry_row(entry: Entry, confirmed: int) -> tuple[str, ...]:
 
 def _truncate(cell: str) -> str:
     return cell if len(cell) <= _SHOWN else f"{cell[: _SHOWN - 1]}…"
-
-
-def time_text(microseconds: int) -> str:
-    """Return a time in µs UTC as text, or its number if it is outside the calendar."""
-    with suppress(OverflowError):
-        return (EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="milliseconds")
-    return f"{microseconds} µs"
 
 
 class RowPrinter:

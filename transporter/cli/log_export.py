@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.entry_output import entry_json
 from transporter.cli.entry_selection import (
     ContentFilter,
     EntrySelection,
@@ -26,6 +25,7 @@ from transporter.cli.entry_selection import (
 )
 from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import count_text, printable, write, write_json
+from transporter.control.entry_values import entry_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,10 +10,8 @@ import typer
 from transporter.cli.action_options import perform_request
 from transporter.cli.entry_output import (
     entries_of,
-    entry_json,
     entry_row,
     note_dropped,
-    time_text,
     write_raw,
     write_rows,
 )
@@ -31,6 +29,7 @@ from transporter.cli.entry_selection import (
 )
 from transporter.cli.log_target import AsJson, Target, log_directory, offset_range
 from transporter.cli.output import ignore_closed_stdout, write_json, write_json_list, write_table
+from transporter.control.entry_values import entry_json, time_text
 from transporter.control.requests import LogMetadata
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import typer
 from transporter.cli.entry_output import (
     RowPrinter,
     entries_of,
-    entry_json,
     entry_row,
     note,
     note_lost,
@@ -26,6 +25,7 @@ from transporter.cli.entry_selection import (
 )
 from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import ignore_closed_stdout, reader_left_within, write
+from transporter.control.entry_values import entry_json
 
 if TYPE_CHECKING:
     from pathlib import Path

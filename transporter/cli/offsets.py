@@ -14,7 +14,7 @@ import typer
 
 from transporter.cli.action_options import Reason, RouteName, progress_question
 from transporter.cli.command_group import command_group
-from transporter.cli.entry_output import note, time_text
+from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import (
     confirm,
@@ -25,6 +25,7 @@ from transporter.cli.output import (
     write_json,
     write_table,
 )
+from transporter.control.entry_values import time_text
 
 if TYPE_CHECKING:
     from pathlib import Path

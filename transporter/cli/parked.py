@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from transporter.cli.action_options import Reason, RouteName, perform_request, report_result
 from transporter.cli.command_group import command_group
-from transporter.cli.entry_output import entry_json, note, time_text
+from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson, Target, log_directory, offset_range
 from transporter.cli.output import (
     printable,
@@ -19,14 +18,16 @@ from transporter.cli.output import (
     write_json,
     write_table,
 )
+from transporter.control.entry_values import time_text
+from transporter.control.parked_values import list_parked_offsets, parked_json, read_parked
 from transporter.control.requests import NoteParked, RetryParked, SkipParked
-from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
+from transporter.errors import OffsetRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from transporter.control.parked_notes import ParkedNote
+    from transporter.errors import Corrupt
     from transporter.offsets.parked import ParkedEntry
 
 Only = Annotated[
@@ -71,10 +72,10 @@ def list_parked(
     directory = log_directory(target)
     wanted = set(read_state(directory, route).retries)
     notes = _notes_of(directory, route)
-    offsets = _parked_offsets(directory, route)
+    offsets = list_parked_offsets(directory, route)
     shown = offsets[:most] if most else offsets
     damaged: list[Corrupt] = []
-    found = list(_read_parked(directory, route, shown, damaged.append))
+    found = list(read_parked(directory, route, shown, damaged.append))
     if len(shown) < len(offsets):
         note(f"{len(shown)} of {len(offsets)} are shown; --first 0 shows all")
     if not as_json:
@@ -93,7 +94,7 @@ def list_parked(
     if as_json:
         write_json(
             [
-                _parked_json(
+                parked_json(
                     parked, notes.get(parked.offset), retry_requested=parked.offset in wanted
                 )
                 for parked in found
@@ -119,11 +120,11 @@ def show(
 
     directory = log_directory(target)
     retry_requested = offset in read_state(directory, route).retries
-    found = next(_read_parked(directory, route, [offset]), None)
+    found = next(read_parked(directory, route, [offset]), None)
     if found is None:
         raise OffsetRefused(f"route {route}: nothing is parked at {offset}")
     note_of = _notes_of(directory, route).get(offset)
-    content = _parked_json(found, note_of, retry_requested=retry_requested)
+    content = parked_json(found, note_of, retry_requested=retry_requested)
     if as_json:
         write_json(content)
         return
@@ -231,62 +232,8 @@ def _notes_of(directory: Path, route: str) -> dict[int, ParkedNote]:
     return read_notes(read_lines(directory), route)
 
 
-def _parked_offsets(directory: Path, route: str) -> list[int]:
-    from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
-    from transporter.offsets.offset_log import route_folder  # noqa: PLC0415
-    from transporter.offsets.parked import parked_offsets  # noqa: PLC0415
-
-    return parked_offsets(route_folder(directory, route), RealFileSystem())
-
-
-def _raise(error: Corrupt) -> None:
-    raise error
-
-
-def _read_parked(
-    directory: Path,
-    route: str,
-    offsets: list[int],
-    on_damage: Callable[[Corrupt], None] = _raise,
-) -> Iterator[ParkedEntry]:
-    """Yield the entries parked at *offsets*, without those that an engine removes meanwhile.
-
-    *on_damage* is called with the error of each entry that cannot be read.
-    """
-    from transporter.offsets.offset_log import route_folder  # noqa: PLC0415 - imports pyarrow
-    from transporter.offsets.parked import ParkedStore, parked_path  # noqa: PLC0415
-
-    folder = route_folder(directory, route)
-    for offset in offsets:
-        with suppress(EnvironmentFault):
-            if not parked_path(folder, offset).exists():
-                continue
-            try:
-                yield ParkedStore.read_entry(folder, offset)
-            except Corrupt as error:
-                on_damage(error)
-
-
 def _note_text(written: ParkedNote) -> str:
     return f"{written.text} ({written.who}, {time_text(round(written.at * 1_000_000))})"
-
-
-def _parked_json(
-    parked: ParkedEntry, written: ParkedNote | None, *, retry_requested: bool
-) -> dict[str, Any]:
-    from transporter.message import Entries  # noqa: PLC0415 - imports pyarrow
-
-    entry = next(iter(Entries(parked.entries)))
-    return {
-        "offset": parked.offset,
-        "error": parked.reason.error,
-        "attempts": parked.reason.attempts,
-        "parked_at": time_text(parked.reason.parked_at),
-        "behind": parked.reason.behind,
-        "retry_requested": retry_requested,
-        "note": written.to_json() if written is not None else None,
-        "entry": entry_json(entry, confirmed=parked.offset),
-    }
 
 
 def _parked_row(

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transporter.cli.action_options import Reason, RouteName, perform_request, report_result
-from transporter.cli.entry_output import note, note_dropped, time_text
+from transporter.cli.entry_output import note, note_dropped
 from transporter.cli.entry_selection import parse_moment
 from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import count_text, printable, write
+from transporter.control.entry_values import time_text
 from transporter.control.requests import CancelReplay, Replay
 from transporter.errors import ConfigError, EnvironmentFault
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transporter.cli.output import printable, problem_text
-from transporter.cli.status import activity, source_lag
+from transporter.control.status_texts import activity, source_lag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -49,8 +49,8 @@ class EngineEnded(EnvironmentFault):
 class EngineClient:
     """A conversation with the engine that runs on a log. Not thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
-        """Connect.
+    def __init__(self, directory: Path, answer_within: float = _ANSWER) -> None:
+        """Connect. An engine that takes longer than *answer_within* seconds counts as ended.
 
         Raises:
             NoEngine: no process listens.
@@ -59,7 +59,7 @@ class EngineClient:
         """
         with ExitStack() as stack:
             peer = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            peer.settimeout(_ANSWER)
+            peer.settimeout(answer_within)
             try:
                 _connect(peer, directory)
                 self._lines = JsonLines(peer, MAX_ANSWER)

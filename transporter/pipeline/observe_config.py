@@ -1,11 +1,11 @@
-"""The section ``observe`` of a pipeline file: endpoint, tokens, tracing."""
+"""The section ``observe`` of a pipeline file: endpoint, tokens, tracing, console."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from ipaddress import ip_address
-from typing import Annotated, Final, NamedTuple, Self
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Annotated, Final, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PlainValidator, SecretStr, model_validator
@@ -21,6 +21,11 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
 _PRINTABLE: Final = re.compile(r"[!-~]+")
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?")
+_HOST_NAME: Final = re.compile(
+    r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]"
+)
+_BASE_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+DEFAULT_CONSOLE: Final = ("127.0.0.1", 9465)
 
 
 class ListenAddress(NamedTuple):
@@ -74,6 +79,13 @@ def _parse_listen(value: object) -> ListenAddress | None:
     return ListenAddress(found[1] or found[2], int(found[3]))
 
 
+def _parse_console(value: object) -> ListenAddress:
+    found = _parse_listen(value)
+    if found is None:
+        raise ValueError('must be an address and a port, such as "127.0.0.1:9465"')
+    return found
+
+
 def _parse_token(value: object) -> Token | None:
     if value is None:
         return None
@@ -125,7 +137,82 @@ class TracingConfig(Model):
     ca_file: LocalPath | None = None
 
 
-class ObserveConfig(Model):
+Role = Literal["viewer", "operator"]
+"""A role in the console. By default only operators see payloads."""
+
+
+class ConsoleToken(Model):
+    """A bearer token of the console, with the name and the role of its holder."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    token: Annotated[Token, PlainValidator(_parse_token)] = Field(repr=False)
+    role: Role = "viewer"
+
+
+def _check_header_name(name: str) -> str:
+    if not _HEADER.fullmatch(name):
+        raise ValueError("is a name that no header may have")
+    return name
+
+
+HeaderName = Annotated[str, AfterValidator(_check_header_name)]
+
+
+class ConsoleProxy(Model):
+    """A proxy that logs people in, and names them in headers of each request."""
+
+    trusted: Annotated[tuple[IPv4Network | IPv6Network, ...], Field(alias="from", min_length=1)]
+    user: HeaderName = "X-Forwarded-User"
+    groups: HeaderName = "X-Forwarded-Groups"
+    operators: tuple[str, ...] = ()
+
+
+def _check_host_name(host: str) -> str:
+    if not _HOST_NAME.fullmatch(host):
+        raise ValueError("must be a host name without a port, such as console.example.org")
+    return host.lower()
+
+
+def _check_base_path(path: str) -> str:
+    if path and not _BASE_PATH.fullmatch(path):
+        raise ValueError("must be a path without a slash at its end, such as /transporter")
+    return path
+
+
+class ConsoleAccess(Model):
+    """The people and programs that may use the console, and the view that they get."""
+
+    payloads: Literal["all", "operators", "nobody"] = "operators"
+    tokens: tuple[ConsoleToken, ...] = ()
+    proxy: ConsoleProxy | None = None
+    hosts: tuple[Annotated[str, AfterValidator(_check_host_name)], ...] = ()
+    base_path: Annotated[str, AfterValidator(_check_base_path)] = ""
+
+    @property
+    def is_protected(self) -> bool:
+        """True if other hosts have a way to log in."""
+        return bool(self.tokens) or self.proxy is not None
+
+
+class ConsoleConfig(Model):
+    """The keys of ``observe`` that the console uses."""
+
+    console: Annotated[ListenAddress, PlainValidator(_parse_console)] = ListenAddress(
+        *DEFAULT_CONSOLE
+    )
+    console_access: ConsoleAccess = ConsoleAccess()
+
+    @model_validator(mode="after")
+    def _check_console(self) -> Self:
+        if not self.console.is_loopback and not self.console_access.is_protected:
+            raise ValueError(
+                "console: other hosts can reach this address, so console_access needs tokens or "
+                "a proxy"
+            )
+        return self
+
+
+class ObserveConfig(ConsoleConfig):
     """The endpoint of metrics and health, its access, and the time after which a route is stuck."""
 
     listen: Annotated[ListenAddress | None, PlainValidator(_parse_listen)] = ListenAddress(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from transporter.errors import ConfigError
 from transporter.pipeline.adaptor_registry import forget_modules, fresh_modules
 from transporter.pipeline.config import Pipeline, load_with_lines
+from transporter.pipeline.observe_config import ConsoleConfig
 from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.route_changes import changed_routes_problems
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from transporter.pipeline.config import ReaderConfig, RouteConfig
+    from transporter.pipeline.observe_config import ObserveConfig
     from transporter.pipeline.yaml_document import Document, KeyPath
 
 _LIVE: Final = frozenset({"commit_interval", "shutdown_timeout"})
@@ -21,7 +23,7 @@ _LIVE: Final = frozenset({"commit_interval", "shutdown_timeout"})
 _LIVE_OF_LOG: Final = frozenset({"compaction", "retention", "max_bytes", "on_full", "segment_age"})
 _OWN_CODE: Final = frozenset({"python", "starlark"})
 """Steps that read files of the user's own beside the pipeline file."""
-_APART: Final = frozenset({"readers", "routes", "log", "file", "secrets", "written"})
+_APART: Final = frozenset({"readers", "routes", "log", "observe", "file", "secrets", "written"})
 _RESTART: Final = "stop the engine and start it again for that; nothing was changed now"
 
 
@@ -153,11 +155,20 @@ def _refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[Conf
         same = old.written.get(name) == new.written.get(name)
         if getattr(old, name) != getattr(new, name) and not same:
             yield _refusal(document, (name,), name)
+    # The console is a process of its own, which reads its keys when it starts.
+    same = old.written.get("observe") == new.written.get("observe")
+    if _engine_part(old) != _engine_part(new) and not same:
+        yield _refusal(document, ("observe",), "observe")
     for name in sorted(set(type(old.log).model_fields) - _LIVE_OF_LOG):
         if getattr(old.log, name) != getattr(new.log, name):
             yield _refusal(document, ("log", name), f"log.{name}")
     yield from _reader_refusals(old, new, document)
     yield from _route_refusals(old, new, document)
+
+
+def _engine_part(pipeline: Pipeline) -> ObserveConfig:
+    """Return the section ``observe`` without the keys of the console."""
+    return pipeline.observe.model_copy(update=dict.fromkeys(ConsoleConfig.model_fields))
 
 
 def _refusal(document: Document, path: KeyPath, what: str) -> ConfigError:

@@ -10,13 +10,12 @@ import pytest
 from transporter.cli.entry_output import (
     TABLE_ROWS,
     RowPrinter,
-    entry_json,
     entry_row,
-    time_text,
     write_raw,
     write_rows,
 )
 from transporter.cli.output import write_json_list
+from transporter.control.entry_values import entry_json, time_text
 from transporter.errors import Corrupt
 from transporter.message import Entry, Message, messages_to_batch
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from transporter.cli.status import activity, duration_text, rate_limit_text
+from transporter.control.status_texts import activity, duration_text, rate_limit_text
 from transporter.engine.backoff import BackoffWait
 from transporter.engine.events import RouteStatus, State
 

@@ -1,0 +1,246 @@
+"""The console in a real browser, beside a real engine without Spark."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from acceptance_tools import TRANSPORTER
+from engine_tools import until
+from operator_tools import ENVIRONMENT, feed, operated, route, write_file
+from services.browser import axe_source, chromium
+from services.maven import Absent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+WIDTHS = (390, 1280, 2560)
+PAGES = (
+    *("", "/r/sales", "/log", "/log?dir=live", "/log/3", "/parked", "/audit", "/config"),
+    "/health",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Run one browser for all tests of this module."""
+    try:
+        with chromium() as found:
+            yield found
+    except Absent as absent:
+        if os.environ.get("CI"):
+            pytest.fail(str(absent))
+        pytest.skip(str(absent))
+
+
+class Shop:
+    """A console beside an engine, and the folder of its pipeline."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[str], url: str, link: str) -> None:
+        self.folder, self.process, self.url, self.link = folder, process, url, link
+
+    @property
+    def log(self) -> str:
+        """The address of the log's pages."""
+        return f"{self.url}p/pipeline"
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Run an engine, and a console beside it."""
+    folder = tmp_path_factory.mktemp("shop")
+    sales = route("sales", on_error="park", writer={"reject": [3]})
+    pipeline = write_file(folder, [sales, route("audit", namespace="^a")])
+    feed(folder, *(f"{'ab'[number % 2]} item-{number}-" for number in range(20)))
+    words = [*TRANSPORTER, "ui", str(pipeline), "--listen", "127.0.0.1:0"]
+    with (
+        operated(pipeline),
+        subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            first, second = process.stdout.readline(), process.stdout.readline()
+            yield Shop(folder, process, first.split()[-1], second.split()[-1])
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def state(browser: Browser, shop: Shop) -> Any:
+    """Log in by the link that the console printed, and return the browser's state."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(shop.link)
+    assert "/p/pipeline" in page.url
+    found = context.storage_state()
+    context.close()
+    return found
+
+
+class Watched:
+    """A page, and what it complained of or requested."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.page: Page = context.new_page()
+        self.messages: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+
+@pytest.fixture
+def watched(browser: Browser, shop: Shop, state: Any) -> Iterator[Watched]:
+    """Return a page that has logged in. It may complain of nothing, and ask no other host."""
+    context = browser.new_context(storage_state=state, viewport={"width": 1280, "height": 800})
+    found = Watched(context)
+    yield found
+    context.close()
+    assert found.messages == []
+    assert [each for each in found.requests if not each.startswith(shop.url)] == []
+
+
+def test_numbers_move_without_a_reload(watched: Watched, shop: Shop) -> None:
+    """New entries appear on an open overview, and in the live tail, within seconds."""
+    page = watched.page
+    page.goto(shop.log)
+    page.evaluate("window.here = true")
+    watermark = page.locator("#route-sales td:nth-child(6)")
+    before = watermark.inner_text()
+    feed(shop.folder, "a fresh-1")
+    until(lambda: watermark.inner_text() != before)
+    assert page.evaluate("window.here")
+    page.goto(f"{shop.log}/log?dir=live")
+    feed(shop.folder, "a fresh-2")
+    page.wait_for_selector("td.data:has-text('fresh-2')")
+
+
+def test_a_frozen_page_stands_still(watched: Watched, shop: Shop) -> None:
+    """The key f stops the looks, and begins them again."""
+    page = watched.page
+    page.goto(shop.log)
+    page.wait_for_selector("#freeze:visible")
+    page.keyboard.press("f")
+    assert page.get_attribute("#freeze", "aria-pressed") == "true"
+    page.wait_for_timeout(300)
+    watched.requests.clear()
+    page.wait_for_timeout(2200)
+    assert watched.requests == []
+    page.keyboard.press("f")
+    page.wait_for_timeout(1500)
+    assert any("part=live" in each for each in watched.requests)
+
+
+def test_keys_lead_from_page_to_page(watched: Watched, shop: Shop) -> None:
+    """As the help page lists them; typing in a field leads nowhere."""
+    page = watched.page
+    page.goto(shop.log)
+    page.keyboard.press("g")
+    page.keyboard.press("l")
+    page.wait_for_url("**/log")
+    page.keyboard.press("/")
+    page.keyboard.type("gp?f")
+    assert page.input_value("#search") == "gp?f"
+    assert page.url.endswith("/log")
+
+
+def test_a_search_is_its_address(watched: Watched, shop: Shop) -> None:
+    """A form fills the address, which shows the same again."""
+    page = watched.page
+    page.goto(f"{shop.log}/log")
+    page.fill("input[name=ns]", "^b$")
+    page.fill("input[name=has]", "item-13-")
+    page.click("button:has-text('Search')")
+    assert re.search(r"ns=%5Eb%24.*has=item-13-", page.url)
+    assert page.locator("table.entries tbody tr").count() == 1
+    page.click("table.entries tbody a")
+    page.wait_for_selector("h1:has-text('13')")
+
+
+def test_the_title_shows_problems(watched: Watched, shop: Shop) -> None:
+    """Title and icon of the tab follow the state of the log."""
+    page = watched.page
+    page.goto(shop.log)
+    assert page.title() == "pipeline"
+    assert page.get_attribute("#icon", "href") == "/static/icon-good.svg"
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
+def test_axe_finds_nothing(browser: Browser, shop: Shop, state: Any, scheme: Any) -> None:
+    """Contrast, names, headings and landmarks are right on every page, light and dark."""
+    context = browser.new_context(storage_state=state, color_scheme=scheme)
+    page, axe = context.new_page(), axe_source()
+    found = []
+    still = [path for path in PAGES if "live" not in path]
+    for path in [shop.log + path for path in still] + [f"{shop.url}help", f"{shop.url}login"]:
+        page.goto(path)
+        page.evaluate(f"{axe};0")
+        violations = page.evaluate("axe.run()")["violations"]
+        found += [(path, each["id"], each["nodes"][0]["html"]) for each in violations]
+    context.close()
+    assert found == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_is_wider_than_the_window(watched: Watched, shop: Shop, width: int) -> None:
+    """From a telephone to a wall: tables scroll by themselves, the page does not."""
+    watched.page.set_viewport_size({"width": width, "height": 900})
+    measure = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    for path in PAGES:
+        watched.page.goto(f"{shop.log}{path}")
+        assert watched.page.evaluate(measure) <= 0, path
+
+
+def test_nothing_jumps_while_it_polls(watched: Watched, shop: Shop) -> None:
+    """Looks replace numbers, and move nothing."""
+    page = watched.page
+    page.goto(f"{shop.log}/r/sales")
+    page.wait_for_timeout(2500)
+    places = (
+        "() => [...document.querySelectorAll('h1,h2,.tile')].map(each => each.offsetTop).join()"
+    )
+    before = page.evaluate(places)
+    feed(shop.folder, *(f"a more-{number}" for number in range(50)))
+    page.wait_for_timeout(2500)
+    assert page.evaluate(places) == before
+
+
+def test_pages_work_without_javascript(browser: Browser, shop: Shop, state: Any) -> None:
+    """They are links and forms, and what needs a script is not shown."""
+    context = browser.new_context(storage_state=state, java_script_enabled=False)
+    page = context.new_page()
+    for path in PAGES:
+        page.goto(f"{shop.log}{path}")
+        assert page.locator("h1").count() == 1, path
+        assert page.locator("button[data-copy]:visible").count() == 0
+    page.goto(f"{shop.log}/log")
+    page.fill("input[name=has]", "item-13-")
+    page.click("button:has-text('Search')")
+    assert page.locator("table.entries tbody tr").count() == 1
+    context.close()
+
+
+def test_a_console_that_ends_leaves_the_last_picture(
+    browser: Browser, shop: Shop, state: Any
+) -> None:
+    """The page says when it was taken, and clears nothing."""
+    context = browser.new_context(storage_state=state)
+    page = context.new_page()
+    page.goto(shop.log)
+    page.wait_for_timeout(1500)
+    page.route("**/*part=live", lambda each: each.abort())
+    page.wait_for_selector("#banner:visible")
+    assert re.match(r"Last seen \d\d:\d\d:\d\dZ\. The console does not", page.inner_text("#banner"))
+    assert page.locator("#route-sales").count() == 1
+    page.unroute("**/*part=live")
+    page.wait_for_selector("#banner", state="hidden")
+    context.clear_cookies()
+    page.wait_for_selector("#banner:has-text('You are logged out')")
+    assert page.locator("#route-sales").count() == 1
+    context.close()

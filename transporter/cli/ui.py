@@ -1,0 +1,115 @@
+"""Command ``transporter ui``: the operator console, a web page about one log or several."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transporter.cli.entry_output import note
+from transporter.cli.log_target import log_directory
+from transporter.cli.output import write
+from transporter.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transporter.console.sources import LogSource
+    from transporter.console.state import Console
+    from transporter.pipeline.observe_config import ConsoleConfig
+
+Targets = Annotated[
+    list[Path],
+    typer.Argument(help="Pipeline files, or their log directories.", metavar="PIPELINE|DIR..."),
+]
+
+
+def ui(
+    targets: Targets,
+    *,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="Address to listen on; by default that of observe.console in the first file.",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
+    login: Annotated[
+        bool, typer.Option("--login", help="Print a login link of the running console, and end.")
+    ] = False,
+) -> None:
+    """Serve the operator console.
+
+    It shows logs with and without a running engine, and changes nothing. The link that it
+    prints logs you in once, within 60 seconds. Only your own user can get another link.
+
+    Examples:
+        transporter ui pipeline.yaml
+        transporter ui --login pipeline.yaml
+    """
+    from transporter.console.login_socket import request_link  # noqa: PLC0415 - heavy
+
+    if login:
+        write(request_link(log_directory(targets[0])))
+        return
+    _serve(targets, listen)
+
+
+def _serve(targets: list[Path], listen: str | None) -> None:
+    from transporter.audit import this_operator  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.console.serve import bind, serving  # noqa: PLC0415
+    from transporter.console.sources import find_sources  # noqa: PLC0415
+    from transporter.console.state import Console  # noqa: PLC0415
+
+    sources = find_sources(targets, os.environ)
+    settings = _settings(next(iter(sources.values())), listen)
+    listener, address = bind(settings.console)
+    names = dict(zip(sources, map(str, targets), strict=True))
+    console = Console.of(sources, names, address, settings.console_access)
+    with ExitStack() as stack:
+        stack.callback(listener.close)
+        _open_login_socket(stack, console, next(iter(sources.values())).directory)
+        serve = stack.enter_context(serving(console, listener))
+        write(f"console: {console.url}")
+        write(f"log in within 60 s: {console.login_link(this_operator().who)}")
+        write(f"another link: transporter ui --login {targets[0]}")
+        # As Ctrl-C does, so that the socket is removed.
+        signal.signal(signal.SIGTERM, _interrupt)
+        serve()
+
+
+def _interrupt(*_: Any) -> None:  # noqa: ANN401 - a signal's
+    raise KeyboardInterrupt
+
+
+def _settings(source: LogSource, listen: str | None) -> ConsoleConfig:
+    """Return the console's settings of the pipeline file of *source*, with *listen* over them."""
+    from pydantic import ValidationError  # noqa: PLC0415 - heavy
+
+    from transporter.pipeline.console_settings import read_console_settings  # noqa: PLC0415
+    from transporter.pipeline.observe_config import ConsoleConfig  # noqa: PLC0415
+
+    file = source.file
+    known = file is not None and file.exists()
+    found = read_console_settings(file, os.environ) if file and known else ConsoleConfig()
+    if listen is None:
+        return found
+    try:
+        return ConsoleConfig(console=listen, console_access=found.console_access)
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"--listen: {reason.removeprefix('console: ')}") from None
+
+
+def _open_login_socket(stack: ExitStack, console: Console, directory: Path) -> None:
+    from transporter.console.login_socket import LoginSocket  # noqa: PLC0415 - heavy
+
+    try:
+        stack.enter_context(LoginSocket(directory, console.login_link))
+    except OSError as error:
+        note(
+            f"{directory}: {error.strerror}, so --login cannot print another link; "
+            "restart the console for one"
+        )

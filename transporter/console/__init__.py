@@ -1,0 +1,1 @@
+"""The operator console: web pages about logs, served by ``transporter ui``."""

@@ -1,0 +1,194 @@
+"""The console as a WSGI application: admission, security headers, errors."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from flask import Flask, Response, g, redirect, render_template, request, url_for
+from jinja2 import StrictUndefined
+from werkzeug.exceptions import HTTPException
+
+from transporter.console import pages
+from transporter.console.answers import error_json, wants_json
+from transporter.console.formats import count_text, one_line, visible
+from transporter.console.guard import Identity, RequestFacts
+from transporter.console.sessions import SESSION_SECONDS
+from transporter.errors import (
+    ActionRefused,
+    ConfigError,
+    EnvironmentFault,
+    LogError,
+    OffsetRefused,
+    TransporterError,
+    UnknownName,
+)
+
+if TYPE_CHECKING:
+    from flask.json.provider import DefaultJSONProvider
+
+    from transporter.console.answers import Answer
+    from transporter.console.state import Console
+
+MOST_BODY: Final = 64 << 10
+_PUBLIC: Final = frozenset({"login", "log_in", "healthz", "static"})
+"""Endpoints that need no identity."""
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_STATUSES: Final = (
+    (UnknownName, 404),
+    (OffsetRefused, 404),
+    (ConfigError, 400),
+    (ActionRefused, 409),
+    (EnvironmentFault, 503),
+    (LogError, 503),
+)
+
+
+def create_app(console: Console) -> Flask:
+    """Return the application that serves *console*."""
+    app = Flask("transporter.console", static_folder="static", template_folder="templates")
+    cast("DefaultJSONProvider", app.json).sort_keys = False  # the order of the commands
+    app.config["MAX_CONTENT_LENGTH"] = MOST_BODY
+    app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 3600
+    app.jinja_env.undefined = StrictUndefined
+    app.jinja_env.filters.update(count=count_text, line=one_line, visible=visible)
+    app.before_request(lambda: _admit(console))
+    app.after_request(_add_headers)
+    app.context_processor(lambda: _common_values(console))
+    app.register_error_handler(Exception, _report_error)
+    _add_login(app, console)
+    pages.add_pages(app, console)
+    return app
+
+
+def _admit(console: Console) -> Answer | None:
+    """Refuse the request, or find out who sends it."""
+    g.identity = None
+    facts = RequestFacts(
+        method=request.method,
+        peer=request.environ.get("REMOTE_ADDR", ""),
+        headers={name.lower(): value for name, value in request.headers.items()},
+        session=console.sessions.find(request.cookies.get(console.cookie, "")),
+    )
+    refusal = console.guard.check_origin(facts)
+    if refusal is not None:
+        return _refuse(refusal.status, refusal.reason)
+    g.identity = console.guard.identify(facts)
+    if g.identity is None and request.endpoint not in _PUBLIC:
+        return _refuse(401, "You are not logged in.")
+    return None
+
+
+def _refuse(status: int, reason: str) -> Answer:
+    if wants_json() or request.args.get("part"):
+        return error_json("Refused", reason, 1), status
+    if status == 401:  # noqa: PLR2004 - the page to log in on
+        return render_template("login.html", reason=""), status
+    return render_template("error.html", heading="Refused", text=reason), status
+
+
+def _add_headers(response: Response) -> Response:
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    if request.endpoint != "static":
+        response.headers["Cache-Control"] = "no-store"
+    response.headers["Vary"] = "Accept, Cookie"
+    return response
+
+
+def _common_values(console: Console) -> dict[str, Any]:
+    identity: Identity | None = g.get("identity")
+    return {
+        "identity": identity,
+        "logs": list(console.sources) if identity else [],
+        "has_tokens": bool(console.access.tokens),
+    }
+
+
+def _add_login(app: Flask, console: Console) -> None:
+    @app.get("/login")
+    def login() -> Answer:
+        """Log in by a link, which works once, or show the page to log in on."""
+        link = request.args.get("link", "")
+        if not link:
+            return render_template("login.html", reason="")
+        return _begin_session(console, console.links.take(link))
+
+    @app.post("/login")
+    def log_in() -> Answer:
+        """Log in by the secret of a link, or by a token."""
+        secret = request.form.get("secret", "").strip().rpartition("link=")[2]
+        return _begin_session(
+            console, console.links.take(secret) or console.guard.token_holder(secret)
+        )
+
+    @app.post("/logout")
+    def logout() -> Answer:
+        """End the session."""
+        console.sessions.take(request.cookies.get(console.cookie, ""))
+        response = redirect(url_for("login"), 303)
+        response.delete_cookie(console.cookie, path=_cookie_path(console))
+        return response
+
+    @app.get("/healthz")
+    def healthz() -> Answer:
+        """Report that the console answers. It says nothing about any log."""
+        return Response("ok\n", mimetype="text/plain")
+
+
+def _begin_session(console: Console, identity: Identity | None) -> Answer:
+    if identity is None:
+        reason = "That link or token is not valid. A link works once, and for 60 seconds."
+        return render_template("login.html", reason=reason), 401
+    secret = console.sessions.issue(replace(identity, via="session"))
+    response = redirect(url_for("home"), 303)
+    response.set_cookie(
+        console.cookie,
+        secret,
+        max_age=int(SESSION_SECONDS),
+        path=_cookie_path(console),
+        httponly=True,
+        samesite="Strict",
+        secure=request.is_secure,
+    )
+    return response
+
+
+def _cookie_path(console: Console) -> str:
+    return console.access.base_path or "/"
+
+
+def _report_error(error: Exception) -> Answer:
+    """Return an error as a page or as JSON: never a traceback, and never the text of a bug."""
+    if isinstance(error, TransporterError):
+        status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
+        return _error_answer(type(error).__name__, str(error), error.exit_code, status)
+    if isinstance(error, HTTPException):
+        return _error_answer(error.name, error.description or error.name, 1, error.code or 500)
+    if os.environ.get("TRANSPORTER_DEBUG") == "1":
+        traceback.print_exception(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119 - text only
+    text = (
+        f"This is a bug in transporter: {type(error).__name__} at {place}. Start the console "
+        "with TRANSPORTER_DEBUG=1 for the traceback, and please report it."
+    )
+    return _error_answer("InternalError", text, 1, 500)
+
+
+def _error_answer(kind: str, text: str, exit_code: int, status: int) -> Answer:
+    if wants_json():
+        return error_json(kind, text, exit_code), status
+    return render_template("error.html", heading=kind, text=visible(text)), status

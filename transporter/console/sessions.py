@@ -1,0 +1,67 @@
+"""Login links and sessions, in memory only: a restart of the console ends all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transporter.console.guard import Identity
+
+LINK_SECONDS: Final = 60.0
+SESSION_SECONDS: Final = 12 * 3600.0
+MOST: Final = 1_000
+"""Links or sessions at once. The oldest makes room."""
+_SECRET_BYTES: Final = 32
+
+
+class ExpiringSecrets:
+    """Secrets that each prove an identity for some time. Thread-safe.
+
+    Only digests are kept, so that neither a dump of the memory nor the time of a look-up
+    reveals one.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Let each secret expire after *seconds* of *clock*."""
+        self._seconds, self._clock = seconds, clock
+        self._lock = threading.Lock()
+        self._known: dict[bytes, tuple[float, Identity]] = {}
+
+    def issue(self, identity: Identity) -> str:
+        """Return a new secret for *identity*."""
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        with self._lock:
+            self._drop_expired()
+            while len(self._known) >= MOST:
+                del self._known[next(iter(self._known))]
+            self._known[_digest(secret)] = (self._clock() + self._seconds, identity)
+        return secret
+
+    def find(self, secret: str) -> Identity | None:
+        """Return the identity that *secret* proves, or ``None``."""
+        with self._lock:
+            self._drop_expired()
+            found = self._known.get(_digest(secret))
+        return None if found is None else found[1]
+
+    def take(self, secret: str) -> Identity | None:
+        """Return the identity that *secret* proves, and never again."""
+        with self._lock:
+            self._drop_expired()
+            found = self._known.pop(_digest(secret), None)
+        return None if found is None else found[1]
+
+    def _drop_expired(self) -> None:
+        now = self._clock()
+        for each in [each for each, (until, _) in self._known.items() if until <= now]:
+            del self._known[each]
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).digest()

@@ -1,0 +1,66 @@
+"""The state of one console: its logs, its guard, its links and sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from transporter.console.guard import Guard, Identity, bracketed
+from transporter.console.sessions import LINK_SECONDS, SESSION_SECONDS, ExpiringSecrets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transporter.console.sources import LogSource
+    from transporter.pipeline.observe_config import ConsoleAccess, ListenAddress
+
+
+@dataclass(frozen=True)
+class Console:
+    """The state of a console. Thread-safe; kept in memory only.
+
+    Attributes:
+        targets: for each log, the argument by which commands name it.
+
+    """
+
+    sources: Mapping[str, LogSource]
+    targets: Mapping[str, str]
+    listen: ListenAddress
+    access: ConsoleAccess
+    guard: Guard
+    links: ExpiringSecrets = field(default_factory=lambda: ExpiringSecrets(LINK_SECONDS))
+    sessions: ExpiringSecrets = field(default_factory=lambda: ExpiringSecrets(SESSION_SECONDS))
+
+    @classmethod
+    def of(
+        cls,
+        sources: Mapping[str, LogSource],
+        targets: Mapping[str, str],
+        listen: ListenAddress,
+        access: ConsoleAccess,
+    ) -> Console:
+        """Return the console of *sources* that listens on *listen*."""
+        return cls(sources, targets, listen, access, Guard.of(listen, access))
+
+    @property
+    def cookie(self) -> str:
+        """The name of the session's cookie. A browser shares cookies among all ports of a host."""
+        return f"transporter-{self.listen.port}"
+
+    @property
+    def url(self) -> str:
+        """The address of the first page, by its host on this machine."""
+        host = self.listen.host
+        shown = "localhost" if host in {"0.0.0.0", "::"} else bracketed(host)  # noqa: S104 - compared
+        return f"http://{shown}:{self.listen.port}{self.access.base_path}/"
+
+    def login_link(self, name: str) -> str:
+        """Return a link that logs *name* in once, as an operator, within a minute."""
+        secret = self.links.issue(Identity(name, "operator", "session"))
+        return f"{self.url}login?link={secret}"
+
+    def close(self) -> None:
+        """Close the conversations with engines."""
+        for source in self.sources.values():
+            source.close()

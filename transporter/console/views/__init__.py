@@ -1,0 +1,1 @@
+"""The console's pages as frozen values, made from plain values. Pure."""

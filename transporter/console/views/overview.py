@@ -1,0 +1,229 @@
+"""The page of one log: its readers, the log, its routes, and the problems first. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.console.formats import count_text, iso_text, one_line, rate_text, size_text
+from transporter.console.views.marks import LOOK_MARKS, TROUBLED, Mark, mark_of
+from transporter.console.views.sparkline import Sparkline, sparkline
+from transporter.control.status_texts import activity, duration_text, source_lag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from transporter.console.rates import Rates, Series
+    from transporter.console.sources import Look
+
+FEW: Final = 12
+"""Routes that are shown in the order of the file. Of more, those with problems come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that an operator should look at, and the route it is about, if it is one."""
+
+    mark: Mark
+    part: str
+    text: str
+    route: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartCard:
+    """A reader or a route as it is shown on the overview."""
+
+    name: str
+    adaptor: str
+    mark: Mark
+    count: str
+    rate: str
+    chart: Sparkline | None
+    doing: str
+    problem: str
+    lag: str = ""
+    lag_count: int = 0
+    watermark: str = ""
+    parked: int = 0
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether an operator should look at it."""
+        return self.mark.tone in TROUBLED or bool(self.problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The overview of one log at one look."""
+
+    name: str
+    state: str
+    mark: Mark
+    headline: str
+    explanation: str
+    seen_at: str
+    directory: str
+    size: str = ""
+    last: str = ""
+    problems: tuple[Problem, ...] = ()
+    readers: tuple[PartCard, ...] = ()
+    routes: tuple[PartCard, ...] = ()
+    parked: int = 0
+    hint: str = ""
+
+    @property
+    def title(self) -> str:
+        """The title of the page, with the number of problems before all else."""
+        count = len(self.problems)
+        if not count:
+            return self.name
+        return f"{count} problem{'' if count == 1 else 's'} · {self.name}"
+
+    @property
+    def tone(self) -> str:
+        """The worst tone of the page, for the icon of its tab."""
+        tones = {self.mark.tone, *(each.mark.tone for each in self.problems)}
+        return next((tone for tone in ("bad", "warn") if tone in tones), self.mark.tone)
+
+
+def overview(name: str, directory: str, look: Look, target: str) -> Overview:
+    """Return the overview of the log *name* in *directory*. *target* is how commands name it."""
+    status = look.status or {}
+    routes = [route_card(each, look.rates) for each in status.get("routes", ())]
+    if len(routes) > FEW:
+        routes.sort(key=lambda each: (not each.is_troubled, -each.parked, each.name))
+    return Overview(
+        name=name,
+        state=look.state,
+        mark=LOOK_MARKS[look.state],
+        headline=_headline(look),
+        explanation=_explanation(look),
+        seen_at=iso_text(look.at),
+        directory=one_line(directory),
+        size=size_text(status["size"]) if status else "",
+        last=_offset_text(status["last"]) if status else "",
+        problems=tuple(problems(look)),
+        readers=tuple(_reader_card(each, look.rates) for each in status.get("readers", ())),
+        routes=tuple(routes),
+        parked=sum(each.parked for each in routes),
+        hint=_hint(look, target),
+    )
+
+
+def problems(look: Look) -> Iterator[Problem]:
+    """Yield the problems of a log, those of the whole log first."""
+    status: Mapping[str, Any] = look.status or {}
+    if look.state in {"silent", "damaged"}:
+        yield Problem(LOOK_MARKS[look.state], "log", one_line(look.problem))
+    for reader in status.get("readers", ()):
+        if (text := _trouble(reader)) is not None:
+            yield Problem(_trouble_mark(reader), f"reader {reader['name']}", text)
+    for route in status.get("routes", ()):
+        if (text := _trouble(route)) is not None:
+            name = route["name"]
+            yield Problem(_trouble_mark(route), f"route {name}", text, name)
+
+
+def _trouble(part: Mapping[str, Any]) -> str | None:
+    """Return the trouble of a reader or route as a text, ``None`` if it has none."""
+    mark = mark_of(part["state"])
+    problem, waiting = one_line(part.get("problem", "")), part.get("waiting")
+    if mark.tone not in TROUBLED and not problem:
+        return None
+    if waiting is None:
+        return problem or mark.word
+    upcoming = f"next try in {duration_text(waiting['left'])}" if waiting["left"] else "tries now"
+    text = f"failing for {duration_text(waiting['since'])}, {upcoming}"
+    return f"{text}: {problem}" if problem else text
+
+
+def _trouble_mark(part: Mapping[str, Any]) -> Mark:
+    mark = mark_of(part["state"])
+    return mark if mark.tone in TROUBLED else Mark(mark.word, "triangle", "warn")
+
+
+def _headline(look: Look) -> str:
+    status = look.status
+    if status is None:
+        return LOOK_MARKS[look.state].word
+    if look.state == "stopped":
+        return "no engine runs on this log"
+    if look.state == "silent":
+        return "the engine does not answer"
+    if status.get("stopping"):
+        return f"engine {status['pid']} is stopping"
+    spark = "" if status.get("spark") else " · Spark is starting"
+    return f"engine {status['pid']} runs{spark}"
+
+
+def _explanation(look: Look) -> str:
+    """Return what an operator needs to know where the picture is not that of a running engine."""
+    match look.state:
+        case "silent":
+            return f"{one_line(look.problem)}. This is the last picture; asking again."
+        case "stopped":
+            return (
+                "This is what the disk holds. Nothing is read or delivered until an engine starts."
+            )
+        case "absent":
+            return "There is no log in this directory yet. The first start of the engine makes it."
+        case "damaged":
+            return "No engine can start on this log as it is. Find the extent of the damage first."
+        case _:
+            return ""
+
+
+def _hint(look: Look, target: str) -> str:
+    """Return the command to type next, where there is one."""
+    match look.state:
+        case "stopped" | "absent":
+            return f"transporter run {target}" if target.endswith((".yaml", ".yml")) else ""
+        case "damaged":
+            return f"transporter log verify {target}"
+        case _:
+            return ""
+
+
+def _offset_text(offset: int) -> str:
+    return "none" if offset < 0 else count_text(offset)
+
+
+def _rate(series: Series | None) -> str:
+    return "" if series is None else rate_text(series.now)
+
+
+def _reader_card(reader: Mapping[str, Any], rates: Rates) -> PartCard:
+    series = rates.get(("reader", reader["name"]))
+    doing = [f"leads in term {reader['term']}"] if reader.get("term") is not None else []
+    if backlog := source_lag(reader.get("measured") or {}):
+        doing.append(f"backlog {backlog}")
+    return PartCard(
+        name=reader["name"],
+        adaptor=reader.get("adaptor", ""),
+        mark=mark_of(reader["state"]),
+        count=count_text(reader["logged"]),
+        rate=_rate(series),
+        chart=sparkline(series),
+        doing=", ".join(doing),
+        problem=_trouble(reader) or "",
+    )
+
+
+def route_card(route: Mapping[str, Any], rates: Rates) -> PartCard:
+    """Return the card of a *route* of the status."""
+    series = rates.get(("route", route["name"]))
+    return PartCard(
+        name=route["name"],
+        adaptor=route.get("adaptor", ""),
+        mark=mark_of(route["state"]),
+        count=count_text(route["delivered"]) if "delivered" in route else "",
+        rate=_rate(series),
+        chart=sparkline(series),
+        doing=activity({**route, "waiting": None}),
+        problem=_trouble(route) or "",
+        lag=count_text(route["lag"]),
+        lag_count=route["lag"],
+        watermark=_offset_text(route["watermark"]),
+        parked=route["parked"],
+    )

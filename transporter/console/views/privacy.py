@@ -1,0 +1,44 @@
+"""Status and entries without payloads, for people who must not see them. Pure.
+
+The texts of errors count as payload, because an error may quote a message (Invariant 20).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transporter.console.sources import Look
+
+HIDDEN: Final = "there is a problem; only operators may see its text"
+_OPEN: Final = ("offset", "logged_at", "unconfirmed", "namespace", "op", "phase", "timestamp")
+"""The fields of an entry without keys, ids, headers and data."""
+
+
+def look_without_texts(look: Look) -> Look:
+    """Return *look* with the texts of errors hidden."""
+    if look.status is None:
+        return look
+    status = {
+        **look.status,
+        "readers": [_without_text(each) for each in look.status.get("readers", ())],
+        "routes": [_without_text(each) for each in look.status.get("routes", ())],
+    }
+    return replace(look, status=status)
+
+
+def _without_text(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {**part, "problem": HIDDEN} if part.get("problem") else dict(part)
+
+
+def entry_without_payload(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain values of an *entry* without its key, ids, headers and data."""
+    return {name: entry[name] for name in _OPEN if name in entry}
+
+
+def parked_without_payload(parked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain values of a *parked* entry without its payload and its error."""
+    return {**parked, "error": HIDDEN, "entry": entry_without_payload(parked["entry"])}

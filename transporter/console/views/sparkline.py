@@ -1,0 +1,46 @@
+"""Small charts as coordinates of an SVG. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from transporter.console.formats import rate_text
+
+if TYPE_CHECKING:
+    from transporter.console.rates import Series
+
+WIDTH: Final = 120
+HEIGHT: Final = 28
+_WINDOW: Final = 120.0
+
+
+class Sparkline(NamedTuple):
+    """A line over the last two minutes, with its description for those who do not see it."""
+
+    points: str
+    area: str
+    label: str
+    least: str
+    most: str
+
+
+def sparkline(series: Series | None) -> Sparkline | None:
+    """Return the line of *series*, or ``None`` while it has fewer than two points."""
+    if series is None or len(series.points) < 2:  # noqa: PLR2004 - a line is between two
+        return None
+    rates = [rate for _, rate in series.points]
+    top = max(rates) or 1.0
+    places = [
+        (round(WIDTH - min(ago, _WINDOW) / _WINDOW * WIDTH, 1), _height(rate, top))
+        for ago, rate in series.points
+    ]
+    line = " ".join(f"{x:g},{y:g}" for x, y in places)
+    area = f"{places[0][0]:g},{HEIGHT} {line} {places[-1][0]:g},{HEIGHT}"
+    low, high = rate_text(min(rates)), rate_text(max(rates))
+    seconds = round(series.points[0][0])
+    label = f"last {seconds} s: {low} to {high}, now {rate_text(series.now)}"
+    return Sparkline(line, area, label, low, high)
+
+
+def _height(rate: float, top: float) -> float:
+    return round(HEIGHT - 2 - rate / top * (HEIGHT - 4), 1)
