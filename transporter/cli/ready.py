@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from transporter.cli.action_options import perform_request
 from transporter.cli.log_target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.cli.output import printable, write, write_json
-from transporter.cli.status import duration_text
 from transporter.control.requests import Readiness
+from transporter.control.status_texts import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
