@@ -24,7 +24,7 @@ def conversion(name: str, text: str) -> str:
         old = Path(folder, name)
         old.write_text(text, encoding="utf-8")
         try:
-            found = convert_file(old, Path(folder))
+            found = convert_file(old)
         except ConfigError as error:
             return str(error)
         return "\n".join([found.text, *found.warnings])
