@@ -5,12 +5,13 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit soak crash storm check format docs bench sbom lock clean
+.PHONY: help demo test unit soak crash storm check format docs bench sbom dist lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 demo: $(VENV)/demo  ## A shop's outbox through the log and Spark into LMDB, live; Ctrl-C ends it
+	@echo "starting PostgreSQL with a small shop, and Spark"
 	@$(BIN)/python -m transporter.quickstart.shop --dir data/postgres -- \
 		$(BIN)/transporter run pipelines/quickstart.yaml
 
@@ -64,10 +65,16 @@ bench: $(VENV)/bench  ## Measure against floors and rivals, into build/bench.jso
 	$(BIN)/python -m benchmarks $(BENCH)
 
 sbom: $(VENV)/dev  ## What it runs with, as CycloneDX JSON, and a NOTICE of all licences, into build/
-	@test -x $(SBOM)/bin/cyclonedx-py || $(PYTHON) -m venv $(SBOM)
-	@$(SBOM)/bin/pip install --quiet --disable-pip-version-check --require-hashes \
-		-r requirements/sbom.lock
-	PYTHONPATH=. $(BIN)/python ops/bill_of_materials.py $(SBOM)/bin/cyclonedx-py build
+	$(call tools,sbom)
+	PYTHONPATH=. $(BIN)/python ops/bill_of_materials.py build/tools/sbom/bin/cyclonedx-py build
+
+dist: sbom  ## Build sdist and wheel into dist/, check them, try the wheel in a bare environment
+	$(call tools,dist)
+	rm -rf dist
+	$(DIST)/python -m build --outdir dist .
+	$(DIST)/twine check --strict dist/*
+	$(DIST)/check-wheel-contents dist/*.whl
+	$(PYTHON) ops/wheel_trial.py dist/*.whl build/trial
 
 lock: $(VENV)/dev  ## Resolve the dependencies anew into requirements/*.lock
 	$(BIN)/pip install --quiet 'uv>=0.13,<0.14'
@@ -75,32 +82,47 @@ lock: $(VENV)/dev  ## Resolve the dependencies anew into requirements/*.lock
 	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra migrate --extra otel --group dev -o requirements/dev.lock
 	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra migrate --extra otel --group bench -o requirements/bench.lock
 	$(LOCK) --group sbom -o requirements/sbom.lock
+	$(LOCK) --group dist -o requirements/dist.lock
 
 clean:  ## Remove what was built and what demos left; keeps the environment and the cache
-	rm -rf build data transporter-quickstart .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist data transporter-quickstart .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
+DIST = build/tools/dist/bin
 # A dead link is a warning, and a warning is an error.
 SITE = $(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees -c docs . build/site
-SBOM = build/sbom
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
-$(VENV)/demo: requirements/demo.lock pyproject.toml
+$(VENV)/demo: requirements/demo.lock pyproject.toml transporter/__init__.py
 	$(call environment,demo)
 
-$(VENV)/dev: requirements/dev.lock pyproject.toml
+$(VENV)/dev: requirements/dev.lock pyproject.toml transporter/__init__.py
 	$(call environment,dev)
 
-$(VENV)/bench: requirements/bench.lock pyproject.toml
+$(VENV)/bench: requirements/bench.lock pyproject.toml transporter/__init__.py
 	$(call environment,bench)
 
-# Everything is pinned by hash; the package itself is installed in place.
+# Tools that are not to share an environment with transporter, by requirements/NAME.lock.
+define tools
+	@test -x build/tools/$(1)/bin/python || $(PYTHON) -m venv build/tools/$(1)
+	@build/tools/$(1)/bin/pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements/$(1).lock
+endef
+
+# Everything is pinned by hash; the package itself is installed in place. The distribution
+# `transporter` was its name until 0.2, and is somebody else's on the index. The version that is
+# installed is that of transporter/__init__.py. While pip unpacks it prints nothing, on a slow disk
+# for a minute.
 define environment
+	@echo "an environment in $(VENV), with what requirements/$(1).lock names (once; Spark alone is 450 MB)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "transporter needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 3; }
-	@echo "installing what requirements/$(1).lock names (once; Spark alone is 450 MB)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/$(1).lock
+	@while sleep 20 >/dev/null && kill -0 $$$$; do echo "… still installing"; done 2>/dev/null & \
+		$(BIN)/pip install --disable-pip-version-check --require-hashes \
+			-r requirements/$(1).lock; code=$$?; kill $$!; exit $$code
+	@! $(BIN)/pip show --quiet transporter 2>/dev/null || $(BIN)/pip uninstall --yes transporter
+	@echo "transporter itself, in place"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(VENV)/$(1)
 endef

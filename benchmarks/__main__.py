@@ -47,6 +47,7 @@ CATALOGUE: Final = {
     "outbox-claims": "benchmarks.outbox_claims",
     "outbox-kafka-backlog": "benchmarks.outbox_backlog",
     "cdc": "benchmarks.cdc",
+    "postgres-write": "benchmarks.postgres_write",
     "kafka-kafka": "benchmarks.kafka_kafka",
     "latency": "benchmarks.latency",
     "cdc-latency": "benchmarks.cdc_latency",

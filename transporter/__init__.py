@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         RouteChanged,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Booted", "Exited", "MeterRead", "Pipeline", "Problem", "RouteChanged"]
 
 

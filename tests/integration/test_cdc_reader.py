@@ -63,6 +63,17 @@ def test_a_table_is_copied_and_followed(shop: Database) -> None:
     ]  # fmt: skip
 
 
+def test_a_copy_is_reported_as_complete_once_it_is_logged(shop: Database) -> None:
+    """A crash behind the event repeats nothing, because the end of the copy is durable by then."""
+    shop.execute("INSERT INTO items VALUES (1)")
+    log = MemoryLog(shop)
+    until(lambda: log.poll() and log.messages and log.messages[-1].phase == "complete")
+    assert [name for name, _ in log.told] == ["slot-created", "copy-began"]
+    log.poll()
+    assert [name for name, _ in log.told][2:] == ["copy-complete"]
+    log.kill()
+
+
 def test_an_empty_table_is_complete_at_once(shop: Database) -> None:
     """A copy of nothing is complete, and changes are followed."""
     log = started(shop)

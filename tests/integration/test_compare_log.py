@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -131,6 +133,20 @@ def test_every_kind_of_entry(postgres: Database, made: Any) -> None:
     assert isinstance(warning, Finding)
     # The log has a delete of 3.
     assert {each.key["id"] for each in found} == {"0", "1", "3"}
+
+
+def test_a_killed_comparison_leaves_no_file(postgres: Database, made: Any) -> None:
+    """The collected rows are in a file that has no name, so that a kill leaves none."""
+    postgres.execute(TABLE)
+    route = made()
+    route.deliver(*(row("t", n, id=n, a=n, b=f"{n:01000}") for n in range(6000)))
+    postgres.execute("DELETE FROM t WHERE id = 5")
+    with closing(route.driver.writer.compare(route, CompareOptions("log"))) as results:
+        assert next(results).kind == "missing"
+        opened = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+        names = [str(each.readlink()) for each in opened]
+        (stored,) = [each for each in names if "/etilqs_" in each]
+        assert stored.endswith(" (deleted)")
 
 
 @pytest.mark.parametrize(

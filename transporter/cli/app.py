@@ -81,11 +81,13 @@ def _interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line, report its error if any, and return its exit code."""
-    import typer  # noqa: PLC0415 - takes longer than Python itself; see main()
+    try:
+        import typer  # noqa: PLC0415 - takes longer than Python itself; see main()
 
-    from transporter.cli.commands import build  # noqa: PLC0415 - the same
-    from transporter.cli.output import write_error  # noqa: PLC0415 - the same
-
+        from transporter.cli.commands import build  # noqa: PLC0415 - the same
+        from transporter.cli.output import write_error  # noqa: PLC0415 - the same
+    except ImportError as error:
+        return _report_broken_installation(error)
     try:
         code = build()(list(arguments), standalone_mode=False, prog_name="transporter")
     except typer.TyperException as error:
@@ -106,6 +108,15 @@ def execute(arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else 0
     write_error(failure, as_json="--json" in arguments)
     return failure.exit_code
+
+
+def _report_broken_installation(error: ImportError) -> int:
+    """Report that a module is missing, or that a foreign distribution has overwritten it."""
+    from transporter.distribution import broken_installation_text  # noqa: PLC0415 - only here
+
+    _print_traceback()
+    sys.stderr.write(f"error: {broken_installation_text(error)}\n")
+    return EnvironmentFault.exit_code
 
 
 def _usage_text(error: typer.TyperException) -> str:

@@ -48,6 +48,9 @@ def check(
         transporter check pipeline.yaml --connect
         transporter check pipeline.yaml --without-env --json
     """
+    from transporter.distribution import refuse_other_distribution  # noqa: PLC0415 - `--help` does without
+
+    refuse_other_distribution()
     if without_env:
         if connect:
             raise ConfigError("--connect needs all variables and files; leave out --without-env")
@@ -140,12 +143,12 @@ def _probe_connections(pipeline: Pipeline, *, quiet: bool) -> list[ProbeResult]:
 
 def _warn_of_open_secrets(pipeline: Pipeline, document: Document) -> None:
     """Warn of secret files that every user may read. Outside of containers that is a mistake."""
-    from transporter.pipeline.secret_files import is_readable_by_all  # noqa: PLC0415 - as above
+    from transporter.pipeline.secret_files import (  # noqa: PLC0415 - as above
+        is_readable_by_all,
+        secret_files,
+    )
 
-    files = {file for template in document.templates.values() for file in template.files}
-    if pipeline.observe.tls is not None:
-        files.add(pipeline.observe.tls.key)
-    for file in sorted(files):
+    for file in secret_files(pipeline, document):
         if is_readable_by_all(file):
             note(f"warning: every user of this host may read {file}; run 'chmod 600 {file}'")
 

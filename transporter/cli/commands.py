@@ -20,12 +20,14 @@ from transporter.cli import (
     cdc,
     check,
     compare,
+    doctor,
     dry_run,
     init,
     log,
     offsets,
     outbox,
     parked,
+    plan,
     query,
     queue,
     quickstart,
@@ -53,6 +55,8 @@ def build() -> typer.Typer:
     add_command(app, "quickstart", quickstart.quickstart)
     app.add_typer(init.build(), name="init")
     add_command(app, "check", check.check)
+    add_command(app, "doctor", doctor.doctor)
+    add_command(app, "plan", plan.plan)
     add_command(app, "schema", schema.schema)
     add_command(app, "test", test.test)
     add_command(app, "dry-run", dry_run.dry_run)

@@ -45,8 +45,10 @@ def quickstart(
         transporter quickstart --cdc
     """
     from transporter.cli.run import run_pipeline  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.distribution import refuse_other_distribution  # noqa: PLC0415 - the same
     from transporter.pipeline.config import load  # noqa: PLC0415
 
+    refuse_other_distribution()
     if postgres and cdc:
         raise typer.BadParameter("choose one of --postgres and --cdc")
     source = "postgres" if postgres else "cdc" if cdc else "demo"

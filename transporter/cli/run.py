@@ -80,8 +80,10 @@ def run(
     Example:
         transporter run pipeline.yaml
     """
-    from transporter.pipeline.config import load  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.distribution import refuse_other_distribution  # noqa: PLC0415 - heavy
+    from transporter.pipeline.config import load  # noqa: PLC0415 - the same; `--help` does without
 
+    refuse_other_distribution()
     chosen = log_format.value if log_format is not None else None
     return run_pipeline(
         load(pipeline, os.environ),

@@ -31,7 +31,7 @@ def path_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
 def log_problem(path: Path) -> str:
     """Return the reason why *path* cannot be a log directory, or an empty text."""
     try:
-        nearest = _nearest_existing(path)
+        nearest = nearest_existing(path)
         if not nearest.is_dir():
             return _obstacle_text(nearest, path)
     except (OSError, ValueError) as error:
@@ -47,7 +47,7 @@ def log_problem(path: Path) -> str:
 def _parent_problem(path: Path) -> str:
     """Return the reason why *path* cannot be a file, or an empty text."""
     try:
-        nearest = _nearest_existing(path.parent)
+        nearest = nearest_existing(path.parent)
         return "" if nearest.is_dir() else _obstacle_text(nearest, path)
     except (OSError, ValueError) as error:
         return f"cannot be used: {_reason(error)}"
@@ -69,7 +69,7 @@ def _path_settings(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str, Path]]:
                 yield (*place, key), f"{name}.{key}", value
 
 
-def _nearest_existing(path: Path) -> Path:
+def nearest_existing(path: Path) -> Path:
     """Return *path*, or the nearest of its parents that is there, if only as a dangling link."""
     for each in (path, *path.parents):
         try:

@@ -9,9 +9,13 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from transporter.pipeline.problems import one_line
+
+if TYPE_CHECKING:
+    from transporter.pipeline.config import Pipeline
+    from transporter.pipeline.yaml_document import Document
 
 MOST: Final = 64 * 1024
 """Bytes of a secret: a key with its chain of certificates has a tenth of that."""
@@ -99,6 +103,14 @@ def read_secret(path: Path) -> str:
     if not text or "\0" in text:
         raise _unreadable_secret(path, "holds a NUL" if text else "is empty")
     return text
+
+
+def secret_files(pipeline: Pipeline, document: Document) -> list[Path]:
+    """Return the secret files that *pipeline*, of the source *document*, names, sorted."""
+    files = {file for template in document.templates.values() for file in template.files}
+    if pipeline.observe.tls is not None:
+        files.add(pipeline.observe.tls.key)
+    return sorted(files)
 
 
 def is_readable_by_all(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from time import monotonic, time
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -143,6 +144,8 @@ class _Open:
         self._sessions: list[Connection | SlotStream | Copier] = []
         self._emptied: list[int] = []
         self._unlogged_state: TablesState | None = None
+        self._unlogged_events: list[partial[None]] = []
+        """Reports about the last batch, which are true once it is in the log."""
         self._opening: Generator[None, float, None] | None = self._begin()
         try:
             # The creation of a slot may wait for hours. An engine can stop meanwhile.
@@ -346,6 +349,9 @@ class _Open:
     def poll(self, timeout: float) -> Batch:
         if not self._go_on(timeout):
             return Batch(())
+        # The engine polls again once the last batch is durable.
+        while self._unlogged_events:
+            self._unlogged_events.pop(0)()
         if self._unlogged_state is not None:
             # The slot is there, or tables were published: the log has to know from where.
             emptied, self._emptied = self._emptied, []
@@ -413,7 +419,10 @@ class _Open:
         if is_first:
             self._resume.report("copy-began", table=name, run=copy.run)
         if copy.is_complete:
-            self._resume.report("copy-complete", table=name, rows=copy.rows, run=copy.run)
+            self._report_once_logged("copy-complete", table=name, rows=copy.rows, run=copy.run)
+
+    def _report_once_logged(self, event: str, **details: object) -> None:
+        self._unlogged_events.append(partial(self._resume.report, event, **details))
 
     def _take_pending(self) -> Batch:
         """Return the messages of what came, as far as one frame holds them."""
@@ -423,7 +432,7 @@ class _Open:
         if inside is None and not self._pending:
             for oid in self._handover.pass_chunks(at):
                 name = str(self._translator.state.tables[oid].full_name)
-                self._resume.report("table-in-sync", table=name)
+                self._report_once_logged("table-in-sync", table=name)
             if not self._handover.copies:
                 self._copier.close()
         return self._batch([] if found is None else [found])

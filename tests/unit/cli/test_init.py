@@ -194,6 +194,18 @@ def test_an_installed_adaptor_names_its_entry_point(
         find_writer("put_in:PutInWriter", tmp_path / "here")
 
 
+@pytest.mark.exhaustive
+def test_types_of_a_generated_adaptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new reader and writer pass mypy's strict check in the folder of their author."""
+    monkeypatch.chdir(tmp_path)
+    assert app.execute(["init", "adaptor", "my-sink", "--reader", "--writer"]) == 0
+    folder = tmp_path / "my-sink"
+    modules = sorted(each.name for each in folder.glob("my_sink_*.py"))
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), *modules]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 HARVEST = """\
 harvest:
   dataSource: host=db user=shop password=very-hidden dbname=shop

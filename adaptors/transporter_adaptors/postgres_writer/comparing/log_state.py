@@ -26,7 +26,6 @@ from transporter_adaptors.postgres_writer.table import parse_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from transporter.message import Entries
     from transporter_adaptors.postgres_writer.comparing.key_ranges import Key
@@ -67,18 +66,17 @@ class LogState:
 
     def __init__(
         self,
-        path: Path,
         config: PostgresWriterConfig,
         find_table: Callable[[str], Table | None],
         find_keys: Callable[[Table, Sequence[Values]], list[Key | None]],
     ) -> None:
-        """Store rows in a new file at *path*.
+        """Store rows in a file without a name, which ends with this process in any case.
 
         *find_table* returns the table of a namespace, and *find_keys* the texts of its key's
         columns for keys whose parsed values it is given.
         """
         self._config, self._find_table, self._find_keys = config, find_table, find_keys
-        self._database = sqlite3.connect(path, isolation_level=None)
+        self._database = sqlite3.connect("", isolation_level=None)
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.execute(_CREATE)
@@ -92,7 +90,7 @@ class LogState:
         """Entries that could not be applied."""
 
     def close(self) -> None:
-        """Close the file."""
+        """Give the disk space back."""
         self._database.close()
 
     def apply(self, through: int, batch: Entries) -> None:

@@ -11,10 +11,8 @@ the highest of them change are looked at again, until a snapshot has no such ent
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha256
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
@@ -59,12 +57,8 @@ def compare_with_log(
             "not reported",
             "warning",
         )
-    with TemporaryDirectory(prefix="transporter-compare-") as folder:
-        comparison = _LogComparison(route, sink, options, Path(folder) / "rows")
-        try:
-            yield from comparison.run()
-        finally:
-            comparison.close()
+    with closing(_LogComparison(route, sink, options)) as comparison:
+        yield from comparison.run()
 
 
 class _Snapshot:
@@ -87,13 +81,11 @@ class _Snapshot:
 class _LogComparison:
     """The comparison of all tables of a route."""
 
-    def __init__(
-        self, route: ComparedRoute, sink: SinkTables, options: CompareOptions, path: Path
-    ) -> None:
+    def __init__(self, route: ComparedRoute, sink: SinkTables, options: CompareOptions) -> None:
         self.route, self.sink, self.options = route, sink, options
         self._tables: dict[str, Table | None] = {}
         self._begin = -1
-        self.state = LogState(path, sink.config, self._find_table, self._find_keys)
+        self.state = LogState(sink.config, self._find_table, self._find_keys)
 
     def close(self) -> None:
         """Remove the state."""

@@ -1,0 +1,183 @@
+"""Checks of Python and its packages, the limits of processes, memory, and the loopback network."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import socket
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution, version
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from packaging.requirements import Requirement
+from packaging.specifiers import InvalidSpecifier
+
+from transporter.adaptor import Finding
+from transporter.distribution import NAME, other_distribution_problem
+from transporter.process_limits import MOST_DESCRIPTORS
+from transporter.units import display_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FEW_DESCRIPTORS: Final = 4096
+_TOO_FEW_DESCRIPTORS: Final = 256
+_FEW_PROCESSES: Final = 1024
+"""A JVM alone has some hundred threads, which count."""
+_CGROUP: Final = Path("/sys/fs/cgroup")
+_MEMORY: Final = Path("/proc/meminfo")
+_SECONDS: Final = 5.0
+
+
+def problem(text: str) -> Finding:
+    """Return a finding that keeps an engine from working."""
+    return Finding(text, "problem")
+
+
+def check_python() -> Iterator[Finding]:
+    """Yield a finding about the Python that runs this."""
+    yield Finding(f"{platform.python_implementation()} {platform.python_version()}")
+
+
+def check_packages() -> Iterator[Finding]:
+    """Yield findings about the installed packages: those required, and a foreign one."""
+    if text := other_distribution_problem():
+        yield problem(text)
+    try:
+        lines = distribution(NAME).requires or []
+    except PackageNotFoundError:
+        yield problem(f"{NAME} is not installed in this Python; run: pip install {NAME}")
+        return
+    wrong = [text for line in lines if (text := _requirement_problem(Requirement(line)))]
+    for text in wrong:
+        yield problem(f"{text}; run: pip install --upgrade {NAME}")
+    if not wrong:
+        yield Finding(f"{NAME} {version(NAME)} with all that it requires")
+
+
+def _requirement_problem(wanted: Requirement) -> str:
+    """Return the reason why an unconditional requirement is not met, or an empty text."""
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+        return ""
+    try:
+        found = version(wanted.name)
+    except PackageNotFoundError:
+        return f"{wanted.name} is not installed"
+    with suppress(InvalidSpecifier):
+        if wanted.specifier.contains(found, prereleases=True):
+            return ""
+    return f"{wanted.name} {found} is installed, but {wanted.specifier} is needed"
+
+
+def check_limits(cgroup: Path = _CGROUP) -> Iterator[Finding]:
+    """Yield findings about the descriptors and processes that this user may have."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    advice = "raise the hard limit (LimitNOFILE=65536 in a unit, 'ulimit -Hn 65536')"
+    if files < _TOO_FEW_DESCRIPTORS:
+        yield problem(f"{files} open files are too few for an engine and Spark: {advice}")
+    elif files < _FEW_DESCRIPTORS:
+        yield Finding(f"{files} open files suffice for few routes only: {advice}", "warning")
+    else:
+        yield Finding(f"{files} open files")
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    counts = [] if most == resource.RLIM_INFINITY else [most]
+    if (pids := _read_number(cgroup / "pids.max")) is not None:
+        counts.append(pids)
+    if not counts:
+        yield Finding("no limit of processes and threads")
+    elif min(counts) < _FEW_PROCESSES:
+        yield Finding(
+            f"{min(counts)} processes and threads are few for Java and the workers: raise the "
+            "limit (TasksMax= in a unit, 'ulimit -u', --pids-limit of a container)",
+            "warning",
+        )
+    else:
+        yield Finding(f"{min(counts)} processes and threads")
+
+
+def check_memory(need: int, meminfo: Path = _MEMORY, cgroup: Path = _CGROUP) -> Iterator[Finding]:
+    """Yield a finding about the memory that is available, of which an engine has *need* bytes."""
+    free = available_memory(meminfo, cgroup)
+    if free is None:
+        yield Finding("the available memory is not known on this system", "warning")
+        return
+    text = f"{display_size(free)} are available, an engine takes about {display_size(need)}"
+    if free < need:
+        yield Finding(
+            f"{text}: give the host or the container more, or run fewer routes; an engine that "
+            "runs already is not counted as available",
+            "warning",
+        )
+    else:
+        yield Finding(text)
+
+
+def available_memory(meminfo: Path = _MEMORY, cgroup: Path = _CGROUP) -> int | None:
+    """Return the bytes that this host and its container still have, if the system reports them."""
+    found = []
+    with suppress(OSError, StopIteration, ValueError, IndexError):
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+        line = next(each for each in lines if each.startswith("MemAvailable:"))
+        found.append(int(line.split()[1]) * 1024)
+    most, used = _read_number(cgroup / "memory.max"), _read_number(cgroup / "memory.current")
+    if most is not None:
+        found.append(max(0, most - (used or 0)))
+    return min(found, default=None)
+
+
+def _read_number(path: Path) -> int | None:
+    """Return the number in a file of the kernel, or nothing for ``max`` and an absent file."""
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def check_network(*, local: bool) -> Iterator[Finding]:
+    """Yield findings about loopback, and about the names by which Spark finds this host."""
+    try:
+        _call_loopback()
+    except OSError as error:
+        yield problem(
+            f"a connection to 127.0.0.1 failed ({error.strerror or error}): Spark needs loopback; "
+            "bring up the interface lo, and allow local connections"
+        )
+    else:
+        yield Finding("a port of 127.0.0.1 takes connections")
+    yield _localhost_finding()
+    if not local:
+        yield _host_name_finding()
+
+
+def _call_loopback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        socket.create_connection(server.getsockname(), _SECONDS).close()
+
+
+def _localhost_finding() -> Finding:
+    advice = "add '127.0.0.1 localhost' to /etc/hosts"
+    try:
+        found = {str(each[4][0]) for each in socket.getaddrinfo("localhost", None)}
+    except OSError as error:
+        return problem(f"localhost has no address ({error.strerror}), and Spark uses it: {advice}")
+    if foreign := sorted(
+        each for each in found if not ip_address(each.partition("%")[0]).is_loopback
+    ):
+        return problem(f"localhost is {', '.join(foreign)}, which is not loopback: {advice}")
+    return Finding(f"localhost is {', '.join(sorted(found))}")
+
+
+def _host_name_finding() -> Finding:
+    name = socket.gethostname()
+    advice = "add it to /etc/hosts or DNS, or set spark.advertise"
+    try:
+        found = sorted({str(each[4][0]) for each in socket.getaddrinfo(name, None)})
+    except OSError as error:
+        return problem(f"the host's name {name} has no address ({error.strerror}): {advice}")
+    if all(ip_address(each.partition("%")[0]).is_loopback for each in found):
+        text = f"{name} is {', '.join(found)}, where executors on other hosts find nothing"
+        return Finding(f"{text}: {advice}", "warning")
+    return Finding(f"{name} is {', '.join(found)}")

@@ -1,0 +1,63 @@
+"""Checks of a log that is there already, without its lock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from transporter.adaptor import Finding
+from transporter.errors import TransporterError
+from transporter.log.clocks import AHEAD
+from transporter.log.commit_log import wall_clock
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.inspection import inspect
+from transporter.log.overview import describe_segments
+from transporter.log.reserve import RESERVE
+from transporter.log.segment import stray_files
+from transporter.units import display_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.log.inspection import LogInfo
+
+_SECOND = 1_000_000
+
+
+def check_log(directory: Path) -> Iterator[Finding]:
+    """Yield findings about the log in *directory*, if there is one."""
+    if not (directory / "meta").exists():
+        yield Finding(f"there is no log in {directory} yet")
+        return
+    try:
+        found = inspect(directory)
+        yield Finding(_log_text(found))
+        yield from _check_time(found)
+    except (TransporterError, OSError) as error:
+        yield Finding(f"{error}: 'transporter log verify' shows all that is damaged", "problem")
+        return
+    if found.owner is None and not (directory / RESERVE).exists():
+        yield Finding(
+            "the reserve is missing, without which a start on a full disk may need room: the next "
+            "start makes it if the disk has room",
+            "warning",
+        )
+    for stray in stray_files(RealFileSystem(), directory):
+        yield Finding(f"{stray.name}: {stray.problem}", "warning")
+
+
+def _log_text(found: LogInfo) -> str:
+    engine = f"engine {found.owner} runs on it" if found.owner else "no engine runs on it"
+    return f"offsets {found.first}..{found.last}, {display_size(found.size)}; {engine}"
+
+
+def _check_time(found: LogInfo) -> Iterator[Finding]:
+    bases = [each.base for each in found.segments[-1:]]
+    newest = [each.newest for each in describe_segments(found.directory, bases, found.last)]
+    ahead = (max((each for each in newest if each is not None), default=0) - wall_clock()) / _SECOND
+    if ahead > AHEAD:
+        yield Finding(
+            f"log time is {ahead:.0f} s ahead of the wall clock, so times of entries mean nothing "
+            "until the clock has caught up: check the clock; see docs/log.md, Log time",
+            "warning",
+        )
