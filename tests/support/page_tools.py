@@ -39,8 +39,19 @@ _BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE: Final = re.compile(r"(?:#|//) ([\w.-]+\.\w+)\n")
 _SHELL: Final = re.compile(r"[|<>;&$*`]")
 """Characters that need a shell."""
-_LOOKS: Final = ("status", "log", "parked list", "offsets show", "cat", "tail", "audit")
-"""Commands that only look, and are repeated until they show the expected output."""
+_LOOKS: Final = (
+    "status",
+    "log info",
+    "log show",
+    "log verify",
+    "parked list",
+    "offsets show",
+    "audit",
+    "cat",
+    "tail",
+    "psql",
+)
+"""Commands that only look, where the page shows their output. They are repeated until it is so."""
 
 
 _STAYING: Final = (["transporter", "run"], ["transporter", "quickstart"])
