@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from cdc_tools import clean_slots
-from page_tools import Page, followed, pattern, psql_path
+from page_tools import ROOT, Page, followed, pattern, psql_path
 from services.postgres import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from services.postgres import Database
 
@@ -98,6 +98,16 @@ def follow(page: Page, *sections: str) -> None:
     """Run the blocks of the sections, in this order."""
     for section in sections:
         page.run(section)
+
+
+def test_every_page_of_an_incident_is_followed() -> None:
+    """No page is left out, and each is in the table of their index."""
+    here = Path(__file__).read_text(encoding="utf-8")
+    index = (ROOT / "docs" / INDEX).read_text(encoding="utf-8")
+    pages = sorted(each.name for each in (ROOT / "docs" / "how-to").glob("*.md"))
+    assert len(pages) == 7
+    assert [each for each in pages if f'"how-to/{each}"' not in here] == []
+    assert [each for each in pages if each != "index.md" and f"]({each})" not in index] == []
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 A block of YAML, Python or JavaScript whose first line is a comment with a file name is that file.
 A block of shell is run, and with ``&`` at its end its process stays. A block of text behind it is
-its whole output, in which ``…`` stands for any text, and a line of ``…`` for any lines.
-``transporter run`` starts an engine that stays.
+its whole output, in which ``…`` stands for any text, and a line of ``…`` for any lines. The command
+``transporter run`` starts an engine that stays. Blocks of other languages are refused.
 """
 
 from __future__ import annotations
@@ -39,8 +39,19 @@ _BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE: Final = re.compile(r"(?:#|//) ([\w.-]+\.\w+)\n")
 _SHELL: Final = re.compile(r"[|<>;&$*`]")
 """Characters that need a shell."""
-_LOOKS: Final = ("status", "log", "parked list", "offsets show", "cat", "tail", "audit")
-"""Commands that only look, and are repeated until they show the expected output."""
+_LOOKS: Final = (
+    "status",
+    "log info",
+    "log show",
+    "log verify",
+    "parked list",
+    "offsets show",
+    "audit",
+    "cat",
+    "tail",
+    "psql",
+)
+"""Commands that only look, where the page shows their output. They are repeated until it is so."""
 
 
 _STAYING: Final = (["transporter", "run"], ["transporter", "quickstart"])
@@ -79,7 +90,8 @@ def blocks(path: Path) -> list[Block]:
         section = [title for at, title in headings if at < line][-1]
         if match[1] == "text" and found:
             found[-1] = Block(found[-1].section, found[-1].language, found[-1].text, match[2])
-        elif match[1] in RUN:
+        else:
+            assert match[1] in RUN, f"{path.name}: a block of {match[1]} cannot be executed"
             found.append(Block(section, match[1], match[2], None))
     return found
 

@@ -78,7 +78,7 @@ def pipeline(
 def _convert(old: Path, file: Path, *, as_json: bool) -> None:
     from transporter.scaffold.conversion.formats import convert_file  # noqa: PLC0415 - as above
 
-    found = convert_file(old, file.absolute().parent)
+    found = convert_file(old)
     _create(file, found.text)
     if as_json:
         write_json({"files": [file], "warnings": found.warnings})

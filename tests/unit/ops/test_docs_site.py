@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -90,3 +91,19 @@ def test_the_man_page_is_up_to_date(tmp_path: Path) -> None:
     assert (ROOT / "docs" / "transporter.1").read_text() == text, "run 'make docs'"
     assert text.count("\n.SH ") + text.count("\n.SS ") > 60
     assert "transporter log repair" in text
+
+
+def test_the_figures_of_the_comparison_are_those_of_the_benchmarks() -> None:
+    """Each figure, its benchmark and the day of the run are in docs/benchmarks.md."""
+    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    figures = page.partition("## Figures")[2].partition("\n## ")[0]
+    (day,) = re.findall(r"run on (\S+) on a machine", figures)
+    assert f"- {day} " in benchmarks
+    rows = [row.split("|")[2:-1] for row in figures.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) > 5
+    for *cells, name in rows:
+        section = benchmarks.partition(f"\n## {name.strip(' `')}\n")[2].partition("\n## ")[0]
+        numbers = re.findall(r"\d[\d .]*\d", " ".join(cells))
+        assert numbers
+        assert [each for each in numbers if each not in section] == []

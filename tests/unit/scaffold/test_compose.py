@@ -35,7 +35,7 @@ def converted(folder: Path, text: str) -> tuple[Converted, dict[str, Any]]:
     """Convert a file. Return the result, and its values."""
     old = folder / "pipeline.js"
     old.write_text(text)
-    found = convert_file(old, folder)
+    found = convert_file(old)
     return found, YAML(typ="safe", pure=True).load(found.text)
 
 
@@ -223,6 +223,21 @@ def test_the_rest_of_javascript_is_refused_by_its_line(
         converted(tmp_path, text)
     assert caught.value.file == str(tmp_path / "pipeline.js")
     assert (caught.value.line or 0) == line
+
+
+def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
+    """The error names the line."""
+    (tmp_path / "pipeline.js").write_bytes(b'\nvar a = "\xff"')
+    with pytest.raises(ConfigError, match="not UTF-8") as caught:
+        convert_file(tmp_path / "pipeline.js")
+    assert caught.value.line == 2
+
+
+@pytest.mark.parametrize("adaptor", ["file", "postgres", "elasticsearch"])
+def test_an_address_is_a_text(tmp_path: Path, adaptor: str) -> None:
+    """Anything else is refused, and not written in Python's notation."""
+    with pytest.raises(ConfigError, match="uri must be a text"):
+        converted(tmp_path, f't.Source(file({{}})).Save({adaptor}({{uri: ["hidden"]}}))')
 
 
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

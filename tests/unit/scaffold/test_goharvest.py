@@ -54,7 +54,7 @@ def converted(folder: Path, text: str) -> tuple[Converted, dict[str, Any]]:
     """Convert a file. Return the result, and its values."""
     old = folder / "reaper.yaml"
     old.write_text(text)
-    found = convert_file(old, folder)
+    found = convert_file(old)
     return found, YAML(typ="safe", pure=True).load(found.text)
 
 
@@ -170,4 +170,4 @@ def test_another_file_is_refused(tmp_path: Path, text: str, problem: str) -> Non
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """The error names the file."""
     with pytest.raises(ConfigError, match="cannot be read"):
-        convert_file(tmp_path / "gone.yaml", tmp_path)
+        convert_file(tmp_path / "gone.yaml")

@@ -30,7 +30,7 @@ _ROOT: Final = "t"
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A place in the tree: the source, and what its messages have passed on their way."""
+    """A place in the tree: the steps, filters and sinks between the source and here."""
 
     steps: tuple[Any, ...] = ()
     namespaces: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class _Tree:
         return self.draft.finish()
 
     def _resolve(self, value: Any) -> Any:  # noqa: ANN401 - any value of the file
-        """Return *value* with what was assigned to the names in it."""
+        """Return *value* with the values of the names in it."""
         if isinstance(value, Mapping):
             held = {key: self._resolve(each) for key, each in value.values.items()}
             return Mapping(held, value.lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from transporter.errors import ConfigError
 from transporter.scaffold.conversion.connection import postgres_dsn, url
 from transporter.scaffold.conversion.draft import variable
 
@@ -22,7 +23,7 @@ def fill_source(draft: Draft, part: Part, adaptor: str, settings: Mapping, line:
     """Make *part* the reader that replaces the source *adaptor*."""
     used = {"uri"}
     if adaptor == "file":
-        part.settings["path"] = _file(settings)
+        part.settings["path"] = _file(draft, settings)
         draft.warn(line, "a file must hold one JSON document a line", part)
     elif adaptor in ("postgres", "postgresql"):
         part.adaptor = "postgres-cdc"
@@ -51,7 +52,7 @@ def fill_sink(draft: Draft, part: Part, adaptor: str, settings: Mapping, line: i
     """Make *part* the writer that replaces the sink *adaptor*."""
     variable_name = re.sub(r"\W", "_", part.name).upper()
     if adaptor == "file":
-        part.settings |= {"path": _file(settings), "format": "data"}
+        part.settings |= {"path": _file(draft, settings), "format": "data"}
     elif adaptor in ("postgres", "postgresql"):
         part.adaptor = "postgres"
         part.settings["dsn"] = _dsn(draft, part, settings, f"{variable_name}_DSN")
@@ -69,14 +70,22 @@ def fill_sink(draft: Draft, part: Part, adaptor: str, settings: Mapping, line: i
     _note_unused(draft, part, settings, {"uri"})
 
 
-def _file(settings: Mapping) -> str:
+def _uri(draft: Draft, settings: Mapping, default: str) -> str:
+    """Return the address, which must be a text."""
+    held = settings.values.get("uri", default)
+    if not isinstance(held, str):
+        raise ConfigError("uri must be a text", draft.source, settings.lines["uri"])
+    return held
+
+
+def _file(draft: Draft, settings: Mapping) -> str:
     """Return the path of a file adaptor's address."""
-    path = str(settings.values.get("uri", "stdout://"))
+    path = _uri(draft, settings, "stdout://")
     return "-" if path == "stdout://" else path.removeprefix("file://")
 
 
 def _dsn(draft: Draft, part: Part, settings: Mapping, name: str) -> str:
-    text = str(settings.values.get("uri", _LOCAL))
+    text = _uri(draft, settings, _LOCAL)
     return postgres_dsn(text, name, draft, part, settings.lines.get("uri", 1))
 
 
@@ -84,7 +93,7 @@ def _search(draft: Draft, part: Part, settings: Mapping, line: int) -> None:
     """Make *part* a writer that puts each document of Elasticsearch, and deletes it."""
     part.adaptor = "http"
     name = f"{re.sub(r'[^A-Za-z0-9]', '_', part.name).upper()}_URL"
-    held = str(settings.values.get("uri", _SEARCH))
+    held = _uri(draft, settings, _SEARCH)
     address = url(held, name, draft, part, settings.lines.get("uri", line)).rstrip("/")
     index = "" if _INDEX.match(held) else "/{namespace}"
     part.settings |= {

@@ -18,7 +18,7 @@ _SPECIAL: Final = re.compile(r"([.\[\]\\])")
 
 
 def step_of(draft: Draft, function: str, settings: Mapping, line: int) -> dict[str, Any] | None:
-    """Return the step that does what *function* did, or ``None`` if it changed nothing."""
+    """Return the step with the effect of *function*, or ``None`` if it had none."""
     if function == "pretty":
         draft.warn(line, "pretty wrote messages to the program's log, and is left out")
         return None

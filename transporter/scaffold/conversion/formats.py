@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from transporter.scaffold.conversion.draft import Converted
 
 
-def convert_file(old: Path, folder: Path) -> Converted:
-    """Return the pipeline file, to be written into *folder*, that *old* is converted into.
+def convert_file(old: Path) -> Converted:
+    """Return the pipeline file that *old* is converted into.
 
     A name that ends in ``.js`` is a pipeline of compose/transporter, any other is goharvest's.
 
@@ -24,12 +24,12 @@ def convert_file(old: Path, folder: Path) -> Converted:
         EnvironmentFault: If a parser is not installed.
     """
     found = compose.convert(old) if old.suffix == ".js" else goharvest.convert(old)
-    _refuse_invalid(found, old, folder)
+    _refuse_invalid(found, old)
     return found
 
 
-def _refuse_invalid(found: Converted, old: Path, folder: Path) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".yaml", encoding="utf-8") as draft:
+def _refuse_invalid(found: Converted, old: Path) -> None:
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as draft:
         draft.write(found.text)
         draft.flush()
         try:

@@ -71,6 +71,11 @@ def parse(text: bytes, file: str) -> list[Statement]:
     """
     if len(text) > MAX_BYTES:
         raise ConfigError(f"is larger than {MAX_BYTES} bytes; no pipeline needs that", file)
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        line = text.count(b"\n", 0, error.start) + 1
+        raise ConfigError("is not UTF-8 text", file, line) from error
     root = _tree(text)
     if broken := next(_broken(root), None):
         missing = f"{broken.type!r} is missing" if broken.is_missing else "this cannot be parsed"
@@ -121,7 +126,7 @@ class _Reader:
     file: str
 
     def statements(self, node: Node) -> Iterator[Statement]:
-        """Yield what a statement assigns or calls."""
+        """Yield the assignments and calls of a statement."""
         if node.type in ("variable_declaration", "lexical_declaration"):
             for each in _children(node):
                 name, value = each.child_by_field_name("name"), each.child_by_field_name("value")
@@ -147,7 +152,7 @@ class _Reader:
         return read(node, depth)
 
     def _readers(self) -> dict[str, Callable[[Node, int], Any]]:
-        """Return what reads a node, by its type."""
+        """Return the method for each type of node."""
         return {
             "string": lambda node, _: self._string(node),
             "template_string": lambda node, _: self._template(node),
@@ -237,8 +242,8 @@ class _Reader:
     def _refused(self, node: Node) -> ConfigError:
         kind = node.type.replace("_", " ")
         return ConfigError(
-            f"is not converted: this is a {one_line(kind)[:_SHOWN]}, and only calls, names and "
-            "plain values are; write the value in its place",
+            f"is not converted: {one_line(kind)[:_SHOWN]}; only calls, names and plain values are, "
+            "so write the value in its place",
             self.file,
             _line(node),
         )
