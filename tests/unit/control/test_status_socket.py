@@ -160,7 +160,7 @@ def test_a_member_of_the_group_changes_nothing(name: str) -> None:
         def perform(self, *_: object) -> dict[str, Any]:
             raise AssertionError
 
-    arguments = {"route": "out", "reader": "in", "first": 0, "last": 0}
+    arguments = {"route": "out", "reader": "in", "first": 0, "last": 0, "offset": 0, "text": ""}
     kind = requests.KINDS[name]
     known = {key: value for key, value in arguments.items() if key in kind.__dataclass_fields__}
     with pytest.raises(ActionRefused, match="change nothing"):
