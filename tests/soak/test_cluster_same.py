@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
-ROWS = 2400
+ROWS = 4000
 REGIONS = ("EU", "US", "APAC")
 _PATIENCE = 400
 PIPELINE = """\
