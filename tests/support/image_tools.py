@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SUITE = "bookworm"
 PACKAGES = "python3,python3-venv,ca-certificates,systemd,systemd-sysv,dbus,procps"
-"""The image that the Dockerfile names is Debian with Python. With systemd, and the ``kill`` that the
-unit calls, it is a host, too."""
+"""The image that the Dockerfile names is Debian with Python. With systemd, and the ``kill`` of
+procps, which the unit calls, it is a host, too.
+"""
 HOME = "/var/lib/transporter"
 _CERTIFICATES = Path("/etc/ssl/certs")
 _APT = Path("/etc/apt/apt.conf.d")
