@@ -38,7 +38,7 @@ LOGIN = 12_345
 
 READ_ONLY = {
     *("schema", "check", "compare", "test", "dry-run", "status", "top", "audit", "shell", "query"),
-    *("doctor", "plan", "events", "history"),
+    *("doctor", "plan", "events", "history", "ready", "ui"),
     *("log info", "log show", "log tail", "log export", "log verify"),
     *("offsets list", "offsets show", "offsets given-up", "parked list", "parked show"),
     *("adaptors list", "adaptors show", "queue peek", "queue stats", "cdc check", "cdc status"),

@@ -151,7 +151,8 @@ def test_a_follower_counts_what_it_has_missed(host: Host) -> None:
     for number in range(20):
         host.engine.observe("parked-delivered", route="out", offset=number)
     remark, *rest = follower._poll()
-    assert remark["dropped"] == ring._newest - before - 5
+    # The engine reports events of its own meanwhile.
+    assert 15 <= remark["dropped"] <= ring._newest - before - 5
     assert [each["offset"] for each in rest if "offset" in each][-1] == 19
 
 

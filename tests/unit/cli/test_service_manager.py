@@ -47,7 +47,7 @@ class Run:
     def __init__(self, pipeline: Pipeline, notifier: ServiceNotifier) -> None:
         self.report, self.signals = Report(), _Signals()
         self.engine = Engine(pipeline, SparklessHost(), self.report)
-        attach_control(self.engine, {}, self.report)
+        attach_control(self.engine, {})
         self._thread = threading.Thread(
             target=_run_until_stopped, args=(self.engine, self.report, self.signals, notifier)
         )

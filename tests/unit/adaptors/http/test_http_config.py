@@ -36,7 +36,7 @@ def config(**settings: object) -> HttpWriterConfig:
 def test_the_readme_names_every_setting() -> None:
     """Each table has one row for each setting, in order, and no other."""
     page = Path(config_module.__file__).with_name("README.md").read_text()
-    for heading, model in (("# http", HttpWriterConfig), ("### Access tokens", OAuth2)):
+    for heading, model in (("# http", HttpWriterConfig), ("## Access tokens", OAuth2)):
         table = page.split(f"{heading}\n")[1].split("\n##")[0]
         rows = re.findall(r"^\| (`\w+`.*?) \|", table, re.MULTILINE)
         named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
