@@ -1,8 +1,8 @@
 """The fate of one entry in one route, as far as it is recorded. Pure.
 
 Beyond the watermark the offset log knows the kind of each settled range. At or below it only
-the fact remains that the entry is settled; parked copies, released ranges and the audit file
-add what they know. Nothing is guessed.
+the fact remains that the entry is settled; parked copies, released ranges, the audit file and
+``given-up.jsonl`` add what they know. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class RouteFacts:
         takes: whether the filter in the pipeline file takes the entry, ``None`` if unknown.
         parked: the reason in the entry's parked copy, ``None`` if there is none.
         changes: the route's lines of the audit file, the oldest first.
+        given_up: the newest line of ``given-up.jsonl`` about the entry, ``None`` without one.
 
     """
 
@@ -55,6 +56,7 @@ class RouteFacts:
     takes: bool | None
     parked: ParkReason | None = None
     changes: Sequence[Mapping[str, Any]] = field(default=())
+    given_up: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ def _pending_fate(facts: RouteFacts) -> Fate:
 def _settled_fate(offset: int, kind: str, facts: RouteFacts) -> Fate:
     since = _replayed_since(offset, facts.changes)
     undelivered = _undelivered_fate(kind, _newest_change(offset, facts.changes))
+    if undelivered is None and not kind and facts.given_up is not None:
+        undelivered = _recorded_fate(facts.given_up)
     if undelivered is not None:
         return Fate(undelivered.kind, f"{undelivered.text}{since}")
     if facts.takes is False:
@@ -148,6 +152,16 @@ def _undelivered_fate(kind: str, change: Mapping[str, Any] | None) -> Fate | Non
     if kind in _GIVEN_UP:
         return Fate("given up", _GIVEN_UP[kind])
     return Fate("given up", _GIVEN_UP[RELEASED]) if action == "release" else None
+
+
+def _recorded_fate(line: Mapping[str, Any]) -> Fate | None:
+    """Return the fate that a line of ``given-up.jsonl`` records, without its error's text."""
+    match line.get("event"):
+        case "entry-skipped":
+            return Fate("given up", "dropped after a failure (on_error: skip)")
+        case "parked-delivered":
+            return Fate("settled", "delivered after it had been parked")
+    return None
 
 
 def _newest_change(offset: int, changes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from transporter.control.parked_notes import read_notes
 from transporter.control.parked_values import list_parked_offsets, parked_json, read_parked
 from transporter.errors import ConfigError, TransporterError, UnknownName
 from transporter.log.filesystem import RealFileSystem
+from transporter.offsets.given_up import NEWEST, OLDER, read_given_up
 from transporter.offsets.offset_log import declared_routes, read_state, route_folder
 from transporter.offsets.parked import ParkedStore, parked_path
 
@@ -67,6 +69,23 @@ def _read_tail(path: Path, inode: int, size: int, changed: int) -> Changes:  # n
         if start:
             file.readline()  # the rest of a line whose begin is not read
         return Changes(list(read_audit(file)), whole=not start)
+
+
+def read_given_up_lines(folder: Path) -> Mapping[int, Mapping[str, Any]]:
+    """Return the newest line of ``given-up.jsonl`` about each entry of the route in *folder*."""
+    stamps = []
+    for name in (OLDER, NEWEST):
+        with suppress(OSError):
+            found = (folder / name).stat()
+            stamps += [found.st_ino, found.st_size, found.st_mtime_ns]
+    return _parse_given_up(folder, *stamps) if stamps else {}
+
+
+@lru_cache(maxsize=_KEPT)
+def _parse_given_up(folder: Path, *_stamps: int) -> Mapping[int, Mapping[str, Any]]:
+    """Return the lines of files that are as they were if their stamps are."""
+    lines = read_given_up(folder)
+    return {each["offset"]: each for each in lines if isinstance(each.get("offset"), int)}
 
 
 def outline_of(source: LogSource) -> tuple[PipelineOutline | None, str]:
@@ -135,6 +154,9 @@ class Fates:
         self._parked = {
             route: frozenset(list_parked_offsets(directory, route)) for route in self._states
         }
+        self._given_up = {
+            route: read_given_up_lines(route_folder(directory, route)) for route in self._states
+        }
         self._takes: dict[tuple[str, str], bool | None] = {}
 
     @property
@@ -167,6 +189,7 @@ class Fates:
             takes=self._takes_namespace(route, entry.message.namespace),
             parked=self.parked_reason(route, entry.offset),
             changes=self._changes[route],
+            given_up=self._given_up[route].get(entry.offset),
         )
 
     def _takes_namespace(self, route: str, namespace: str) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,6 +94,23 @@ def test_a_kind_in_the_offset_log_outranks_the_audit_file() -> None:
     changes = [change("ack", first=3, last=5)]
     fate = fate_of(5, "insert", facts(watermark=3, above=(Range(4, 6),), changes=changes))
     assert fate.kind == "settled"
+
+
+@pytest.mark.parametrize(
+    ("event", "kind", "text"),
+    [
+        ("entry-skipped", "given up", "on_error: skip"),
+        ("parked-delivered", "settled", "delivered after it had been parked"),
+        ("lines-dropped", "settled", "at or below the watermark"),
+    ],
+)
+def test_a_line_about_an_entry_outlives_the_offset_log(event: str, kind: str, text: str) -> None:
+    """A skipped entry is not shown as settled once the watermark has absorbed it."""
+    found = RouteFacts(RouteState(watermark=9), takes=True, given_up={"event": event, "offset": 5})
+    fate = fate_of(5, "insert", found)
+    assert (fate.kind, text in fate.text) == (kind, True), fate
+    replayed = replace(found, changes=[change("ack", first=3, last=5)])
+    assert fate_of(5, "insert", replayed).kind == "operator"
 
 
 def test_no_route_delivers_a_position() -> None:
