@@ -133,9 +133,8 @@ class Stream:
         """Write the rows in transactions of *size* each."""
         first = f"i * {size} + 1"
         rows = _ROWS.format(table=self._table, first=first, last=f"(i + 1) * {size}")
-        fill = _FILL.format(transactions=self._rows // size, rows=rows)
         self._server.execute("SET synchronous_commit = off")
-        self._server.execute(fill)
+        fill_in_transactions(self._server, rows, self._rows // size)
         self._server.execute("CHECKPOINT")
         ((self._end,),) = self._server.execute("SELECT pg_current_wal_flush_lsn()::text")
 
@@ -215,6 +214,11 @@ class Copied:
         began = time.perf_counter()
         self._server.run("psql", "-X", "-d", self._server.dsn, "-c", f"COPY {source} TO STDOUT")
         return self._rows / (time.perf_counter() - began)
+
+
+def fill_in_transactions(server: LogicalPostgres, insert: str, count: int) -> None:
+    """Run the statement *insert* in *count* transactions, whose number in it is ``i``."""
+    server.execute(_FILL.format(transactions=count, rows=insert))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from transporter_adaptors.postgres_writer.session import connect
 from transporter_adaptors.postgres_writer.upserts import Upserts
 from transporter_adaptors.postgres_writer.writer import PostgresWriter
 
+from benchmarks.cdc import fill_in_transactions
 from benchmarks.figures import Aim, Comparison, Section
 from benchmarks.services import import_test_tool
 from benchmarks.setting import wait_until
@@ -69,13 +70,6 @@ SELECT n, n % 1000, (ARRAY['placed', 'paid', 'packed'])[1 + n % 3], 'order ' || 
     n % 100000 / 100.0, timestamptz '2024-01-01' + n * interval '1.37 s', n % 2 = 0,
     n / 7.0::float8, jsonb_build_object('n', n, 'list', ARRAY[1, 2, 3])
 FROM generate_series({first}, {last}) AS n"""
-_FILL: Final = """
-DO $$ BEGIN
-    FOR i IN 0 .. {transactions} - 1 LOOP
-        {rows};
-        COMMIT;
-    END LOOP;
-END $$"""
 _CONFLICT: Final = "ON CONFLICT (id) DO UPDATE SET " + ", ".join(
     f"{name} = EXCLUDED.{name}" for name in _COLUMNS if name != "id"
 )
@@ -333,7 +327,7 @@ class _Replica:
         try:
             with side():
                 began = time.perf_counter()
-                self._server.execute(_FILL.format(transactions=self._rows // 100, rows=rows))
+                fill_in_transactions(self._server, rows, self._rows // 100)
                 wait_until(
                     lambda: self._server.execute(there, [last]) == [(True,)],
                     _PATIENCE,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from acceptance_tools import await_true, gone, running
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from transporter.spark.launch import SCRATCH
 
+if TYPE_CHECKING:
     from acceptance_tools import Running
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -31,6 +33,21 @@ def pipeline(tmp_path: Path) -> Path:
     """Return a pipeline that never ends."""
     (tmp_path / "p.yaml").write_text(PIPELINE)
     return tmp_path / "p.yaml"
+
+
+@pytest.mark.parametrize("length", [61, 62, 64])
+def test_workers_start_whatever_the_length_of_the_log_directory(length: int) -> None:
+    """Spark refuses long folders for its sockets, so from its limit on they are elsewhere."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        scratch = folder / "log" / SCRATCH
+        folder /= "d" * (length - len(str(scratch)) - 1)
+        folder.mkdir()
+        assert len(str(folder / "log" / SCRATCH)) == length
+        (folder / "p.yaml").write_text(PIPELINE)
+        with running(folder / "p.yaml") as engine:
+            engine.await_event("worker-connected", timeout=60)
+            assert engine.stop() == 0
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,9 @@ class EntrySelection:
 
 def inspect_log(directory: Path) -> LogInfo:
     """Inspect the log in *directory*, up to the offset proved durable."""
-    from transporter.log.inspection import inspect  # noqa: PLC0415 - imports pyarrow
-    from transporter.offsets.offset_log import proved_offset  # noqa: PLC0415
+    from transporter.offsets import offset_log  # noqa: PLC0415 - imports pyarrow
 
-    return inspect(directory, proved_offset(directory))
+    return offset_log.inspect_log(directory)
 
 
 def parse_filters(namespace: str, key: str | None, contains: str | None = None) -> EntryFilter:

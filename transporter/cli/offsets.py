@@ -210,12 +210,11 @@ def _check_name(name: str) -> None:
 
 
 def _read_states(directory: Path) -> tuple[int, dict[str, RouteState]]:
-    from transporter.log.inspection import inspect  # noqa: PLC0415 - imports pyarrow
     from transporter.offsets.offset_log import (  # noqa: PLC0415
         declared_routes,
-        proved_offset,
+        inspect_log,
         read_state,
     )
 
-    last = inspect(directory, proved_offset(directory)).last
+    last = inspect_log(directory).last
     return last, {name: read_state(directory, name) for name in declared_routes(directory)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 NAME: Final = "console.sock"
 _SECONDS: Final = 5.0
 _MOST: Final = 4096
-_CREDENTIALS: Final = struct.Struct("3i")
 
 
 class LoginSocket:
@@ -84,13 +82,11 @@ class LoginSocket:
                 self._answer(peer)
 
     def _answer(self, peer: socket.socket) -> None:
-        size = _CREDENTIALS.size
-        found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        pid, uid, _ = _CREDENTIALS.unpack(found)
-        if uid not in {0, os.getuid()}:
+        operator = Operator.of_peer(peer)
+        if operator.uid not in {0, os.getuid()}:
             answer = {"v": 1, "error": "only the console's own user may log in by a link"}
         else:
-            answer = {"v": 1, "link": self._make_link(Operator.of_process(pid, uid).who)}
+            answer = {"v": 1, "link": self._make_link(operator.who)}
         peer.sendall(json.dumps(answer).encode() + b"\n")
 
 

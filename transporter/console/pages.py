@@ -25,7 +25,7 @@ from transporter.console.readings import (
     read_entry_page,
     read_parked_page,
 )
-from transporter.console.search import Limits, Query, inspect_log, read_entry, search, select_span
+from transporter.console.search import Limits, Query, read_entry, search, select_span
 from transporter.console.views.audit import change_rows, matching_changes
 from transporter.console.views.entries import entries_page, entry_row
 from transporter.console.views.health import health
@@ -40,6 +40,7 @@ from transporter.console.views.route import commands_for, route_view
 from transporter.control.entry_values import entry_json
 from transporter.control.log_facts import log_facts
 from transporter.errors import ActionRefused, OffsetRefused, UnknownName
+from transporter.offsets.offset_log import inspect_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

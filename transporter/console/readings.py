@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from transporter.audit import AUDIT, read_audit
 from transporter.console.fate import Fate, RouteFacts, fate_of
 from transporter.console.outline import PipelineOutline, read_outline
-from transporter.console.search import inspect_log, neighbours, read_entry
+from transporter.console.search import neighbours, read_entry
 from transporter.control.parked_notes import read_notes
 from transporter.control.parked_values import list_parked_offsets, parked_json, read_parked
 from transporter.errors import ConfigError, TransporterError, UnknownName
 from transporter.log.filesystem import RealFileSystem
 from transporter.offsets.given_up import NEWEST, OLDER, read_given_up
-from transporter.offsets.offset_log import declared_routes, read_state, route_folder
+from transporter.offsets.offset_log import declared_routes, inspect_log, read_state, route_folder
 from transporter.offsets.parked import ParkedStore, parked_path
 
 if TYPE_CHECKING:

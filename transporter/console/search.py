@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from transporter.errors import ConfigError, Corrupt, EnvironmentFault, OffsetRefused
-from transporter.log.inspection import inspect
 from transporter.log.reader import LogReader
-from transporter.log.search import END, RETRIES, EntryFilter, offsets_around
+from transporter.log.search import END, RETRIES, EntryFilter, frames_with_retry, offsets_around
 from transporter.log.time_spec import parse_time
 from transporter.message import Entries, batch_bytes
-from transporter.offsets.offset_log import proved_offset
+from transporter.offsets.offset_log import inspect_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
     from pathlib import Path
+
+    import pyarrow as pa
 
     from transporter.log.inspection import LogInfo
     from transporter.log.reader import LocatedFrame
@@ -62,12 +59,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The entries that a query selects: offsets, filter, and bytes that they contain."""
+    """The entries that a query selects: offsets and filter."""
 
     first: int
     last: int
     entry_filter: EntryFilter
-    contains: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +106,6 @@ class _Progress:
         return self.ended or spent or len(self.entries) >= limits.rows
 
 
-def inspect_log(directory: Path) -> LogInfo:
-    """Inspect the log in *directory*, up to the offset proved durable."""
-    return inspect(directory, proved_offset(directory))
-
-
 def select_span(query: Query, log: LogInfo, now: datetime) -> Span:
     """Return the entries that *query* selects in *log*.
 
@@ -126,11 +117,15 @@ def select_span(query: Query, log: LogInfo, now: datetime) -> Span:
     last, until = _bound(query.end, "to", now, log, end=True)
     try:
         wanted = EntryFilter(
-            query.namespace, query.key.encode() if query.key else None, since, until
+            query.namespace,
+            query.key.encode() or None,
+            since,
+            until,
+            contains=query.contains.encode() or None,
         )
     except ValueError as error:
         raise ConfigError(f"namespace: {error}") from error
-    return Span(max(first, log.first), min(last, log.last), wanted, query.contains.encode())
+    return Span(max(first, log.first), min(last, log.last), wanted)
 
 
 def _bound(text: str, name: str, now: datetime, log: LogInfo, *, end: bool) -> tuple[int, int]:
@@ -160,10 +155,9 @@ def search(
     limits = limits or Limits()
     begun, problem = clock(), ""
     done = _Progress(at=span.last + 1 if direction == "newest" else span.first - 1)
-    walk = _walk_back if direction == "newest" else _walk_on
     with LogReader(directory) as reader:
         try:
-            for located in walk(reader, span, done):
+            for located in _walk(reader, span, direction, done):
                 _look_at(located, span, direction, limits.rows, done)
                 if done.is_over(limits, clock() - begun):
                     break
@@ -178,6 +172,15 @@ def search(
     return Found(
         tuple(done.entries), low, high, done.size, clock() - begun, done.ended, lost, problem
     )
+
+
+def _walk(
+    reader: LogReader, span: Span, direction: Direction, done: _Progress
+) -> Iterator[LocatedFrame]:
+    """Return the frames of *span* in the order of the search."""
+    if direction == "oldest":
+        return frames_with_retry(reader, span.first, span.last)
+    return _walk_back(reader, span, done)
 
 
 def _walk_back(reader: LogReader, span: Span, done: _Progress) -> Iterator[LocatedFrame]:
@@ -196,21 +199,6 @@ def _walk_back(reader: LogReader, span: Span, done: _Progress) -> Iterator[Locat
             return
 
 
-def _walk_on(reader: LogReader, span: Span, done: _Progress) -> Iterator[LocatedFrame]:
-    """Yield the frames of *span*, oldest first. A segment that is replaced is opened again."""
-    for tries in range(RETRIES + 1):
-        if done.at >= span.last:
-            return
-        try:
-            yield from reader.frames(done.at + 1, span.last)
-        except (Corrupt, EnvironmentFault):
-            if tries == RETRIES:
-                raise
-            reader.clear_cache()
-        else:
-            return
-
-
 def _look_at(
     located: LocatedFrame, span: Span, direction: Direction, rows: int, done: _Progress
 ) -> None:
@@ -219,7 +207,7 @@ def _look_at(
     batch = located.entries_within(span.first, span.last)
     done.size += frame.entries_bytes
     missing = rows - len(done.entries)
-    matching = filter_containing(span.entry_filter.apply(batch), span.contains)
+    matching = span.entry_filter.apply(batch)
     is_newest = direction == "newest"
     is_cut = matching.num_rows > missing
     if is_cut:
@@ -243,25 +231,6 @@ def _is_beyond(batch: pa.RecordBatch, wanted: EntryFilter, *, is_newest: bool) -
     if is_newest:
         return bool(times[0].value < wanted.since)
     return bool(times[batch.num_rows - 1].value > wanted.until)
-
-
-def filter_containing(batch: pa.RecordBatch, wanted: bytes) -> pa.RecordBatch:
-    """Return the entries whose data, key or value of a header contains the bytes *wanted*."""
-    if not wanted or not batch.num_rows:
-        return batch
-    masks = [_contains(batch.column(name), wanted) for name in ("data", "key")]
-    masks.append(_headers_contain(batch.column("headers"), wanted))
-    return batch.filter(reduce(pc.or_, masks))
-
-
-def _contains(column: pa.Array, wanted: bytes) -> pa.BooleanArray:
-    return pc.fill_null(pc.match_substring(column, wanted), fill_value=False)
-
-
-def _headers_contain(column: pa.ListArray, wanted: bytes) -> pa.BooleanArray:
-    values = column.flatten().field("value")
-    rows = pc.list_parent_indices(column).filter(_contains(values, wanted))
-    return pc.is_in(pa.array(range(len(column)), pa.int64()), value_set=rows.cast(pa.int64()))
 
 
 def _lost_ranges(reader: LogReader, first: int, last: int) -> Iterator[tuple[int, int]]:

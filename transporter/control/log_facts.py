@@ -22,12 +22,11 @@ def log_facts(directory: Path) -> dict[str, Any]:
 
     """
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
-    from transporter.log.inspection import inspect  # noqa: PLC0415
     from transporter.log.overview import describe_segments  # noqa: PLC0415
     from transporter.log.segment import stray_files  # noqa: PLC0415
-    from transporter.offsets.offset_log import proved_offset  # noqa: PLC0415
+    from transporter.offsets.offset_log import inspect_log  # noqa: PLC0415
 
-    found = inspect(directory, proved_offset(directory))
+    found = inspect_log(directory)
     bases = [segment.base for segment in found.segments]
     segments = describe_segments(found.directory, bases, found.last)
     return {

@@ -6,11 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.inspection import inspect
 from transporter.log.paused_readers import read_paused
 from transporter.offsets.offset_log import (
     declared_routes,
-    proved_offset,
+    inspect_log,
     read_state,
     route_folder,
 )
@@ -37,7 +36,7 @@ def route_progress(state: RouteState) -> dict[str, Any]:
 
 def read_status(directory: Path) -> dict[str, Any]:
     """Return the status of a log without an engine, from disk and without the lock."""
-    found = inspect(directory, proved_offset(directory))
+    found = inspect_log(directory)
     return {
         "running": False,
         "pid": found.owner,

@@ -7,7 +7,6 @@ import os
 import select
 import socket
 import stat
-import struct
 import threading
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -165,7 +164,7 @@ class ControlServer:
 
     def _admit(self, peer: socket.socket) -> None:
         peer.settimeout(_SILENCE)
-        operator = _peer_operator(peer)
+        operator = Operator.of_peer(peer)
         if not self._is_allowed(operator):
             peer.close()
             return
@@ -301,12 +300,6 @@ def _stable_path(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
-
-
-def _peer_operator(peer: socket.socket) -> Operator:
-    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", credentials)
-    return Operator.of_process(pid, uid)
 
 
 def attach_control(engine: Engine, environ: Mapping[str, str]) -> None:

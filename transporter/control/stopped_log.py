@@ -19,6 +19,7 @@ from transporter.log.paused_readers import PausedReaders
 from transporter.offsets.offset_log import (
     OffsetLog,
     delete_route,
+    inspect_log,
     proved_offset,
     read_state,
     refuse_renaming,
@@ -63,7 +64,7 @@ class StoppedLog:
                     "'transporter run'"
                 )
             case requests.LogMetadata():
-                last = inspect(self._directory, proved_offset(self._directory)).last
+                last = inspect_log(self._directory).last
                 return read_metadata(self._directory, last, request)
             case requests.Reload() | requests.Step() | requests.Events() | requests.History():
                 self._refuse_unreachable()
@@ -120,7 +121,7 @@ class StoppedLog:
 
     def _preview_replay(self, request: requests.Replay) -> dict[str, Any]:
         # Without the lock: an engine may start while it looks.
-        last = inspect(self._directory, proved_offset(self._directory)).last
+        last = inspect_log(self._directory).last
         state = read_state(self._directory, request.route)
         return route_actions.preview_replay(self._directory, last, request, state, upserts=None)
 
@@ -128,7 +129,7 @@ class StoppedLog:
     def _open_route(self, route: str) -> Iterator[tuple[CommitLog, OffsetLog]]:
         """Open the log and the offset log, which must both exist."""
         directory = self._directory
-        inspect(directory, proved_offset(directory))
+        inspect_log(directory)
         read_state(directory, route)
         with (
             CommitLog.open(directory, proved=lambda: proved_offset(directory)) as log,

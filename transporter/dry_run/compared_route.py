@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from transporter.comparison import ComparableWriter, RouteProgress
 from transporter.errors import ConfigError
-from transporter.log.inspection import inspect
 from transporter.log.lock import owner_of
 from transporter.log.logged_reader import find_logged_reader, read_last_offset
 from transporter.log.reader import LogReader
 from transporter.log.search import frames_with_retry
 from transporter.message import Entries
-from transporter.offsets.offset_log import proved_offset, read_state, route_folder
+from transporter.offsets.offset_log import inspect_log, read_state, route_folder
 from transporter.offsets.parked import parked_offsets
 from transporter.pipeline.namespace_filter import NamespaceFilter, without_noops
 from transporter.pipeline.problems import suggestion
@@ -46,7 +45,7 @@ class LoggedRoute:
         self._pipeline, self._route = pipeline, route
         self._directory = pipeline.log.dir
         self._filter = NamespaceFilter(route.namespace)
-        self._found = inspect(self._directory, proved_offset(self._directory))
+        self._found = inspect_log(self._directory)
         self.readers: Mapping[str, object] = {
             each.name: each.cls(each.config) for each in pipeline.readers
         }

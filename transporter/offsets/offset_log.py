@@ -28,6 +28,7 @@ from transporter.log.filesystem import (
     sync,
     sync_directory,
 )
+from transporter.log.inspection import inspect
 from transporter.log.retention_gate import RetentionGate
 from transporter.offsets import record as records
 from transporter.offsets import state as states
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from transporter.audit import Operator
     from transporter.log.filesystem import File, FileSystem
+    from transporter.log.inspection import LogInfo
 
     _Contents = dict[int, tuple[str, bytes]]
 
@@ -116,6 +118,11 @@ class StoredRoutes:
 def proved_offset(directory: Path, files: FileSystem | None = None) -> int:
     """Return the highest offset that any offset log proves durable, or -1."""
     return StoredRoutes(directory, files).highest_offset()
+
+
+def inspect_log(directory: Path) -> LogInfo:
+    """Inspect the log in *directory* as far as the offset logs prove it durable. Takes no lock."""
+    return inspect(directory, proved_offset(directory))
 
 
 def rename_route(directory: Path, route: str, new: str, files: FileSystem | None = None) -> None:

@@ -50,7 +50,7 @@ TICK: Final = 1.0
 """Seconds between two checks of Spark, and of the length of its log."""
 _HUNG: Final = 60
 """Consecutive unanswered checks after which the JVM counts as hung."""
-_LONGEST_FOLDER: Final = 60
+_LONGEST_FOLDER: Final = 104 - len("/.00000000-0000-0000-0000-000000000000.sock")
 """Maximum length in bytes of the name of a folder for sockets. Spark refuses longer ones."""
 _PARTING: Final = 4.0
 """Seconds for Spark to stop in order, and then for its JVM to end."""

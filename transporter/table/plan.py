@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from transporter.errors import EntriesLost, EnvironmentFault, OffsetRefused
 from transporter.log.filesystem import RealFileSystem, translate_os_errors
 from transporter.log.index import block_starts
-from transporter.log.inspection import inspect
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
 from transporter.log.search import END, offsets_around
 from transporter.log.segment import Segment, segment_bases, segment_name
-from transporter.offsets.offset_log import proved_offset
+from transporter.offsets.offset_log import inspect_log
 from transporter.table.options import Moment
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def read_log_info(directory: Path) -> LogInfo:
                 f"{directory}: no transporter log here; load() takes the log directory of a "
                 "pipeline, its log.dir"
             )
-        return inspect(directory, proved_offset(directory))
+        return inspect_log(directory)
 
 
 def bounds_of(options: Options) -> OffsetBounds:

@@ -184,7 +184,7 @@ def test_damage_ends_a_search_with_its_place(tmp_path: Path) -> None:
         for number in range(60):
             log.append(messages_to_batch([message(number)]), "r")
     damage(tmp_path, 700)
-    span = Span(0, 59, EntryFilter(), b"nowhere")
+    span = Span(0, 59, EntryFilter(contains=b"nowhere"))
     found = search(tmp_path, span)
     assert not found.finished
     assert found.looked_from > 0

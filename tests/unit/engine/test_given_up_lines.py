@@ -35,6 +35,20 @@ def given_up(folder: Path, route: str = "out") -> list[dict[str, Any]]:
     return list(read_given_up(route_folder(folder / "log", route)))
 
 
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Let the disk be full for the lines, until the only item of the list is false."""
+    full = [True]
+
+    class Disk(RealFileSystem):
+        def open(self, path: Path, *, write: bool = False, create: bool = False) -> Any:
+            if write and full[0]:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().open(path, write=write, create=create)
+
+    monkeypatch.setattr("transporter.offsets.given_up.RealFileSystem", Disk)
+    return full
+
+
 def test_a_skipped_entry_has_a_line(tmp_path: Path) -> None:
     """The line names the offset, the attempts and the error, and outlives the engine."""
     with operated(tmp_path, lines(5), out=SKIPPING) as op:
@@ -95,15 +109,7 @@ def test_a_full_disk_keeps_no_route_from_skipping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lines without room are reported once and written later; delivery goes on (Invariant 14)."""
-    full = [True]
-
-    class Disk(RealFileSystem):
-        def open(self, path: Path, *, write: bool = False, create: bool = False) -> Any:
-            if write and full[0]:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return super().open(path, write=write, create=create)
-
-    monkeypatch.setattr("transporter.offsets.given_up.RealFileSystem", Disk)
+    full = fill_disk(monkeypatch)
     with operated(tmp_path, lines(6), out=SKIPPING) as op:
         until(lambda: op.route()["watermark"] == 5)
         assert offsets(sink(tmp_path)) == [0, 2, 4, 5]
@@ -119,15 +125,7 @@ def test_lines_that_wait_are_written_at_a_clean_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stop writes what waits if there is room by then, and does not fail if there is none."""
-    full = [True]
-
-    class Disk(RealFileSystem):
-        def open(self, path: Path, *, write: bool = False, create: bool = False) -> Any:
-            if write and full[0]:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return super().open(path, write=write, create=create)
-
-    monkeypatch.setattr("transporter.offsets.given_up.RealFileSystem", Disk)
+    full = fill_disk(monkeypatch)
     monkeypatch.setattr("transporter.offsets.given_up._AGAIN", 3_600.0)
     for freed in (False, True):
         folder = tmp_path / str(freed)
