@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import socket
-import struct
 import threading
 import time
 import uuid
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 AUDIT: Final = "audit.jsonl"
 DONE: Final = "done"
 _PROC: Final = Path("/proc")
-_CREDENTIALS: Final = "3i"
-"""Process, user and group of a socket's peer, as ``SO_PEERCRED`` has them."""
 _UNSET: Final = (1 << 32) - 1
 """The login uid of a process without a login."""
 
@@ -114,15 +110,6 @@ class Operator:
         """Return the operator behind the process *pid*, which runs as *uid*."""
         login = _login_uid(pid, proc)
         return cls(user_name(uid if login is None else login), uid, pid, login)
-
-    @classmethod
-    def of_peer(cls, peer: socket.socket) -> Self:
-        """Return the originator of a connection to a Unix socket of this host."""
-        credentials = peer.getsockopt(
-            socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_CREDENTIALS)
-        )
-        pid, uid, _ = struct.unpack(_CREDENTIALS, credentials)
-        return cls.of_process(pid, uid)
 
     def acting_for(self, person: OnBehalfOf | None) -> Self:
         """Return this operator as it acts on behalf of *person*."""

@@ -12,8 +12,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
-from transporter.audit import Operator
-from transporter.control.wire import socket_address
+from transporter.control.wire import peer_operator, socket_address
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class LoginSocket:
                 self._answer(peer)
 
     def _answer(self, peer: socket.socket) -> None:
-        operator = Operator.of_peer(peer)
+        operator = peer_operator(peer)
         if operator.uid not in {0, os.getuid()}:
             answer = {"v": 1, "error": "only the console's own user may log in by a link"}
         else:

@@ -24,6 +24,7 @@ from transporter.control.wire import (
     decode_on_behalf_of,
     decode_request,
     encode_error,
+    peer_operator,
     socket_address,
 )
 from transporter.errors import (
@@ -164,7 +165,7 @@ class ControlServer:
 
     def _admit(self, peer: socket.socket) -> None:
         peer.settimeout(_SILENCE)
-        operator = Operator.of_peer(peer)
+        operator = peer_operator(peer)
         if not self._is_allowed(operator):
             peer.close()
             return

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter import errors
-from transporter.audit import OnBehalfOf
+from transporter.audit import OnBehalfOf, Operator
 from transporter.control.requests import KINDS, Request
 from transporter.errors import ActionRefused, EngineUnreachable, TransporterError
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -57,6 +58,13 @@ def socket_address(directory: Path, name: str = SOCKET) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)
+
+
+def peer_operator(peer: socket.socket) -> Operator:
+    """Return the originator of a connection to a Unix socket of this host."""
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return Operator.of_process(pid, uid)
 
 
 class JsonLines:
