@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from transporter.audit import Operator
 from transporter.control.metadata import ReadOnly
 from transporter.control.running_engine import RunningEngine
 from transporter.control.wire import (
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from transporter.audit import OnBehalfOf
+    from transporter.audit import OnBehalfOf, Operator
     from transporter.control.requests import Operations
     from transporter.engine.engine import Engine
     from transporter.engine.events import Observer
