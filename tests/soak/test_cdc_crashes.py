@@ -120,14 +120,23 @@ def test_a_process_of_the_server_is_killed(which: str) -> None:
             " AND application_name = 'transporter' LIMIT 1"
         )
 
-        def kill() -> None:
+        killed: list[int] = []
+
+        def find_and_kill() -> bool:
             with suppress(psycopg.OperationalError, ProcessLookupError):
                 for (pid,) in database.execute(query, [which]):
                     os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+            return bool(killed)
+
+        def kill() -> None:
+            killed.clear()
+            until(find_and_kill)
 
         log = copy_and_follow(database, kill, 2)
         assert wrong_keys(histories(database), logged_histories(log.messages)) == {}
-        assert log.kills >= CRASHES / 2
+        # A reader that is being opened meets several ends.
+        assert killed and log.kills > 1
 
 
 def test_an_idle_server_that_lost_the_first_transaction_is_copied() -> None:
@@ -202,8 +211,9 @@ def test_transaction_numbers_near_their_end() -> None:
         for name in ("postgres", "template1"):
             Database(name, node.service).execute("VACUUM FREEZE")
         node.stop()
-        # The segment of the commit log with that number has to be there.
-        node.run("pg_resetwal", "-x", "4294966000")
+        # The oldest number moves, too: one that seems to be in the future makes the server remove
+        # rows that a snapshot still sees. The segment of the commit log has to be there.
+        node.run("pg_resetwal", "-u", "4294966000", "-x", "4294966000")
         (node.data / "pg_xact" / "0FFF").write_bytes(bytes(262144))
         give_away(node.data)
         node.start()

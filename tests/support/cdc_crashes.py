@@ -30,9 +30,11 @@ def crash(database: Database) -> None:
 
     What was in its memory is gone, including log that was not written yet.
     """
-    victim = database.connect()
+    victim, other = database.connect(), database.connect()
     os.kill(victim.info.backend_pid, signal.SIGKILL)
     await_end(victim)
+    # The server still takes sessions until it has noticed. Then it ends the others.
+    await_end(other)
     await_server(database)
 
 
