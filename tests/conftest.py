@@ -28,8 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     """Let JVMs start from an archive, and Ctrl-C reach children of a background job."""
-    if shared := spark_classes.options():
-        os.environ.setdefault(spark_classes.VARIABLE, shared)
+    os.environ |= spark_classes.options()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
