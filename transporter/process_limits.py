@@ -1,4 +1,4 @@
-"""Limits of processes: memory and time of a worker, descriptors of an engine."""
+"""Limits of processes: memory and time of a worker, descriptors of an engine, a host's memory."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MOST_DESCRIPTORS: Final = 1 << 16
 """More than any pipeline needs. Some systems allow a billion, and programs count them all."""
+CGROUP: Final = Path("/sys/fs/cgroup")
+MEMINFO: Final = Path("/proc/meminfo")
 
 
 def raise_descriptor_limit() -> None:
@@ -52,3 +54,24 @@ def limit_process(seconds: float, memory: int | None) -> Iterator[None]:
     finally:
         # The process may be used again, for another task.
         faulthandler.cancel_dump_traceback_later()
+
+
+def available_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
+    """Return the bytes that this host and its container still have, if the system reports them."""
+    found = []
+    with suppress(OSError, StopIteration, ValueError, IndexError):
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+        line = next(each for each in lines if each.startswith("MemAvailable:"))
+        found.append(int(line.split()[1]) * 1024)
+    most, used = read_number(cgroup / "memory.max"), read_number(cgroup / "memory.current")
+    if most is not None:
+        found.append(max(0, most - (used or 0)))
+    return min(found, default=None)
+
+
+def read_number(path: Path) -> int | None:
+    """Return the number in a file of the kernel, or nothing for ``max`` and an absent file."""
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None

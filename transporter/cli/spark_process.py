@@ -32,16 +32,19 @@ def spark_environment() -> dict[str, str]:
 
     """
     from transporter.embed import cache_directory  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.spark.class_archive import add_java_options, archive_folder  # noqa: PLC0415
     from transporter.spark.java_runtime import find_java  # noqa: PLC0415
     from transporter.spark.launch import SAFE_PATH  # noqa: PLC0415
     from transporter.spark.spark_user import nameless_environment  # noqa: PLC0415
 
     cache = cache_directory()
+    java = find_java(os.environ, cache)
+    environ = {**os.environ, **nameless_environment(os.environ, str(cache))}
     return {
-        **os.environ,
-        **nameless_environment(os.environ, str(cache)),
+        **environ,
+        **add_java_options(environ, archive_folder(java, cache)),
         **SAFE_PATH,
-        "JAVA_HOME": str(find_java(os.environ, cache)),
+        "JAVA_HOME": str(java),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_HOSTNAME": "localhost",
     }

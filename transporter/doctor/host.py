@@ -8,7 +8,6 @@ import socket
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution, version
 from ipaddress import ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from packaging.requirements import Requirement
@@ -16,18 +15,23 @@ from packaging.specifiers import InvalidSpecifier
 
 from transporter.adaptor import Finding
 from transporter.distribution import NAME, other_distribution_problem
-from transporter.process_limits import MOST_DESCRIPTORS
+from transporter.process_limits import (
+    CGROUP,
+    MEMINFO,
+    MOST_DESCRIPTORS,
+    available_memory,
+    read_number,
+)
 from transporter.units import display_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _FEW_DESCRIPTORS: Final = 4096
 _TOO_FEW_DESCRIPTORS: Final = 256
 _FEW_PROCESSES: Final = 1024
 """A JVM alone has some hundred threads, which count."""
-_CGROUP: Final = Path("/sys/fs/cgroup")
-_MEMORY: Final = Path("/proc/meminfo")
 _SECONDS: Final = 5.0
 
 
@@ -71,7 +75,7 @@ def _requirement_problem(wanted: Requirement) -> str:
     return f"{wanted.name} {found} is installed, but {wanted.specifier} is needed"
 
 
-def check_limits(cgroup: Path = _CGROUP) -> Iterator[Finding]:
+def check_limits(cgroup: Path = CGROUP) -> Iterator[Finding]:
     """Yield findings about the descriptors and processes that this user may have."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
@@ -84,7 +88,7 @@ def check_limits(cgroup: Path = _CGROUP) -> Iterator[Finding]:
         yield Finding(f"{files} open files")
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     counts = [] if most == resource.RLIM_INFINITY else [most]
-    if (pids := _read_number(cgroup / "pids.max")) is not None:
+    if (pids := read_number(cgroup / "pids.max")) is not None:
         counts.append(pids)
     if not counts:
         yield Finding("no limit of processes and threads")
@@ -98,7 +102,7 @@ def check_limits(cgroup: Path = _CGROUP) -> Iterator[Finding]:
         yield Finding(f"{min(counts)} processes and threads")
 
 
-def check_memory(need: int, meminfo: Path = _MEMORY, cgroup: Path = _CGROUP) -> Iterator[Finding]:
+def check_memory(need: int, meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> Iterator[Finding]:
     """Yield a finding about the memory that is available, of which an engine has *need* bytes."""
     free = available_memory(meminfo, cgroup)
     if free is None:
@@ -113,27 +117,6 @@ def check_memory(need: int, meminfo: Path = _MEMORY, cgroup: Path = _CGROUP) -> 
         )
     else:
         yield Finding(text)
-
-
-def available_memory(meminfo: Path = _MEMORY, cgroup: Path = _CGROUP) -> int | None:
-    """Return the bytes that this host and its container still have, if the system reports them."""
-    found = []
-    with suppress(OSError, StopIteration, ValueError, IndexError):
-        lines = meminfo.read_text(encoding="ascii").splitlines()
-        line = next(each for each in lines if each.startswith("MemAvailable:"))
-        found.append(int(line.split()[1]) * 1024)
-    most, used = _read_number(cgroup / "memory.max"), _read_number(cgroup / "memory.current")
-    if most is not None:
-        found.append(max(0, most - (used or 0)))
-    return min(found, default=None)
-
-
-def _read_number(path: Path) -> int | None:
-    """Return the number in a file of the kernel, or nothing for ``max`` and an absent file."""
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
 
 
 def check_network(*, local: bool) -> Iterator[Finding]:

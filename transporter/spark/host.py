@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 
+from transporter.errors import HostFailed
 from transporter.protocol.messages import (
     HostEnding,
     HostHello,
@@ -33,6 +34,7 @@ from transporter.protocol.messages import (
     WorkerEnded,
 )
 from transporter.protocol.network import connect_engine
+from transporter.spark import class_archive
 from transporter.spark.jvm import start_jvm
 from transporter.spark.launch import LOOPBACK
 from transporter.spark.log_file import last_error, rotate
@@ -269,8 +271,11 @@ def main() -> None:
         try:
             host = Host(connection, settings, Path(options["scratch"]), Path(options["log"]))
         except Exception as error:
+            if isinstance(error, HostFailed):
+                class_archive.discard(Path(options["archive"]))
             connection.send(HostEnding(_last_line(str(error))))
             raise
+        class_archive.write_later(Path(options["archive"]))
         try:
             host.serve()
         except (EOFError, OSError):

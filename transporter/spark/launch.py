@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from transporter.pipeline.secrets import Secrets, looks_secret
+from transporter.spark.class_archive import add_java_options, archive_folder
 from transporter.spark.code_shipping import cluster_settings
 from transporter.spark.java_runtime import find_java
 from transporter.spark.log_file import rotate
@@ -52,6 +53,7 @@ class HostOptions:
     scratch: str
     log: str
     frames: bool = False
+    archive: str = ""
 
     def to_json(self) -> str:
         """Return one line of JSON."""
@@ -83,6 +85,7 @@ class SparkLauncher:
 
         """
         self._java = find_java(os.environ, cache)
+        self._archive = archive_folder(self._java, cache)
         self._directory, self._master, self._config = directory, master, config
         self._network, self._frames, self._secrets = network, frames, secrets
 
@@ -109,6 +112,7 @@ class SparkLauncher:
             scratch=str(scratch),
             log=str(self.log),
             frames=self._frames,
+            archive=str(self._archive),
         )
         rotate(self.log)
         with _private_log(self.log) as log:
@@ -129,6 +133,7 @@ class SparkLauncher:
     def _environment(self) -> dict[str, str]:
         mine = {"JAVA_HOME": str(self._java), "PYSPARK_PYTHON": sys.executable, **SAFE_PATH}
         mine |= nameless_environment(os.environ, str(self._directory / SCRATCH))
+        mine |= add_java_options(os.environ | mine, self._archive)
         given = {
             name: value for name, value in os.environ.items() if not self._holds_secret(name, value)
         }

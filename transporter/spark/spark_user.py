@@ -11,11 +11,11 @@ import pwd
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
+from transporter.spark.class_archive import LAUNCHER_OPTIONS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""The variable that Spark's launcher puts on the command line of the JVM."""
 _HADOOP: Final = "HADOOP_USER_NAME"
 
 
@@ -38,8 +38,8 @@ def nameless_environment(environ: Mapping[str, str], home: str) -> dict[str, str
     name = _user_name(environ)
     home = environ.get("HOME") or home
     options = [f"-Duser.name={name}", f"-Duser.home={home}"]
-    given = environ.get(_OPTIONS, "")
-    return {_HADOOP: name, _OPTIONS: f"{shlex.join(options)} {given}".rstrip()}
+    given = environ.get(LAUNCHER_OPTIONS, "")
+    return {_HADOOP: name, LAUNCHER_OPTIONS: f"{shlex.join(options)} {given}".rstrip()}
 
 
 def name_login_user(jvm: Any) -> None:  # noqa: ANN401 - a view of py4j's
