@@ -36,7 +36,7 @@ from transporter.console.views.privacy import (
     look_without_texts,
     parked_without_payload,
 )
-from transporter.console.views.route import commands_for, route_view
+from transporter.console.views.route import route_view
 from transporter.control.entry_values import entry_json
 from transporter.control.log_facts import log_facts
 from transporter.errors import ActionRefused, OffsetRefused, UnknownName
@@ -58,8 +58,8 @@ _LIVE_BEGIN: Final = 50
 """Entries before the end of the log with which a live tail begins."""
 
 
-def add_pages(app: Flask, console: Console) -> None:
-    """Add the pages of *console* to *app*."""
+def add_pages(app: Flask, console: Console) -> Pages:
+    """Add the pages of *console* to *app*, and return them."""
     pages = Pages(console)
     views: dict[str, Callable[..., Any]] = {
         "/": pages.home,
@@ -76,6 +76,7 @@ def add_pages(app: Flask, console: Console) -> None:
     }
     for rule, view in views.items():
         app.add_url_rule(rule, view.__name__, view)
+    return pages
 
 
 class Pages:
@@ -109,7 +110,7 @@ class Pages:
 
     def overview(self, log: str) -> Answer:
         """Show readers, log and routes. The JSON is that of ``transporter status``."""
-        source = self._source(log)
+        source = self.source(log)
         look = self._look(source)
         if wants_json() and look.status is None:
             raise UnknownName(look.problem or f"{source.directory}: there is no log yet")
@@ -117,7 +118,7 @@ class Pages:
 
     def route(self, log: str, route: str) -> Answer:
         """Show one route. The JSON is its part of ``transporter status``."""
-        source = self._source(log)
+        source = self.source(log)
         look = self._look(source)
         found = self._route_status(look, route)
         values: dict[str, Any] = {"view": route_view(found, look), "name": route}
@@ -129,13 +130,12 @@ class Pages:
                 "outline_problem": problem,
                 "file": outline.file if outline is not None else "",
                 "changes": change_rows(changes[-10:]),
-                "commands": commands_for(self._console.targets[source.name], route),
             }
-        return render("route.html", found, log=source.name, **values, **self._frame(source, look))
+        return render("route.html", found, log=source.name, **values, **self.frame(source, look))
 
     def entries(self, log: str) -> Answer:
         """Show the entries that a search finds. The JSON is that of ``transporter log show``."""
-        source = self._source(log)
+        source = self.source(log)
         is_tail = request.args.get("dir") == "live"
         query = self._query()
         payloads = self._may_see_payloads()
@@ -163,12 +163,12 @@ class Pages:
             None,
             payloads=payloads,
             **values,
-            **self._frame(source, self._look(source)),
+            **self.frame(source, self._look(source)),
         )
 
     def entry(self, log: str, offset: int) -> Answer:
         """Show one entry, and its fate in each route."""
-        source = self._source(log)
+        source = self.source(log)
         payloads = self._may_see_payloads()
         reading = read_entry_page(source.directory, offset)
         if reading is None:
@@ -201,12 +201,12 @@ class Pages:
             is_cut=len(message.data or b"") > MOST_SHOWN,
             fates=shown,
             payloads=payloads,
-            **self._frame(source, self._look(source)),
+            **self.frame(source, self._look(source)),
         )
 
     def raw(self, log: str, offset: int) -> Answer:
         """Return the data of one entry as it is, as a file."""
-        source = self._source(log)
+        source = self.source(log)
         if not self._may_see_payloads():
             raise ActionRefused("only operators may see payloads here")
         entry = read_entry(source.directory, offset)
@@ -221,7 +221,7 @@ class Pages:
 
     def parked(self, log: str) -> Answer:
         """Show parked entries in groups. The JSON is that of ``transporter parked list``."""
-        source = self._source(log)
+        source = self.source(log)
         look = self._look(source)
         routes = [(each["name"], each["parked"]) for each in (look.status or {}).get("routes", ())]
         busiest = max(routes, key=lambda each: each[1], default=("", 0))[0]
@@ -239,12 +239,12 @@ class Pages:
             route=route,
             routes=routes,
             target=self._console.targets[source.name],
-            **self._frame(source, look),
+            **self.frame(source, look),
         )
 
     def audit(self, log: str) -> Answer:
         """Show the changes to the log. The JSON is that of ``transporter audit``."""
-        source = self._source(log)
+        source = self.source(log)
         last = request.args.get("last", "")
         limit = int(last) if last.isdecimal() else CHANGES
         who, action = request.args.get("who", ""), request.args.get("action", "")
@@ -257,24 +257,24 @@ class Pages:
             rows=change_rows(changes),
             found=found,
             limit=limit,
-            **self._frame(source, self._look(source)),
+            **self.frame(source, self._look(source)),
         )
 
     def config(self, log: str) -> Answer:
         """Show the pipeline file as it lies there now, without any value of an adaptor."""
-        source = self._source(log)
+        source = self.source(log)
         outline, problem = outline_of(source)
         return render_template(
             "config.html",
             outline=outline,
             problem=visible(problem),
             target=self._console.targets[source.name],
-            **self._frame(source, self._look(source)),
+            **self.frame(source, self._look(source)),
         )
 
     def health(self, log: str) -> Answer:
         """Show the log's files. The JSON is that of ``transporter log info``."""
-        source = self._source(log)
+        source = self.source(log)
         facts = log_facts(source.directory)
         facts["directory"] = str(facts["directory"])
         return render(
@@ -282,10 +282,11 @@ class Pages:
             facts,
             view=health(facts),
             target=self._console.targets[source.name],
-            **self._frame(source, self._look(source)),
+            **self.frame(source, self._look(source)),
         )
 
-    def _source(self, log: str) -> LogSource:
+    def source(self, log: str) -> LogSource:
+        """Return the log of this name."""
         found = self._console.sources.get(log)
         if found is None:
             raise UnknownName(f"this console does not show a log named {visible(log)!r}")
@@ -304,7 +305,7 @@ class Pages:
             source.name, str(source.directory), look, self._console.targets[source.name]
         )
 
-    def _frame(self, source: LogSource, look: Look) -> dict[str, Any]:
+    def frame(self, source: LogSource, look: Look) -> dict[str, Any]:
         """Return the values that the frame around each page of a log takes."""
         return {"frame": self._overview(source, look)}
 

@@ -94,6 +94,11 @@ class LogSource:
                 self._looked_at = self._clock()
             return self._last
 
+    def forget_look(self) -> None:
+        """Look again for the next page, because something was changed."""
+        with self._lock:
+            self._looked_at = float("-inf")
+
     def close(self) -> None:
         """Close the conversation with the engine, if there is one."""
         with self._lock:

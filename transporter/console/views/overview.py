@@ -22,12 +22,13 @@ FEW: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that an operator should look at, and the route it is about, if it is one."""
+    """Something that an operator should look at, with the route or reader it is about, if any."""
 
     mark: Mark
     part: str
     text: str
     route: str = ""
+    reader: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,9 @@ def problems(look: Look) -> Iterator[Problem]:
         yield Problem(LOOK_MARKS[look.state], "log", one_line(look.problem))
     for reader in status.get("readers", ()):
         if (text := _trouble(reader)) is not None:
-            yield Problem(_trouble_mark(reader), f"reader {reader['name']}", text)
+            yield Problem(
+                _trouble_mark(reader), f"reader {reader['name']}", text, reader=reader["name"]
+            )
     for route in status.get("routes", ()):
         if (text := _trouble(route)) is not None:
             name = route["name"]
