@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 WIDTHS = (390, 1280, 2560)
 PAGES = (
     *("", "/r/sales", "/log", "/log?dir=live", "/log/3", "/parked", "/audit", "/config"),
-    "/health",
+    *("/health", "/events", "/history", "/cluster", "/r/sales/pause", "/r/sales/replay?from=1"),
+    "/r/sales/parked/retry?offsets=3",
 )
 
 

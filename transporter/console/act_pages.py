@@ -56,6 +56,7 @@ def add_acts(app: Flask, console: Console, pages: Pages) -> None:
     for each in ACTS:
         view = forms.view_of(each)
         app.add_url_rule(f"/p/<log>{each.rule}", each.endpoint, view, methods=["GET", "POST"])
+    app.add_url_rule("/p/<log>/verify", "verify", forms.verify, methods=["POST"])
 
 
 class ActForms:
@@ -172,13 +173,8 @@ class ActForms:
     def _take(self, act: Act, source: LogSource, part: str) -> Answer:
         """Carry the form out, unless it was sent before, and show the result."""
         values = _sent_values()
-        # No page can make a browser send a token in a header, so a program needs no form.
-        if g.identity.via != "token":
-            grant = self._console.forms.take(values.get("form", ""))
-            if grant is None or (grant.sender, grant.path) != (g.identity, request.path):
-                return _refused(409, _REPLAYED)
-            if grant.typed and values.get("typed", "").strip() != grant.typed:
-                raise ConfigError(f"type {grant.typed} to confirm; nothing was changed")
+        if (refusal := self._use_form(values)) is not None:
+            return refusal
         if act.needs_reason and not values.get("reason", "").strip():
             raise ConfigError("give a reason, which the audit file keeps; nothing was changed")
         wanted = act.request(part, values)
@@ -197,6 +193,31 @@ class ActForms:
         outcome = self._console.outcomes.issue(Outcome(g.identity, text, tone))
         home = self._home_of(act, source, part)
         return redirect(f"{home}{'&' if '?' in home else '?'}done={outcome}", 303)
+
+    def _use_form(self, values: Values) -> Answer | None:
+        """Use up the form that the request comes from. Return the refusal of a wrong one."""
+        if g.identity.via == "token":
+            # No page can make a browser send a token in a header, so a program needs no form.
+            return None
+        grant = self._console.forms.take(values.get("form", ""))
+        if grant is None or (grant.sender, grant.path) != (g.identity, request.path):
+            return _refused(409, _REPLAYED)
+        if grant.typed and values.get("typed", "").strip() != grant.typed:
+            raise ConfigError(f"type {grant.typed} to confirm; nothing was changed")
+        return None
+
+    def verify(self, log: str) -> Answer:
+        """Begin to verify a log's files, which changes nothing but costs reads of all of them."""
+        source = self._pages.source(log)
+        if reason := self._console.guard.refusal_to_act(g.identity):
+            return _refused(403, f"Nothing was begun: {reason}.")
+        if (refusal := self._use_form(_sent_values())) is not None:
+            return refusal
+        if not self._console.verifier.start(source.name, self._console.targets[source.name]):
+            raise ActionRefused("a log is being verified already; wait for its end")
+        if wants_json():
+            return result_json({"log": source.name, "done": "verification begun"})
+        return redirect(url_for("health", log=source.name), 303)
 
     def _perform(self, source: LogSource, wanted: Request) -> dict[str, Any]:
         if not self._slots.acquire(blocking=False):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from flask import Response, g, redirect, render_template, request, url_for
@@ -26,10 +28,18 @@ from transporter.console.readings import (
     read_parked_page,
 )
 from transporter.console.search import Limits, Query, read_entry, search, select_span
+from transporter.console.state import FormGrant
 from transporter.console.views.audit import change_rows, matching_changes
 from transporter.console.views.entries import entries_page, entry_row
-from transporter.console.views.health import health
-from transporter.console.views.overview import Overview, overview
+from transporter.console.views.events import (
+    SHOWN,
+    cluster_events,
+    event_rows,
+    event_without_texts,
+)
+from transporter.console.views.health import disk_facts, health, verification_view
+from transporter.console.views.history import history_charts
+from transporter.console.views.overview import Overview, leadership, overview
 from transporter.console.views.parked import group_parked
 from transporter.console.views.privacy import (
     entry_without_payload,
@@ -73,6 +83,9 @@ def add_pages(app: Flask, console: Console) -> Pages:
         "/p/<log>/audit": pages.audit,
         "/p/<log>/config": pages.config,
         "/p/<log>/health": pages.health,
+        "/p/<log>/events": pages.events,
+        "/p/<log>/history": pages.history,
+        "/p/<log>/cluster": pages.cluster,
     }
     for rule, view in views.items():
         app.add_url_rule(rule, view.__name__, view)
@@ -277,13 +290,60 @@ class Pages:
         source = self.source(log)
         facts = log_facts(source.directory)
         facts["directory"] = str(facts["directory"])
+        look = self._look(source)
+        form = FormGrant(g.identity, url_for("verify", log=source.name))
         return render(
             "health.html",
             facts,
             view=health(facts),
+            disk=disk_facts(look.status or {}, disk_usage(source.directory).free),
+            verification=verification_view(self._console.verifier.state(source.name)),
+            form=self._console.forms.issue(form),
             target=self._console.targets[source.name],
+            **self.frame(source, look),
+        )
+
+    def events(self, log: str) -> Answer:
+        """Show the engine's newest events. The JSON has those of ``transporter events``."""
+        source = self.source(log)
+        level, route = request.args.get("level", "info"), request.args.get("route", "")
+        found = source.memory.events(level, route)
+        if not self._may_see_payloads():
+            found = list(map(event_without_texts, found))
+        return render(
+            "events.html",
+            found,
+            rows=event_rows(found[-SHOWN:]),
+            count=len(found),
+            level=level,
+            chosen=route,
             **self.frame(source, self._look(source)),
         )
+
+    def history(self, log: str) -> Answer:
+        """Show half an hour of readers and routes. The JSON is that of ``transporter history``."""
+        source = self.source(log)
+        found = source.memory.history()
+        charts = list(history_charts(found, time.time())) if found is not None else []
+        return render(
+            "history.html",
+            found,
+            charts=charts,
+            left_out=found["left_out"] if found is not None else [],
+            **self.frame(source, self._look(source)),
+        )
+
+    def cluster(self, log: str) -> Answer:
+        """Show who leads each reader, the workers, and the latest changes of both."""
+        source = self.source(log)
+        look = self._look(source)
+        found = cluster_events(source.memory.events())
+        if not self._may_see_payloads():
+            found = list(map(event_without_texts, found))
+        status = look.status or {}
+        result = {"readers": status.get("readers", ()), "events": found}
+        values = {"rows": event_rows(found[-SHOWN:]), "readers": leadership(status)}
+        return render("cluster.html", result, **values, **self.frame(source, look))
 
     def source(self, log: str) -> LogSource:
         """Return the log of this name."""

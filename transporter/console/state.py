@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from transporter.console.child import Verifier
 from transporter.console.guard import Guard, Identity, bracketed
 from transporter.console.sessions import (
     FORM_SECONDS,
@@ -69,6 +70,8 @@ class Console:
         default_factory=lambda: ExpiringSecrets(OUTCOME_SECONDS)
     )
 
+    verifier: Verifier = field(default_factory=Verifier)
+
     @classmethod
     def of(
         cls,
@@ -98,6 +101,7 @@ class Console:
         return f"{self.url}login?link={secret}"
 
     def close(self) -> None:
-        """Close the conversations with engines."""
+        """Close the conversations with engines, and end a verification."""
+        self.verifier.close()
         for source in self.sources.values():
             source.close()

@@ -217,7 +217,7 @@ def form_of(console: Console, kind: str, path: str) -> dict[str, str]:
 
 def test_every_act_has_a_form_and_a_post(folder: Path) -> None:
     """All acts of the table are addresses, and no other address but login takes a POST."""
-    own = {f"/p/<log>{each.rule}" for each in ACTS}
+    own = {f"/p/<log>{each.rule}" for each in ACTS} | {"/p/<log>/verify"}
     rules = create_app(make_console(folder)).url_map.iter_rules()
     posts = {rule.rule for rule in rules if rule.methods and "POST" in rule.methods}
     assert posts - {"/login", "/logout"} == own

@@ -23,6 +23,7 @@ PAGES = (
     *("/", "/help", "/p/shop", "/p/shop?part=live", "/p/shop/r/out", "/p/shop/r/out?part=live"),
     *("/p/shop/log", "/p/shop/log?dir=live", "/p/shop/log?dir=live&part=live&after=2"),
     *("/p/shop/log/4", "/p/shop/parked", "/p/shop/audit", "/p/shop/config", "/p/shop/health"),
+    *("/p/shop/events", "/p/shop/history", "/p/shop/cluster"),
 )
 
 

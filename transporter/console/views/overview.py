@@ -128,6 +128,22 @@ def problems(look: Look) -> Iterator[Problem]:
             yield Problem(_trouble_mark(route), f"route {name}", text, name)
 
 
+def leadership(status: Mapping[str, Any]) -> list[tuple[str, Mark, str]]:
+    """Return each reader of *status* with its mark, and whether this engine leads its source."""
+    return [
+        (each["name"], mark_of(each["state"]), _leadership_text(each))
+        for each in status.get("readers", ())
+    ]
+
+
+def _leadership_text(reader: Mapping[str, Any]) -> str:
+    if reader.get("leader") is None:
+        return "no engines take turns at this source"
+    if reader["leader"]:
+        return f"this engine leads, in term {reader['term']}"
+    return "another engine leads, or none; this one is a candidate"
+
+
 def _trouble(part: Mapping[str, Any]) -> str | None:
     """Return the trouble of a reader or route as a text, ``None`` if it has none."""
     mark = mark_of(part["state"])
