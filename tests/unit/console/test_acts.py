@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from console_tools import JSON, TOKENS, client_of, make_console, make_shop
+from engine_tools import until
 
 from transporter.audit import AUDIT
 from transporter.cli.app import execute
@@ -390,6 +391,25 @@ def test_an_engine_that_hangs_is_waited_for_so_long(tmp_path: Path) -> None:
             control_client.perform(tmp_path, Pause("out"), answer_within=0.2)
         done.set()
         thread.join()
+
+
+def test_a_verification_names_the_damage(folder: Path) -> None:
+    """It runs in a process of its own, one at a time, and the page shows file and byte."""
+    segment = next((folder / "log").glob("*.log"))
+    data = bytearray(segment.read_bytes())
+    place = data.index(b"a 4")
+    data[place] ^= 1
+    segment.write_bytes(data)
+    console = make_console(folder)
+    person = Person(console)
+    found = person.send("verify", fields_of(person.open("health", {})))
+    assert found.status_code == 303
+    assert "and still reading" in person.client.get(found.location).text
+    again = person.send("verify", fields_of(person.open("health", {})))
+    assert (again.status_code, "wait for its end" in again.text) == (409, True)
+    until(lambda: "still reading" not in person.open("health", {}), 60)
+    assert re.search(rf"{segment.name}, byte \d+: ", person.open("health", {}))
+    console.close()
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda each: each.endpoint)
