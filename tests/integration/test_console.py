@@ -251,6 +251,19 @@ def test_a_killed_console_leaves_the_audit_true(tmp_path: Path) -> None:
         assert 1 not in [each["offset"] for each in done("parked", "list", str(pipeline), "sales")]
 
 
+def test_a_proxy_that_speaks_tls_gets_a_secure_cookie(tmp_path: Path) -> None:
+    """Its headers reach the console, which believes them from the proxy's address alone."""
+    for network, secure in (("127.0.0.1/32", True), ("10.0.0.1/32", False)):
+        access = {"proxy": {"from": [network], "operators": ["sre"]}}
+        pipeline = write_file(tmp_path, [route("out")], observe={"console_access": access})
+        with console(pipeline) as ui:
+            parts = urlsplit(ui.link)
+            _, _, headers = ui.get(f"{parts.path}?{parts.query}", **{"X-Forwarded-Proto": "https"})
+            assert ("; Secure" in headers["Set-Cookie"]) is secure
+            named = {"X-Forwarded-User": "ann", "X-Forwarded-Groups": "sre"}
+            assert ui.get("/help", **named)[0] == (200 if secure else 401)
+
+
 def test_only_the_socket_gives_further_links(folder: Path) -> None:
     """``--login`` prints one that works, and SIGTERM removes the socket with the console."""
     pipeline = folder / "pipeline.yaml"
