@@ -24,11 +24,13 @@ from operator_tools import ENVIRONMENT, command, feed, operated, route, write_fi
 from transporter.cli.app import execute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 UI = [sys.executable, "-m", "transporter.cli.app", "ui"]
 MOST_MEMORY = 110 << 20
+MOST_ENGINE_MEMORY = 2 << 20
+TABS_SECONDS = 10.0
 
 
 class Ui:
@@ -249,6 +251,39 @@ def test_a_killed_console_leaves_the_audit_true(tmp_path: Path) -> None:
         assert (line["action"], line["outcome"]) == ("parked skip", "done")
         assert (line["via"], line["reason"], line["offsets"]) == ("console", "by hand", [1])
         assert 1 not in [each["offset"] for each in done("parked", "list", str(pipeline), "sales")]
+
+
+def test_ten_tabs_cost_the_engine_little(tmp_path: Path) -> None:
+    """Viewers share looks, events and history: at most 2 % of a core more, and 2 MiB."""
+    pipeline = write_file(tmp_path, [route("sales"), route("events")])
+    feed(tmp_path, *(f"a {number}" for number in range(100)))
+    pages = ["", "/r/sales", "/events", "/history", "/cluster"] * 2
+    with operated(pipeline) as engine, console(pipeline) as ui:
+        assert ui.log_in(ui.link) == 303
+        process = psutil.Process(engine.process.pid)
+        for page in pages:
+            assert ui.get(f"/p/pipeline{page}?part=live")[0] == 200
+        idle = _cpu_seconds(process, lambda: time.sleep(TABS_SECONDS))
+        memory = process.memory_info().rss
+
+        def look() -> None:
+            end = time.monotonic() + TABS_SECONDS
+            while (begun := time.monotonic()) < end:
+                for page in pages:
+                    assert ui.get(f"/p/pipeline{page}?part=live")[0] == 200
+                time.sleep(max(0.0, 1 - (time.monotonic() - begun)))
+
+        busy = _cpu_seconds(process, look)
+        assert busy - idle <= 0.02 * TABS_SECONDS
+        assert process.memory_info().rss - memory <= MOST_ENGINE_MEMORY
+
+
+def _cpu_seconds(process: psutil.Process, work: Callable[[], None]) -> float:
+    """Return the seconds of CPU that *process* takes during *work*."""
+    before = process.cpu_times()
+    work()
+    after = process.cpu_times()
+    return after.user + after.system - before.user - before.system
 
 
 def test_a_proxy_that_speaks_tls_gets_a_secure_cookie(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 KEPT: Final = 1_000
 """Events in memory: as many as an engine keeps."""
-FRESH: Final = 5.0
+HISTORY_FRESH: Final = 5.0
 """Seconds between two points of an engine's history."""
+EVENTS_FRESH: Final = 0.5
+"""Seconds for which all viewers share the events."""
 LEVELS: Final = ("info", "warning", "error")
 
 
@@ -39,13 +41,15 @@ class EngineMemory:
         self._next = 0
         self._events: deque[Mapping[str, Any]] = deque(maxlen=KEPT)
         self._history: Mapping[str, Any] | None = None
-        self._fetched_at = float("-inf")
+        self._history_at = self._events_at = float("-inf")
 
     def events(self, level: str = "info", route: str = "") -> list[Mapping[str, Any]]:
         """Return the newest events of *level* or above, the oldest first, of *route* if given."""
         least = LEVELS.index(level) if level in LEVELS else 0
         with self._lock:
-            self._fetch_events()
+            if self._clock() - self._events_at >= EVENTS_FRESH:
+                self._fetch_events()
+                self._events_at = self._clock()
             return [
                 each
                 for each in self._events
@@ -56,9 +60,9 @@ class EngineMemory:
     def history(self) -> Mapping[str, Any] | None:
         """Return the last half hour of all readers and routes, ``None`` without any."""
         with self._lock:
-            if self._clock() - self._fetched_at >= FRESH:
+            if self._clock() - self._history_at >= HISTORY_FRESH:
                 self._history = self._ask(History()) or self._history
-                self._fetched_at = self._clock()
+                self._history_at = self._clock()
             return self._history
 
     def _fetch_events(self) -> None:
