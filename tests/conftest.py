@@ -24,6 +24,7 @@ pytest_plugins = ["parts", "quick", "services.postgres", "services.kafka"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let ``make crash`` request every case where ``make test`` takes a seeded sample."""
     parser.addoption("--exhaustive", action="store_true", help="every case, not a seeded sample")
+    parser.addoption("--shots", metavar="FOLDER", help="write pictures of the console's pages here")
 
 
 def pytest_configure() -> None:

@@ -5,25 +5,28 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from acceptance_tools import TRANSPORTER
-from engine_tools import until
+from engine_tools import delivered, until
 from operator_tools import ENVIRONMENT, feed, operated, route, write_file
 from services.browser import axe_source, chromium
 from services.maven import Absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from playwright.sync_api import Browser, BrowserContext, Page
 
 WIDTHS = (390, 1280, 2560)
 PAGES = (
     *("", "/r/sales", "/log", "/log?dir=live", "/log/3", "/parked", "/audit", "/config"),
-    "/health",
+    *("/health", "/events", "/history", "/cluster", "/r/sales/pause", "/r/sales/replay?from=1"),
+    "/r/sales/parked/retry?offsets=3",
 )
 
 
@@ -37,6 +40,15 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("CI"):
             pytest.fail(str(absent))
         pytest.skip(str(absent))
+
+
+_NEUTRAL = """folder => {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    walker.currentNode.data = walker.currentNode.data.replaceAll(folder, "/srv/shop");
+  }
+}"""
+"""Pictures show the same folder on every machine."""
 
 
 class Shop:
@@ -56,7 +68,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """Run an engine, and a console beside it."""
     folder = tmp_path_factory.mktemp("shop")
     sales = route("sales", on_error="park", writer={"reject": [3]})
-    pipeline = write_file(folder, [sales, route("audit", namespace="^a")])
+    with running_shop(folder, [sales, route("audit", namespace="^a")]) as found:
+        yield found
+
+
+@contextmanager
+def running_shop(folder: Path, routes: list[dict[str, Any]]) -> Iterator[Shop]:
+    """Run an engine with *routes*, and a console beside it, for the length of a block."""
+    pipeline = write_file(folder, routes)
     feed(folder, *(f"{'ab'[number % 2]} item-{number}-" for number in range(20)))
     words = [*TRANSPORTER, "ui", str(pipeline), "--listen", "127.0.0.1:0"]
     with (
@@ -187,6 +206,56 @@ def test_axe_finds_nothing(browser: Browser, shop: Shop, state: Any, scheme: Any
     assert found == []
 
 
+def test_a_person_acts_by_forms(watched: Watched, shop: Shop) -> None:
+    """From the button to the line in the audit, and a second click on the same form is refused."""
+    page = watched.page
+    page.goto(f"{shop.log}/r/audit")
+    page.click("a:has-text('Pause…')")
+    page.wait_for_selector("text=delivers nothing more until somebody resumes it")
+    form = page.url
+    page.fill("input[name=reason]", "the sink moves")
+    page.click("button.primary")
+    page.wait_for_selector(".note.good:has-text('Pause audit: paused')")
+    page.goto(f"{shop.log}/audit?action=pause")
+    assert page.locator("tr:has-text('the sink moves')").count() == 1
+    page.goto(form.replace("/pause", "/resume"))
+    page.click("button.primary")
+    page.wait_for_selector(".note.good:has-text('Resume audit: resumed')")
+
+
+def test_forms_work_without_javascript(browser: Browser, shop: Shop, state: Any) -> None:
+    """Boxes, the list of what is chosen, the reason and the result."""
+    context = browser.new_context(storage_state=state, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{shop.log}/parked?route=sales")
+    page.check("input[name=offsets][value='3']")
+    page.click("button:has-text('Note…')")
+    page.wait_for_selector("input[name=text]")
+    page.fill("input[name=text]", "waits for ACME")
+    page.click("button.primary")
+    page.wait_for_selector(".note.good:has-text('the note about offset 3 is recorded')")
+    assert page.locator("td:has-text('note: waits for ACME')").count() == 1
+    context.close()
+
+
+def test_shots(browser: Browser, shop: Shop, state: Any, request: pytest.FixtureRequest) -> None:
+    """With ``--shots`` a picture of every page is written, light and dark."""
+    folder = request.config.getoption("--shots")
+    if folder is None:
+        pytest.skip("pictures are made with --shots FOLDER")
+    for scheme in ("light", "dark"):
+        context = browser.new_context(
+            storage_state=state, color_scheme=scheme, viewport={"width": 1280, "height": 720}
+        )
+        page = context.new_page()
+        for path in PAGES:
+            page.goto(f"{shop.log}{path}")
+            page.wait_for_timeout(300)
+            page.evaluate(_NEUTRAL, str(shop.folder))
+            page.screenshot(path=f"{folder}/{shot_name(path)}-{scheme}.png")
+        context.close()
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_is_wider_than_the_window(watched: Watched, shop: Shop, width: int) -> None:
     """From a telephone to a wall: tables scroll by themselves, the page does not."""
@@ -245,3 +314,104 @@ def test_a_console_that_ends_leaves_the_last_picture(
     page.wait_for_selector("#banner:has-text('You are logged out')")
     assert page.locator("#route-sales").count() == 1
     context.close()
+
+
+INCIDENT_SECONDS = 60.0
+
+
+@contextmanager
+def incident(browser: Browser, shop: Shop, alert: str) -> Iterator[Page]:
+    """Open the link of an alert, and measure the time until the block has mended the incident.
+
+    It is mended when the overview shows no problem and nothing parked.
+    """
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(shop.link)
+    began = time.monotonic()
+    page.goto(f"{shop.log}{alert}")
+    yield page
+    page.goto(shop.log)
+    page.wait_for_selector(".calm:has-text('no problems')")
+    page.wait_for_selector("dd:text-is('0')")
+    assert time.monotonic() - began < INCIDENT_SECONDS
+    context.close()
+
+
+def confirm(page: Page, reason: str) -> None:
+    """Fill in the reason, and send the form."""
+    page.fill("input[name=reason]", reason)
+    page.click("button.primary")
+    page.wait_for_selector(".note.good")
+
+
+def test_a_poison_entry_is_mended_by_page(browser: Browser, tmp_path: Path) -> None:
+    """Group, entry with its error, the mended file reloaded, one retried first, then the rest."""
+    broken = route("sales", on_error="park", writer={"reject": [3, 7]})
+    with (
+        running_shop(tmp_path, [broken]) as shop,
+        incident(browser, shop, "/parked?route=sales") as page,
+    ):
+        until(lambda: page.reload() is not None and page.locator("text=Retry one").count() > 0)
+        page.click("details[open] tbody a >> nth=0")
+        page.wait_for_selector("p.note:has-text('no 3 here')")
+        write_file(tmp_path, [route("sales", on_error="park")])
+        page.click("a:text-is('Config')")
+        page.click("a:has-text('Compare and reload')")
+        page.wait_for_selector("td:has-text('reject')")
+        confirm(page, "the rule was wrong")
+        page.click("nav a:has-text('Parked')")
+        page.click("a:has-text('Retry one first')")
+        confirm(page, "one first")
+        until(
+            lambda: (
+                page.goto(f"{shop.log}/parked?route=sales") is not None
+                and page.locator("input[value='3']").count() == 0
+            )
+        )
+        if page.locator("a:has-text('Retry one first')").count():
+            page.click("a:has-text('Retry one first')")
+            confirm(page, "and the rest")
+        until(lambda: page.goto(shop.log) is not None and page.locator(".badge").count() == 0)
+
+
+def test_a_stuck_sink_is_mended_by_page(browser: Browser, tmp_path: Path) -> None:
+    """The route says what it waits for; once the sink is back, it tries at once."""
+    waiting = route("sales", retry={"attempts": 1000, "backoff": "30s..60s"})
+    (tmp_path / "sales.down").write_text("write")
+    with running_shop(tmp_path, [waiting]) as shop, incident(browser, shop, "/r/sales") as page:
+        page.wait_for_selector("p.note:has-text('the sink is down for the test')")
+        (tmp_path / "sales.down").unlink()
+        page.click("a:has-text('Resume or try now')")
+        confirm(page, "the sink is back")
+        page.wait_for_selector("small:has-text('all entries are settled')")
+
+
+def test_a_wrong_delivery_is_replayed_by_page(browser: Browser, tmp_path: Path) -> None:
+    """Count, type the count, and each entry of the range is delivered again."""
+    with running_shop(tmp_path, [route("sales")]) as shop:
+        until(lambda: len(delivered(tmp_path / "sales.jsonl")) == 20)
+        with incident(browser, shop, "/r/sales") as page:
+            page.click("a:text-is('Replay…')")
+            page.fill("input[name=from]", "5")
+            page.fill("input[name=to]", "9")
+            page.click("button:has-text('Count first')")
+            page.wait_for_selector("p:has-text('5 .. 9 hold 5 entries')")
+            page.fill("input[name=typed]", "5")
+            confirm(page, "a wrong step was shipped")
+            until(lambda: len(delivered(tmp_path / "sales.jsonl")) == 25)
+        again = [each["offset"] for each in delivered(tmp_path / "sales.jsonl")[20:]]
+        assert again == [5, 6, 7, 8, 9]
+
+
+def test_the_picture_of_the_readme_is_one_of_these() -> None:
+    """The README shows a page of which ``--shots`` makes the picture, and it is small."""
+    root = Path(__file__).parents[2]
+    (name,) = re.findall(r"docs/shots/(\S+)\.png", (root / "README.md").read_text())
+    assert name.rpartition("-")[0] in {shot_name(path) for path in PAGES}
+    assert (root / "docs" / "shots" / f"{name}.png").stat().st_size < 200_000
+
+
+def shot_name(path: str) -> str:
+    """Return the name of the picture of a page."""
+    return re.sub(r"[^a-z0-9]+", "-", path).strip("-") or "overview"

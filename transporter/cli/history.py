@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -11,6 +10,7 @@ from transporter.cli.action_options import perform_request
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.cli.output import printable, write_json, write_table
+from transporter.control.history_rates import TOTALS, rates
 from transporter.control.requests import History
 from transporter.errors import UnknownName
 
@@ -21,8 +21,6 @@ COLUMNS: Final = ("", "count", "now", "most", "last 30 min")
 WIDTH: Final = 60
 """Characters of a sparkline."""
 _BARS: Final = "▁▂▃▄▅▆▇█"
-_TOTALS: Final = ("logged", "delivered")
-"""Counts that only grow, of which the rate is shown."""
 _POINTS: Final = 360
 
 
@@ -62,22 +60,13 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
         for name, values in series.items():
             if name in ("kind", "name") or all(each is None for each in values):
                 continue
-            shown = rates(found["times"], values) if name in _TOTALS else values
-            unit = "/s" if name in _TOTALS else ""
+            shown = rates(found["times"], values) if name in TOTALS else values
+            unit = "/s" if name in TOTALS else ""
             known = [each for each in shown if each is not None]
             if known:
                 now = "" if shown[-1] is None else f"{shown[-1]:,.0f}{unit}"
                 yield title, name, now, f"{max(known):,.0f}{unit}", sparkline(shown)
             title = ""
-
-
-def rates(times: Sequence[float], totals: Sequence[int | None]) -> list[float | None]:
-    """Return the rate per second between each two of *totals*, ``None`` where it is unknown."""
-    found: list[float | None] = []
-    for (before, after), (begin, end) in zip(pairwise(totals), pairwise(times), strict=True):
-        known = before is not None and after is not None and after >= before and end > begin
-        found.append((after - before) / (end - begin) if known else None)  # type: ignore[operator]
-    return found
 
 
 def sparkline(values: Sequence[float | None], points: int = _POINTS, width: int = WIDTH) -> str:

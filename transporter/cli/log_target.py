@@ -25,7 +25,9 @@ def log_directory(target: Path) -> Path:
 
 def offset_range(text: str) -> tuple[int, int]:
     """Parse ``X..Y`` or ``X`` into the first and the last offset."""
-    first, _, last = text.partition("..")
-    if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
-        raise typer.BadParameter(f"{text!r} is not an offset range; use 14 or 9..15")
-    return int(first), int(last or first)
+    from transporter.control.request_arguments import parse_offset_range  # noqa: PLC0415 - as above
+
+    try:
+        return parse_offset_range(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error

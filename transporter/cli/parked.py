@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,7 @@ from transporter.cli.output import (
 )
 from transporter.control.entry_values import time_text
 from transporter.control.parked_values import list_parked_offsets, parked_json, read_parked
+from transporter.control.request_arguments import named_ranges
 from transporter.control.requests import NoteParked, RetryParked, SkipParked
 from transporter.errors import OffsetRefused
 
@@ -168,7 +169,9 @@ def retry(
         transporter parked retry pipeline.yaml events 14
         transporter parked retry pipeline.yaml events 3 7 10..20
     """
-    request = RetryParked(route, reason=reason, only=only, **_named_ranges(offsets or []))
+    request = RetryParked(
+        route, reason=reason, only=only, **named_ranges([*map(offset_range, offsets or [])])
+    )
     report_result(perform_request(target, request), as_json=as_json)
 
 
@@ -191,7 +194,9 @@ def skip(
     Example:
         transporter parked skip pipeline.yaml events 14 --reason "test order"
     """
-    request = SkipParked(route, reason=reason, only=only, **_named_ranges(offsets))
+    request = SkipParked(
+        route, reason=reason, only=only, **named_ranges([*map(offset_range, offsets)])
+    )
     report_result(perform_request(target, request), as_json=as_json)
 
 
@@ -214,15 +219,6 @@ def add_note(
     """
     result = perform_request(target, NoteParked(route, offset, text, reason))
     report_result(result, as_json=as_json, later=False)
-
-
-def _named_ranges(offsets: list[str]) -> dict[str, Any]:
-    """Return the offsets of a command line as arguments of a request; all without any."""
-    found = tuple(offset_range(each) for each in offsets)
-    if len(found) == 1:
-        # The form that older engines know.
-        return {"first": found[0][0], "last": found[0][1]}
-    return {"offsets": found} if found else {}
 
 
 def _notes_of(directory: Path, route: str) -> dict[int, ParkedNote]:

@@ -36,14 +36,18 @@ def ui(
             metavar="HOST:PORT",
         ),
     ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse every change, whoever asks for it.")
+    ] = False,
     login: Annotated[
         bool, typer.Option("--login", help="Print a login link of the running console, and end.")
     ] = False,
 ) -> None:
     """Serve the operator console.
 
-    It shows logs with and without a running engine, and changes nothing. The link that it
-    prints logs you in once, within 60 seconds. Only your own user can get another link.
+    It shows logs with and without a running engine, and makes changes for operators, each
+    recorded in the audit file with the person's name. The link that it prints logs you in
+    once, within 60 seconds. Only your own user can get another link.
 
     Examples:
         transporter ui pipeline.yaml
@@ -54,10 +58,10 @@ def ui(
     if login:
         write(request_link(log_directory(targets[0])))
         return
-    _serve(targets, listen)
+    _serve(targets, listen, read_only=read_only)
 
 
-def _serve(targets: list[Path], listen: str | None) -> None:
+def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
     from transporter.audit import this_operator  # noqa: PLC0415 - heavy; `--help` does without
     from transporter.console.serve import bind, serving  # noqa: PLC0415
     from transporter.console.sources import find_sources  # noqa: PLC0415
@@ -65,9 +69,12 @@ def _serve(targets: list[Path], listen: str | None) -> None:
 
     sources = find_sources(targets, os.environ)
     settings = _settings(next(iter(sources.values())), listen)
+    access = settings.console_access
+    if read_only:
+        access = access.model_copy(update={"read_only": True})
     listener, address = bind(settings.console)
     names = dict(zip(sources, map(str, targets), strict=True))
-    console = Console.of(sources, names, address, settings.console_access)
+    console = Console.of(sources, names, address, access)
     with ExitStack() as stack:
         stack.callback(listener.close)
         _open_login_socket(stack, console, next(iter(sources.values())).directory)

@@ -12,6 +12,7 @@ from jinja2 import StrictUndefined
 from werkzeug.exceptions import HTTPException
 
 from transporter.console import pages
+from transporter.console.act_pages import add_acts
 from transporter.console.answers import error_json, wants_json
 from transporter.console.formats import count_text, one_line, visible
 from transporter.console.guard import Identity, RequestFacts
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from flask.json.provider import DefaultJSONProvider
 
     from transporter.console.answers import Answer
-    from transporter.console.state import Console
+    from transporter.console.state import Console, Outcome
 
 MOST_BODY: Final = 64 << 10
 _PUBLIC: Final = frozenset({"login", "log_in", "healthz", "static"})
@@ -69,7 +70,7 @@ def create_app(console: Console) -> Flask:
     app.context_processor(lambda: _common_values(console))
     app.register_error_handler(Exception, _report_error)
     _add_login(app, console)
-    pages.add_pages(app, console)
+    add_acts(app, console, pages.add_pages(app, console))
     return app
 
 
@@ -82,6 +83,7 @@ def _admit(console: Console) -> Answer | None:
         headers={name.lower(): value for name, value in request.headers.items()},
         session=console.sessions.find(request.cookies.get(console.cookie, "")),
     )
+    g.origin, g.is_secure = console.guard.origin_of(facts), console.guard.is_secure(facts)
     refusal = console.guard.check_origin(facts)
     if refusal is not None:
         return _refuse(refusal.status, refusal.reason)
@@ -114,7 +116,17 @@ def _common_values(console: Console) -> dict[str, Any]:
         "identity": identity,
         "logs": list(console.sources) if identity else [],
         "has_tokens": bool(console.access.tokens),
+        "cannot_act": console.guard.refusal_to_act(identity) if identity else "",
+        "outcome": _outcome(console, identity),
     }
+
+
+def _outcome(console: Console, identity: Identity | None) -> Outcome | None:
+    """Return the outcome of the act that led to this page, once, to the person who acted."""
+    if identity is None or "part" in request.args or "done" not in request.args:
+        return None
+    found = console.outcomes.take(request.args["done"])
+    return found if found is not None and found.sender == identity else None
 
 
 def _add_login(app: Flask, console: Console) -> None:
@@ -161,7 +173,7 @@ def _begin_session(console: Console, identity: Identity | None) -> Answer:
         path=_cookie_path(console),
         httponly=True,
         samesite="Strict",
-        secure=request.is_secure,
+        secure=request.is_secure or g.is_secure,
     )
     return response
 

@@ -3,7 +3,8 @@
 A request passes four checks, in this order. Its Host is one of ours, because a page of another
 site can make a browser call a loopback address under a name of its own (DNS rebinding). If it is
 unsafe, it comes from a page of the console itself. Its sender has an identity: a bearer token, a
-user named by a trusted proxy, or a session. The identity may see what the page shows.
+user named by a trusted proxy, or a session. The identity may see what the page shows, and do
+what a form asks for.
 """
 
 from __future__ import annotations
@@ -116,10 +117,37 @@ class Guard:
                 found = Identity(each.name, each.role, "token")
         return found
 
+    def refusal_to_act(self, identity: Identity) -> str:
+        """Return the reason why *identity* may change nothing, empty if it may."""
+        if self.access.read_only:
+            return "this console is read-only"
+        if identity.role != OPERATOR:
+            return f"the role {identity.role} changes nothing; this needs the role {OPERATOR}"
+        return ""
+
+    def is_secure(self, facts: RequestFacts) -> bool:
+        """Return whether a trusted proxy says that the browser has sent the request over TLS."""
+        proxy = self.access.proxy
+        if proxy is None or not _is_trusted(proxy, facts.peer):
+            return False
+        return _last_of(facts.headers.get("x-forwarded-proto", "")).lower() == "https"
+
+    def origin_of(self, facts: RequestFacts) -> str:
+        """Return the address of the sender: the peer's, or the one that a trusted proxy names."""
+        proxy = self.access.proxy
+        if proxy is None or not _is_trusted(proxy, facts.peer):
+            return facts.peer
+        return _last_of(facts.headers.get("x-forwarded-for", "")) or facts.peer
+
     def may_see_payloads(self, identity: Identity) -> bool:
         """Return whether *identity* may see keys, headers and data of entries."""
         allowed = self.access.payloads
         return allowed == "all" or (allowed == "operators" and identity.role == OPERATOR)
+
+
+def _last_of(values: str) -> str:
+    """Return the last of *values*, which the nearest proxy has added."""
+    return values.rpartition(",")[2].strip()
 
 
 def host_name(host: str) -> str:

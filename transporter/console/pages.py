@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from flask import Response, g, redirect, render_template, request, url_for
@@ -26,17 +28,25 @@ from transporter.console.readings import (
     read_parked_page,
 )
 from transporter.console.search import Limits, Query, read_entry, search, select_span
+from transporter.console.state import FormGrant
 from transporter.console.views.audit import change_rows, matching_changes
 from transporter.console.views.entries import entries_page, entry_row
-from transporter.console.views.health import health
-from transporter.console.views.overview import Overview, overview
+from transporter.console.views.events import (
+    SHOWN,
+    cluster_events,
+    event_rows,
+    event_without_texts,
+)
+from transporter.console.views.health import disk_facts, health, verification_view
+from transporter.console.views.history import history_charts
+from transporter.console.views.overview import Overview, leadership, overview
 from transporter.console.views.parked import group_parked
 from transporter.console.views.privacy import (
     entry_without_payload,
     look_without_texts,
     parked_without_payload,
 )
-from transporter.console.views.route import commands_for, route_view
+from transporter.console.views.route import route_view
 from transporter.control.entry_values import entry_json
 from transporter.control.log_facts import log_facts
 from transporter.errors import ActionRefused, OffsetRefused, UnknownName
@@ -58,8 +68,8 @@ _LIVE_BEGIN: Final = 50
 """Entries before the end of the log with which a live tail begins."""
 
 
-def add_pages(app: Flask, console: Console) -> None:
-    """Add the pages of *console* to *app*."""
+def add_pages(app: Flask, console: Console) -> Pages:
+    """Add the pages of *console* to *app*, and return them."""
     pages = Pages(console)
     views: dict[str, Callable[..., Any]] = {
         "/": pages.home,
@@ -73,9 +83,13 @@ def add_pages(app: Flask, console: Console) -> None:
         "/p/<log>/audit": pages.audit,
         "/p/<log>/config": pages.config,
         "/p/<log>/health": pages.health,
+        "/p/<log>/events": pages.events,
+        "/p/<log>/history": pages.history,
+        "/p/<log>/cluster": pages.cluster,
     }
     for rule, view in views.items():
         app.add_url_rule(rule, view.__name__, view)
+    return pages
 
 
 class Pages:
@@ -109,7 +123,7 @@ class Pages:
 
     def overview(self, log: str) -> Answer:
         """Show readers, log and routes. The JSON is that of ``transporter status``."""
-        source = self._source(log)
+        source = self.source(log)
         look = self._look(source)
         if wants_json() and look.status is None:
             raise UnknownName(look.problem or f"{source.directory}: there is no log yet")
@@ -117,7 +131,7 @@ class Pages:
 
     def route(self, log: str, route: str) -> Answer:
         """Show one route. The JSON is its part of ``transporter status``."""
-        source = self._source(log)
+        source = self.source(log)
         look = self._look(source)
         found = self._route_status(look, route)
         values: dict[str, Any] = {"view": route_view(found, look), "name": route}
@@ -129,13 +143,12 @@ class Pages:
                 "outline_problem": problem,
                 "file": outline.file if outline is not None else "",
                 "changes": change_rows(changes[-10:]),
-                "commands": commands_for(self._console.targets[source.name], route),
             }
-        return render("route.html", found, log=source.name, **values, **self._frame(source, look))
+        return render("route.html", found, log=source.name, **values, **self.frame(source, look))
 
     def entries(self, log: str) -> Answer:
         """Show the entries that a search finds. The JSON is that of ``transporter log show``."""
-        source = self._source(log)
+        source = self.source(log)
         is_tail = request.args.get("dir") == "live"
         query = self._query()
         payloads = self._may_see_payloads()
@@ -163,12 +176,12 @@ class Pages:
             None,
             payloads=payloads,
             **values,
-            **self._frame(source, self._look(source)),
+            **self.frame(source, self._look(source)),
         )
 
     def entry(self, log: str, offset: int) -> Answer:
         """Show one entry, and its fate in each route."""
-        source = self._source(log)
+        source = self.source(log)
         payloads = self._may_see_payloads()
         reading = read_entry_page(source.directory, offset)
         if reading is None:
@@ -201,12 +214,12 @@ class Pages:
             is_cut=len(message.data or b"") > MOST_SHOWN,
             fates=shown,
             payloads=payloads,
-            **self._frame(source, self._look(source)),
+            **self.frame(source, self._look(source)),
         )
 
     def raw(self, log: str, offset: int) -> Answer:
         """Return the data of one entry as it is, as a file."""
-        source = self._source(log)
+        source = self.source(log)
         if not self._may_see_payloads():
             raise ActionRefused("only operators may see payloads here")
         entry = read_entry(source.directory, offset)
@@ -221,7 +234,7 @@ class Pages:
 
     def parked(self, log: str) -> Answer:
         """Show parked entries in groups. The JSON is that of ``transporter parked list``."""
-        source = self._source(log)
+        source = self.source(log)
         look = self._look(source)
         routes = [(each["name"], each["parked"]) for each in (look.status or {}).get("routes", ())]
         busiest = max(routes, key=lambda each: each[1], default=("", 0))[0]
@@ -239,12 +252,12 @@ class Pages:
             route=route,
             routes=routes,
             target=self._console.targets[source.name],
-            **self._frame(source, look),
+            **self.frame(source, look),
         )
 
     def audit(self, log: str) -> Answer:
         """Show the changes to the log. The JSON is that of ``transporter audit``."""
-        source = self._source(log)
+        source = self.source(log)
         last = request.args.get("last", "")
         limit = int(last) if last.isdecimal() else CHANGES
         who, action = request.args.get("who", ""), request.args.get("action", "")
@@ -257,35 +270,83 @@ class Pages:
             rows=change_rows(changes),
             found=found,
             limit=limit,
-            **self._frame(source, self._look(source)),
+            **self.frame(source, self._look(source)),
         )
 
     def config(self, log: str) -> Answer:
         """Show the pipeline file as it lies there now, without any value of an adaptor."""
-        source = self._source(log)
+        source = self.source(log)
         outline, problem = outline_of(source)
         return render_template(
             "config.html",
             outline=outline,
             problem=visible(problem),
             target=self._console.targets[source.name],
-            **self._frame(source, self._look(source)),
+            **self.frame(source, self._look(source)),
         )
 
     def health(self, log: str) -> Answer:
         """Show the log's files. The JSON is that of ``transporter log info``."""
-        source = self._source(log)
+        source = self.source(log)
         facts = log_facts(source.directory)
         facts["directory"] = str(facts["directory"])
+        look = self._look(source)
+        form = FormGrant(g.identity, url_for("verify", log=source.name))
         return render(
             "health.html",
             facts,
             view=health(facts),
+            disk=disk_facts(look.status or {}, disk_usage(source.directory).free),
+            verification=verification_view(self._console.verifier.state(source.name)),
+            form=self._console.forms.issue(form),
             target=self._console.targets[source.name],
-            **self._frame(source, self._look(source)),
+            **self.frame(source, look),
         )
 
-    def _source(self, log: str) -> LogSource:
+    def events(self, log: str) -> Answer:
+        """Show the engine's newest events. The JSON has those of ``transporter events``."""
+        source = self.source(log)
+        level, route = request.args.get("level", "info"), request.args.get("route", "")
+        found = source.memory.events(level, route)
+        if not self._may_see_payloads():
+            found = list(map(event_without_texts, found))
+        return render(
+            "events.html",
+            found,
+            rows=event_rows(found[-SHOWN:]),
+            count=len(found),
+            level=level,
+            chosen=route,
+            **self.frame(source, self._look(source)),
+        )
+
+    def history(self, log: str) -> Answer:
+        """Show half an hour of readers and routes. The JSON is that of ``transporter history``."""
+        source = self.source(log)
+        found = source.memory.history()
+        charts = list(history_charts(found, time.time())) if found is not None else []
+        return render(
+            "history.html",
+            found,
+            charts=charts,
+            left_out=found["left_out"] if found is not None else [],
+            **self.frame(source, self._look(source)),
+        )
+
+    def cluster(self, log: str) -> Answer:
+        """Show who leads each reader, the workers, and the latest changes of both."""
+        source = self.source(log)
+        look = self._look(source)
+        found = cluster_events(source.memory.events())
+        if not self._may_see_payloads():
+            found = list(map(event_without_texts, found))
+        status = look.status or {}
+        result = {"readers": status.get("readers", ()), "events": found}
+        values = {"rows": event_rows(found[-SHOWN:]), "readers": leadership(status)}
+        return render("cluster.html", result, **values, **self.frame(source, look))
+
+    def source(self, log: str) -> LogSource:
+        """Return the log of this name."""
         found = self._console.sources.get(log)
         if found is None:
             raise UnknownName(f"this console does not show a log named {visible(log)!r}")
@@ -304,7 +365,7 @@ class Pages:
             source.name, str(source.directory), look, self._console.targets[source.name]
         )
 
-    def _frame(self, source: LogSource, look: Look) -> dict[str, Any]:
+    def frame(self, source: LogSource, look: Look) -> dict[str, Any]:
         """Return the values that the frame around each page of a log takes."""
         return {"frame": self._overview(source, look)}
 

@@ -1,10 +1,12 @@
-"""Rates of readers and routes over the last two minutes, from successive looks. Pure."""
+"""Rates of readers and routes: over two minutes from successive looks, over 30 from history."""
 
 from __future__ import annotations
 
 from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from transporter.control.history_rates import TOTALS, rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,6 +26,34 @@ class Series(NamedTuple):
 
 
 Rates = dict[PartKey, Series]
+
+
+def history_rates(history: Mapping[str, Any] | None, now: float) -> Rates:
+    """Return the rates in an engine's *history* at the wall time *now*."""
+    found: Rates = {}
+    for series in (history or {"series": ()})["series"]:
+        totals = next((series[name] for name in TOTALS if name in series), ())
+        times = history["times"] if history is not None else ()
+        if len(totals) != len(times):
+            continue
+        points = tuple(
+            (max(0.0, now - at), rate)
+            for at, rate in zip(times[1:], rates(times, totals), strict=True)
+            if rate is not None
+        )
+        if points:
+            found[series["kind"], series["name"]] = Series(points[-1][1], points)
+    return found
+
+
+def with_history(measured: Rates, history: Rates) -> Rates:
+    """Return *measured* rates with the points of *history* where that has more than one."""
+    long = {
+        part: Series(measured[part].now if part in measured else each.now, each.points)
+        for part, each in history.items()
+        if len(each.points) > 1
+    }
+    return {**measured, **long}
 
 
 class RateMeter:

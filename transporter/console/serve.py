@@ -56,6 +56,7 @@ def serving(console: Console, listener: socket.socket) -> Iterator[Callable[[], 
         sockets=[listener],
         threads=THREADS,
         ident=None,
+        clear_untrusted_proxy_headers=False,  # the guard knows which peers to believe
         url_prefix=console.access.base_path,
         max_request_body_size=MOST_BODY,
     )

@@ -1,4 +1,4 @@
-"""Login links and sessions, in memory only: a restart of the console ends all of them."""
+"""Login links, sessions and forms, in memory only: a restart of the console ends all of them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import hashlib
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.console.guard import Identity
+T = TypeVar("T")
 
 LINK_SECONDS: Final = 60.0
 SESSION_SECONDS: Final = 12 * 3600.0
+FORM_SECONDS: Final = 3600.0
+OUTCOME_SECONDS: Final = 300.0
 MOST: Final = 1_000
-"""Links or sessions at once. The oldest makes room."""
+"""Secrets of one kind at once. The oldest makes room."""
 _SECRET_BYTES: Final = 32
 
 
-class ExpiringSecrets:
-    """Secrets that each prove an identity for some time. Thread-safe.
+class ExpiringSecrets(Generic[T]):
+    """Secrets that each stand for a value, such as an identity, for some time. Thread-safe.
 
     Only digests are kept, so that neither a dump of the memory nor the time of a look-up
     reveals one.
@@ -31,27 +33,27 @@ class ExpiringSecrets:
         """Let each secret expire after *seconds* of *clock*."""
         self._seconds, self._clock = seconds, clock
         self._lock = threading.Lock()
-        self._known: dict[bytes, tuple[float, Identity]] = {}
+        self._known: dict[bytes, tuple[float, T]] = {}
 
-    def issue(self, identity: Identity) -> str:
-        """Return a new secret for *identity*."""
+    def issue(self, value: T) -> str:
+        """Return a new secret for *value*."""
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         with self._lock:
             self._drop_expired()
             while len(self._known) >= MOST:
                 del self._known[next(iter(self._known))]
-            self._known[_digest(secret)] = (self._clock() + self._seconds, identity)
+            self._known[_digest(secret)] = (self._clock() + self._seconds, value)
         return secret
 
-    def find(self, secret: str) -> Identity | None:
-        """Return the identity that *secret* proves, or ``None``."""
+    def find(self, secret: str) -> T | None:
+        """Return the value that *secret* stands for, or ``None``."""
         with self._lock:
             self._drop_expired()
             found = self._known.get(_digest(secret))
         return None if found is None else found[1]
 
-    def take(self, secret: str) -> Identity | None:
-        """Return the identity that *secret* proves, and never again."""
+    def take(self, secret: str) -> T | None:
+        """Return the value that *secret* stands for, and never again."""
         with self._lock:
             self._drop_expired()
             found = self._known.pop(_digest(secret), None)

@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from transporter.console.rates import RateMeter
+from transporter.console.engine_memory import EngineMemory
+from transporter.console.rates import RateMeter, history_rates, with_history
 from transporter.control.client import EngineClient, EngineEnded, NoEngine
 from transporter.control.offline_status import read_status
 from transporter.control.requests import Status
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.console.rates import Rates
+    from transporter.control.requests import ReadRequest
 
 ANSWER: Final = 2.0
 """Seconds for an engine's answer before a page shows the last picture instead."""
@@ -75,6 +77,7 @@ class LogSource:
         self._lock = threading.Lock()
         self._engine: EngineClient | None = None
         self._meter = RateMeter()
+        self.memory = EngineMemory(self.ask, clock)
         self._looked_at = float("-inf")
         self._last: Look | None = None
 
@@ -89,10 +92,29 @@ class LogSource:
     def look(self) -> Look:
         """Return the state of the log, at most :data:`FRESH` seconds old."""
         with self._lock:
-            if self._last is None or self._clock() - self._looked_at > FRESH:
+            is_fresh = self._last is not None and self._clock() - self._looked_at <= FRESH
+            if not is_fresh or self._last is None:
                 self._last = self._look_afresh(self._last)
                 self._looked_at = self._clock()
-            return self._last
+            found = self._last
+        if found.state != "live":
+            return found
+        long = history_rates(self.memory.history(), time.time())
+        return replace(found, rates=with_history(found.rates, long)) if long else found
+
+    def ask(self, request: ReadRequest) -> dict[str, Any] | None:
+        """Return the engine's answer to *request*, or ``None`` if none answers now."""
+        with self._lock:
+            try:
+                return self._ask_engine(request)
+            except (NoEngine, EngineEnded, EngineUnreachable):
+                self._hang_up()
+                return None
+
+    def forget_look(self) -> None:
+        """Look again for the next page, because something was changed."""
+        with self._lock:
+            self._looked_at = float("-inf")
 
     def close(self) -> None:
         """Close the conversation with the engine, if there is one."""
@@ -101,7 +123,7 @@ class LogSource:
 
     def _look_afresh(self, last: Look | None) -> Look:
         try:
-            status = self._ask_engine()
+            status = self._ask_engine(Status())
         except NoEngine:
             return self._look_at_disk(last)
         except (EngineUnreachable, EngineEnded) as error:
@@ -110,15 +132,15 @@ class LogSource:
         self._meter.add(self._clock(), status)
         return Look("live", status | {"live": True}, time.time(), rates=self._meter.rates())
 
-    def _ask_engine(self) -> dict[str, Any]:
-        """Return the engine's status. A conversation that has ended meanwhile is begun again."""
+    def _ask_engine(self, request: ReadRequest) -> dict[str, Any]:
+        """Return the engine's answer. A conversation that has ended meanwhile is begun again."""
         if self._engine is not None:
             try:
-                return self._engine.call(Status())
+                return self._engine.call(request)
             except EngineEnded:
                 self._hang_up()
         self._engine = EngineClient(self.directory, ANSWER)
-        return self._engine.call(Status())
+        return self._engine.call(request)
 
     def _look_at_disk(self, last: Look | None, problem: str = "") -> Look:
         self._hang_up()

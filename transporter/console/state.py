@@ -5,14 +5,46 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from transporter.console.child import Verifier
 from transporter.console.guard import Guard, Identity, bracketed
-from transporter.console.sessions import LINK_SECONDS, SESSION_SECONDS, ExpiringSecrets
+from transporter.console.sessions import (
+    FORM_SECONDS,
+    LINK_SECONDS,
+    OUTCOME_SECONDS,
+    SESSION_SECONDS,
+    ExpiringSecrets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from transporter.console.sources import LogSource
     from transporter.pipeline.observe_config import ConsoleAccess, ListenAddress
+
+
+@dataclass(frozen=True, slots=True)
+class FormGrant:
+    """The right to send one form once.
+
+    Attributes:
+        sender: the person to whom the form was shown.
+        path: the address of the form.
+        typed: the text that the sender must type to confirm, empty if none is needed.
+
+    """
+
+    sender: Identity
+    path: str
+    typed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of an act, which the page after it shows to the person who acted."""
+
+    sender: Identity
+    text: str
+    tone: str
 
 
 @dataclass(frozen=True)
@@ -29,8 +61,16 @@ class Console:
     listen: ListenAddress
     access: ConsoleAccess
     guard: Guard
-    links: ExpiringSecrets = field(default_factory=lambda: ExpiringSecrets(LINK_SECONDS))
-    sessions: ExpiringSecrets = field(default_factory=lambda: ExpiringSecrets(SESSION_SECONDS))
+    links: ExpiringSecrets[Identity] = field(default_factory=lambda: ExpiringSecrets(LINK_SECONDS))
+    sessions: ExpiringSecrets[Identity] = field(
+        default_factory=lambda: ExpiringSecrets(SESSION_SECONDS)
+    )
+    forms: ExpiringSecrets[FormGrant] = field(default_factory=lambda: ExpiringSecrets(FORM_SECONDS))
+    outcomes: ExpiringSecrets[Outcome] = field(
+        default_factory=lambda: ExpiringSecrets(OUTCOME_SECONDS)
+    )
+
+    verifier: Verifier = field(default_factory=Verifier)
 
     @classmethod
     def of(
@@ -61,6 +101,7 @@ class Console:
         return f"{self.url}login?link={secret}"
 
     def close(self) -> None:
-        """Close the conversations with engines."""
+        """Close the conversations with engines, and end a verification."""
+        self.verifier.close()
         for source in self.sources.values():
             source.close()

@@ -43,7 +43,7 @@ class NoEngine(Exception):
 
 
 class EngineEnded(EnvironmentFault):
-    """The engine ended before it answered, so the outcome is unknown."""
+    """The engine ended before it answered, or took too long, so the outcome is unknown."""
 
 
 class EngineClient:
@@ -57,6 +57,7 @@ class EngineClient:
             EngineUnreachable: the engine does not accept this client now.
 
         """
+        self._answer_within = answer_within
         with ExitStack() as stack:
             peer = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             peer.settimeout(answer_within)
@@ -98,6 +99,11 @@ class EngineClient:
         try:
             self._lines.send(message)
             answer = self._lines.receive()
+        except TimeoutError as error:
+            raise EngineEnded(
+                f"the engine did not answer within {self._answer_within:g} s; "
+                "'transporter audit' shows whether the change was made"
+            ) from error
         except OSError:
             answer = None
         if answer is None:
@@ -145,13 +151,15 @@ def perform(
     patience: float = PATIENCE,
     *,
     on_behalf_of: OnBehalfOf | None = None,
+    answer_within: float = _ANSWER,
 ) -> dict[str, Any]:
     """Perform *request* through the engine that runs on *directory*, or without one.
 
-    An engine that starts or stops just now is waited for, *patience* seconds long. A front end
-    passes the person for whom it acts as *on_behalf_of*.
+    An engine that starts or stops just now is waited for, *patience* seconds long, and its answer
+    for *answer_within* seconds. A front end passes the person for whom it acts as *on_behalf_of*.
 
     Raises:
+        EngineEnded: no answer came, so the outcome is unknown.
         EngineUnreachable: the log is in use, and its owner does not answer.
         TransporterError: the request was refused or failed.
 
@@ -159,7 +167,7 @@ def perform(
     deadline = time.monotonic() + patience
     while True:
         try:
-            return _try_perform(directory, request, on_behalf_of)
+            return _try_perform(directory, request, on_behalf_of, answer_within)
         except LogLocked as error:
             if time.monotonic() > deadline:
                 raise EngineUnreachable(f"{error} (it does not answer operators)") from error
@@ -171,9 +179,9 @@ def perform(
 
 
 def _try_perform(
-    directory: Path, request: Request, on_behalf_of: OnBehalfOf | None
+    directory: Path, request: Request, on_behalf_of: OnBehalfOf | None, answer_within: float
 ) -> dict[str, Any]:
-    with suppress(NoEngine), EngineClient(directory) as engine:
+    with suppress(NoEngine), EngineClient(directory, answer_within) as engine:
         try:
             return engine.call(request, on_behalf_of) | {"live": True}
         except EngineEnded:

@@ -138,7 +138,7 @@ class TracingConfig(Model):
 
 
 Role = Literal["viewer", "operator"]
-"""A role in the console. By default only operators see payloads."""
+"""A role in the console. Only operators change anything; by default only they see payloads."""
 
 
 class ConsoleToken(Model):
@@ -182,6 +182,7 @@ def _check_base_path(path: str) -> str:
 class ConsoleAccess(Model):
     """The people and programs that may use the console, and the view that they get."""
 
+    read_only: bool = False
     payloads: Literal["all", "operators", "nobody"] = "operators"
     tokens: tuple[ConsoleToken, ...] = ()
     proxy: ConsoleProxy | None = None

@@ -197,3 +197,35 @@ def test_payloads_are_shown_as_configured(payloads: str, role: Any, *, may: bool
     """Keys, headers and data are for all, for operators, or for nobody."""
     ours = guard(payloads=payloads)
     assert ours.may_see_payloads(Identity("ann", role, "token")) is may
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers", "secure", "origin"),
+    [
+        (
+            "10.0.0.1",
+            {"x-forwarded-proto": "https", "x-forwarded-for": "9.9.9.9, 7.7.7.7"},
+            True,
+            "7.7.7.7",
+        ),
+        ("10.0.0.1", {"x-forwarded-proto": "https, http"}, False, "10.0.0.1"),
+        (
+            "10.0.0.2",
+            {"x-forwarded-proto": "https", "x-forwarded-for": "7.7.7.7"},
+            False,
+            "10.0.0.2",
+        ),
+        ("", {"x-forwarded-proto": "https"}, False, ""),
+    ],
+)
+def test_only_a_trusted_proxy_says_where_a_request_comes_from(
+    peer: str,
+    headers: dict[str, str],
+    secure: bool,
+    origin: str,
+) -> None:
+    """TLS and the sender's address are believed from it alone, and of several the nearest."""
+    access = ConsoleAccess.model_validate({"proxy": {"from": ["10.0.0.1/32"]}})
+    guard = Guard.of(ListenAddress("127.0.0.1", 9465), access)
+    facts = RequestFacts("GET", peer, headers)
+    assert (guard.is_secure(facts), guard.origin_of(facts)) == (secure, origin)

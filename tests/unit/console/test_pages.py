@@ -7,78 +7,30 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_tools import make_pipeline, run_to_end
+from console_tools import CANARY, HOSTILE, JSON, SECRET, TOKENS, client_of, make_console, make_shop
 
-from transporter.audit import AuditFile, Operator
 from transporter.cli.app import execute
 from transporter.console.app import create_app
-from transporter.console.sources import find_sources
-from transporter.console.state import Console
-from transporter.log.commit_log import CommitLog
-from transporter.message import Message, messages_to_batch
-from transporter.pipeline.observe_config import ConsoleAccess, ListenAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from flask import Flask
-    from flask.testing import FlaskClient
     from werkzeug.test import TestResponse
 
-LISTEN = ListenAddress("127.0.0.1", 9465)
-JSON = {"Accept": "application/json"}
-TOKENS = {
-    "viewer": "viewer-0123456789abcdef",
-    "operator": "operator-0123456789abcdef",
-}
 PAGES = (
     *("/", "/help", "/p/shop", "/p/shop?part=live", "/p/shop/r/out", "/p/shop/r/out?part=live"),
     *("/p/shop/log", "/p/shop/log?dir=live", "/p/shop/log?dir=live&part=live&after=2"),
     *("/p/shop/log/4", "/p/shop/parked", "/p/shop/audit", "/p/shop/config", "/p/shop/health"),
+    *("/p/shop/events", "/p/shop/history", "/p/shop/cluster"),
 )
-HOSTILE = "<script>alert(1)</script>\x1b[2J\u202e&\"'"
-CANARY = "canary-7f3a"
-SECRET = "hunter2-of-the-sink"  # noqa: S105 - to be looked for
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run a pipeline to its end: entries, parked ones, a hostile payload and a change."""
-    found = tmp_path_factory.mktemp("shop")
-    lines = [f"{'ab'[number % 2]} {number}" for number in range(12)]
-    routes = {
-        "out": {"on_error": "park", "writer": {"reject": [3, 7]}},
-        "some": {"namespace": "^a"},
-    }
-    pipeline = make_pipeline(found, lines, **routes)
-    run_to_end(pipeline)
-    document = json.loads((found / "pipeline.yaml").read_text())
-    document["routes"][0]["writer"]["password"] = SECRET
-    (found / "shop.yaml").write_text(json.dumps(document, indent=1))
-    with CommitLog.open(found / "log") as log:
-        hidden = f"{HOSTILE}{CANARY}".encode()
-        hostile = Message(HOSTILE, hidden, hidden, headers=((HOSTILE, hidden),))
-        log.append(messages_to_batch([hostile]), "r")
-    with AuditFile(found / "log").change(
-        "ack", Operator("ann", 7, 9), route="out", first=0, last=1
-    ):
-        pass
-    return found
-
-
-def make_console(folder: Path, **access: Any) -> Console:
-    """Return a console of the pipeline in *folder* with this access."""
-    tokens = [{"name": role, "token": token, "role": role} for role, token in TOKENS.items()]
-    file = folder / "shop.yaml"
-    sources = find_sources([file], {})
-    rights = ConsoleAccess.model_validate({"tokens": tokens, **access})
-    return Console.of(sources, {"shop": str(file)}, LISTEN, rights)
-
-
-def client_of(console: Console) -> FlaskClient:
-    """Return a client of *console* that has not logged in."""
-    return create_app(console).test_client()
+    """Return a folder with a pipeline that has run to its end."""
+    return make_shop(tmp_path_factory.mktemp("shop"))
 
 
 @pytest.fixture(scope="module")
@@ -162,17 +114,6 @@ def test_no_form_of_another_site_is_taken(
     found = client_of(console).post(path, data={"secret": secret}, headers=headers)
     assert found.status_code == status
     assert console.links.take(secret) is not None
-
-
-def test_get_is_the_only_method_beside_login_and_logout(folder: Path) -> None:
-    """The console changes nothing: no other route takes a POST."""
-    rules = create_app(make_console(folder)).url_map.iter_rules()
-    posts = {
-        rule.rule
-        for rule in rules
-        if rule.methods and not rule.methods <= {"GET", "HEAD", "OPTIONS"}
-    }
-    assert posts == {"/login", "/logout"}
 
 
 def test_a_link_logs_in_once_and_logout_ends_it(folder: Path) -> None:

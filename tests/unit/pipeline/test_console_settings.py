@@ -108,7 +108,8 @@ def test_a_proxy_is_trusted_by_its_networks(write: Callable[..., Path]) -> None:
         ({"console_access": {"hosts": ["*"]}}, "a host name without a port"),
         ({"console_access": {"base_path": "x"}}, "without a slash at its end"),
         ({"console_access": {"base_path": "/x/"}}, "without a slash at its end"),
-        ({"console_access": {"read_only": True}}, "unknown"),
+        ({"console_access": {"read_only": "maybe"}}, "read_only"),
+        ({"console_access": {"readonly": True}}, "unknown"),
     ],
 )
 def test_wrong_settings_are_refused_with_their_line(
@@ -140,7 +141,7 @@ def test_every_key_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
     rows = {
         *ConsoleConfig.model_fields,
-        *(["payloads", "hosts", "base_path", "tokens", "proxy"]),
+        *(["payloads", "read_only", "hosts", "base_path", "tokens", "proxy"]),
         *(f"tokens.{key}" for key in ConsoleToken.model_fields),
         *(f"proxy.{field.alias or key}" for key, field in ConsoleProxy.model_fields.items()),
     }

@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const $ = (id) => document.getElementById(id);
-  const keys = { o: "overview", l: "entries", p: "parked", a: "audit", c: "config", h: "health" };
+  const keys = { o: "overview", l: "entries", p: "parked", a: "audit", c: "config", h: "health", e: "events", t: "history", u: "cluster" };
   let frozen = false;
   let pending = "";
   let seen = "";

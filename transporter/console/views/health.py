@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from transporter.console.formats import count_text, size_text
+from transporter.console.formats import count_text, iso_text, one_line, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from transporter.console.child import Verification
 
 WIDTH: Final = 1000
 """Units of the bar's width."""
@@ -73,6 +75,46 @@ def health(facts: Mapping[str, Any]) -> Health:
         rows=tuple(map(_row, reversed(shown))),
         left_out=len(segments) - len(shown),
     )
+
+
+def disk_facts(status: Mapping[str, Any], free: int) -> tuple[tuple[str, str], ...]:
+    """Return the room for the log: its budget by the *status*, and *free* bytes on the disk."""
+    used, most = status.get("used"), status.get("max_bytes")
+    budget = () if not used or not most else (("budget used", f"{100 * used / most:.0f} %"),)
+    limit = () if not most else (("budget", size_text(most)),)
+    return (("free on this disk", size_text(free)), *limit, *budget)
+
+
+class VerificationView(NamedTuple):
+    """The state of a verification: a text with its tone, and the damage that it found."""
+
+    tone: str
+    text: str
+    problems: tuple[str, ...] = ()
+
+
+def verification_view(found: Verification | None) -> VerificationView | None:
+    """Return the view of a verification, ``None`` if there was none."""
+    if found is None:
+        return None
+    began = iso_text(found.began)
+    if found.problem:
+        return VerificationView("bad", f"begun at {began}: {one_line(found.problem)}")
+    if found.result is None:
+        return VerificationView("idle", f"begun at {began}, and still reading")
+    if "message" in found.result:
+        return VerificationView("bad", f"begun at {began}: {one_line(found.result['message'])}")
+    damages = tuple(map(_damage_text, found.result["damages"]))
+    if not found.result["sound"]:
+        return VerificationView("bad", f"begun at {began}: {len(damages)} damaged places", damages)
+    return VerificationView("good", f"begun at {began}: nothing is damaged")
+
+
+def _damage_text(damage: Mapping[str, Any]) -> str:
+    route = f" of route {damage['route']}" if damage["route"] else ""
+    lost = f"; it costs {_range_text(*damage['lost'])}" if damage["lost"] else ""
+    place = f"{damage['file']}{route}, byte {damage['byte']}"
+    return one_line(f"{place}: {damage['problem']}{lost}")
 
 
 def _range_text(first: int, last: int) -> str:

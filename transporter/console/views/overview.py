@@ -22,12 +22,13 @@ FEW: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that an operator should look at, and the route it is about, if it is one."""
+    """Something that an operator should look at, with the route or reader it is about, if any."""
 
     mark: Mark
     part: str
     text: str
     route: str = ""
+    reader: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +119,29 @@ def problems(look: Look) -> Iterator[Problem]:
         yield Problem(LOOK_MARKS[look.state], "log", one_line(look.problem))
     for reader in status.get("readers", ()):
         if (text := _trouble(reader)) is not None:
-            yield Problem(_trouble_mark(reader), f"reader {reader['name']}", text)
+            yield Problem(
+                _trouble_mark(reader), f"reader {reader['name']}", text, reader=reader["name"]
+            )
     for route in status.get("routes", ()):
         if (text := _trouble(route)) is not None:
             name = route["name"]
             yield Problem(_trouble_mark(route), f"route {name}", text, name)
+
+
+def leadership(status: Mapping[str, Any]) -> list[tuple[str, Mark, str]]:
+    """Return each reader of *status* with its mark, and whether this engine leads its source."""
+    return [
+        (each["name"], mark_of(each["state"]), _leadership_text(each))
+        for each in status.get("readers", ())
+    ]
+
+
+def _leadership_text(reader: Mapping[str, Any]) -> str:
+    if reader.get("leader") is None:
+        return "no engines take turns at this source"
+    if reader["leader"]:
+        return f"this engine leads, in term {reader['term']}"
+    return "another engine leads, or none; this one is a candidate"
 
 
 def _trouble(part: Mapping[str, Any]) -> str | None:

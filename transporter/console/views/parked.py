@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from transporter.console.acts import ranges_text
 from transporter.console.formats import count_text, one_line
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class ParkedGroup:
     last: ParkedRow
     keys: str
     rows: tuple[ParkedRow, ...]
+    ranges: str
 
 
 def normalized_error(error: str) -> str:
@@ -54,7 +56,7 @@ def group_parked(parked: Iterable[Mapping[str, Any]]) -> tuple[ParkedGroup, ...]
 
     An entry that only waits behind another one of its key is in the group of that one.
     """
-    rows = [_row(each) for each in parked]
+    rows = parked_rows(parked)
     errors = {each.offset: normalized_error(each.error) for each in rows}
     groups: defaultdict[str, list[ParkedRow]] = defaultdict(list)
     for each in rows:
@@ -62,6 +64,11 @@ def group_parked(parked: Iterable[Mapping[str, Any]]) -> tuple[ParkedGroup, ...]
         groups[errors.get(head, errors[each.offset])].append(each)
     found = [_group(error, members) for error, members in groups.items()]
     return tuple(sorted(found, key=lambda each: (-len(each.rows), each.first.offset)))
+
+
+def parked_rows(parked: Iterable[Mapping[str, Any]]) -> list[ParkedRow]:
+    """Return the plain values of *parked* entries as rows."""
+    return [_row(each) for each in parked]
 
 
 def _group(error: str, rows: Sequence[ParkedRow]) -> ParkedGroup:
@@ -75,6 +82,7 @@ def _group(error: str, rows: Sequence[ParkedRow]) -> ParkedGroup:
         last=rows[-1],
         keys=f"{named} and {count_text(more)} more" if more > 0 else named,
         rows=tuple(rows),
+        ranges=ranges_text(each.offset for each in rows),
     )
 
 

@@ -34,6 +34,16 @@ def _without_text(part: Mapping[str, Any]) -> dict[str, Any]:
     return {**part, "problem": HIDDEN} if part.get("problem") else dict(part)
 
 
+def result_without_texts(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the *result* of an act with the texts of errors hidden."""
+    hidden: dict[str, Any] = {name: HIDDEN for name in ("problem", "reason") if result.get(name)}
+    if result.get("reason"):
+        hidden["done"] = f"offset {result['through']}: {result['outcome'] or 'pending'}"
+    if result.get("problems"):
+        hidden["problems"] = dict.fromkeys(result["problems"], HIDDEN)
+    return {**result, **hidden}
+
+
 def entry_without_payload(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain values of an *entry* without its key, ids, headers and data."""
     return {name: entry[name] for name in _OPEN if name in entry}

@@ -37,13 +37,6 @@ class RouteView:
     paused: bool
 
 
-class Command(NamedTuple):
-    """A command to copy, and what it does."""
-
-    text: str
-    effect: str
-
-
 def route_view(route: Mapping[str, Any], look: Look) -> RouteView:
     """Return the view of *route*, a route of the status in *look*."""
     last = look.status["last"] if look.status is not None else -1
@@ -70,18 +63,4 @@ def _progress(replay: Mapping[str, Any] | None) -> Progress | None:
         count_text(replay["next"]),
         round(100 * done / whole) if whole > 0 else 100,
         replay.get("namespace") or "",
-    )
-
-
-def commands_for(target: str, route: str) -> tuple[Command, ...]:
-    """Return the commands that act on *route* of the log that *target* names."""
-    return (
-        Command(f"transporter route pause {target} {route}", "deliver nothing more"),
-        Command(f"transporter route resume {target} {route}", "go on, or try again now"),
-        Command(f"transporter route step {target} {route}", "deliver one entry, and stay paused"),
-        Command(f"transporter parked list {target} {route}", "list the parked entries"),
-        Command(
-            f"transporter replay {target} {route} --from 1h --dry-run",
-            "count the entries that a replay would deliver again",
-        ),
     )

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from transporter.console.formats import rate_text
+from transporter.control.status_texts import duration_text
 
 if TYPE_CHECKING:
     from transporter.console.rates import Series
 
 WIDTH: Final = 120
 HEIGHT: Final = 28
-_WINDOW: Final = 120.0
+_WINDOWS: Final = (120.0, 1800.0)
+"""Seconds that a line covers: those of the console's own looks, or of the engine's history."""
 
 
 class Sparkline(NamedTuple):
-    """A line over the last two minutes, with its description for those who do not see it."""
+    """A line over the last minutes, with its description for those who do not see it."""
 
     points: str
     area: str
@@ -30,15 +32,16 @@ def sparkline(series: Series | None) -> Sparkline | None:
         return None
     rates = [rate for _, rate in series.points]
     top = max(rates) or 1.0
+    oldest = series.points[0][0]
+    window = next((each for each in _WINDOWS if oldest <= each), _WINDOWS[-1])
     places = [
-        (round(WIDTH - min(ago, _WINDOW) / _WINDOW * WIDTH, 1), _height(rate, top))
+        (round(WIDTH - min(ago, window) / window * WIDTH, 1), _height(rate, top))
         for ago, rate in series.points
     ]
     line = " ".join(f"{x:g},{y:g}" for x, y in places)
     area = f"{places[0][0]:g},{HEIGHT} {line} {places[-1][0]:g},{HEIGHT}"
     low, high = rate_text(min(rates)), rate_text(max(rates))
-    seconds = round(series.points[0][0])
-    label = f"last {seconds} s: {low} to {high}, now {rate_text(series.now)}"
+    label = f"last {duration_text(round(oldest))}: {low} to {high}, now {rate_text(series.now)}"
     return Sparkline(line, area, label, low, high)
 
 
