@@ -597,6 +597,8 @@ def test_a_copied_log_cannot_be_read_beside_the_first(shop: Database) -> None:
     assert "is another engine running?" in refused(second)
     fill(shop, 10)
     first.drain(shop)
+    beyond = "SELECT 1 FROM pg_replication_slots WHERE confirmed_flush_lsn > %s::pg_lsn"
+    until(lambda: first.poll() and shop.execute(beyond, [second.position_fields["at"]]))
     first.kill()
     assert "another client has read from it" in broken(shop, second)
     assert keys(first) == list(range(1, 11))

@@ -45,7 +45,8 @@ _PREVENTIONS: Final = {
 """Remedies against a loss of the slot, by its reason."""
 _REASONS: Final = (
     (FAILOVER, "s.invalidation_reason"),
-    (160000, "CASE WHEN s.conflicting THEN 'rows_removed' END"),
+    # It calls every invalid slot conflicting, and one whose log was removed has no LSN any more.
+    (160000, "CASE WHEN s.conflicting AND s.restart_lsn IS NOT NULL THEN 'rows_removed' END"),
     (0, "NULL::text"),
 )
 
