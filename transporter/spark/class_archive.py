@@ -40,6 +40,7 @@ _BASE: Final = "java"
 _CLASSES: Final = "spark"
 _SUFFIX: Final = ".jsa"
 _JARS: Final = "jars"
+_SCRATCH: Final = "writing-"
 _PART: Final = 1 << 20
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 """A JVM whose class path differs warns that it does without the archive."""
@@ -128,10 +129,13 @@ def _only_writer(folder: Path) -> Iterator[bool]:
 
 
 def _write_alone(folder: Path) -> bool:
+    for abandoned in folder.glob(f"{_SCRATCH}*"):
+        # A host that ended took the process that wrote with it.
+        shutil.rmtree(abandoned, ignore_errors=True)
     base = _base_option(folder)
     if base is None:
         return False
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder) as scratch:
         made = Path(scratch) / _CLASSES
         given = os.environ.get(LAUNCHER_OPTIONS, "")
         options = shlex.join([*base, f"-XX:ArchiveClassesAtExit={made}", *_QUIET])
@@ -152,7 +156,7 @@ def _base_option(folder: Path) -> list[str] | None:
         return []
     base = _find_whole(folder, _BASE)
     if base is None:
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder) as scratch:
             made = Path(scratch) / _BASE
             _runs([java, "-Xshare:dump", f"-XX:SharedArchiveFile={made}"])
             base = _put_in_place(made)

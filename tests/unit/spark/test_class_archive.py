@@ -145,6 +145,18 @@ def test_one_process_writes_and_abandoned_archives_go(
     assert any(other.glob("*.jsa"))
 
 
+def test_what_a_killed_process_left_is_removed(
+    tmp_path: Path, java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with its host, in the midst of a file of 65 MB."""
+    monkeypatch.setattr(module, "_runs", lambda *_: False)
+    folder = archive_folder(java, tmp_path)
+    (folder / "writing-1").mkdir(parents=True)
+    (folder / "writing-1" / "spark").write_bytes(b"half")
+    assert not write(folder)
+    assert [each.name for each in folder.iterdir()] == ["jars"]
+
+
 def test_nothing_is_started_where_the_archive_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
