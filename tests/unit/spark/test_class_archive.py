@@ -93,6 +93,14 @@ def test_a_launched_host_starts_from_the_archive(
     assert str(made) in launcher._environment()[LAUNCHER_OPTIONS]
 
 
+def test_a_java_and_a_spark_that_are_not_there_are_no_failure_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start that needs them says which is missing."""
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "no-spark"))
+    assert archive_folder(tmp_path / "no-java", tmp_path).parent == tmp_path
+
+
 def test_another_java_or_spark_has_another_folder(
     tmp_path: Path, java: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
