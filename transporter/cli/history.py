@@ -10,7 +10,7 @@ from transporter.cli.action_options import perform_request
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.cli.output import printable, write_json, write_table
-from transporter.control.history_rates import TOTALS, rates
+from transporter.control.history_rates import known_counts
 from transporter.control.requests import History
 from transporter.errors import UnknownName
 
@@ -55,18 +55,15 @@ def history(
 
 
 def _rows(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
-    for series in found["series"]:
-        title = f"{series['kind']} {series['name']}"
-        for name, values in series.items():
-            if name in ("kind", "name") or all(each is None for each in values):
-                continue
-            shown = rates(found["times"], values) if name in TOTALS else values
-            unit = "/s" if name in TOTALS else ""
-            known = [each for each in shown if each is not None]
-            if known:
-                now = "" if shown[-1] is None else f"{shown[-1]:,.0f}{unit}"
-                yield title, name, now, f"{max(known):,.0f}{unit}", sparkline(shown)
-            title = ""
+    last = ""
+    for count in known_counts(found):
+        title = f"{count.kind} {count.name}"
+        unit = "/s" if count.is_rate else ""
+        newest, most = count.values[-1], max(each for each in count.values if each is not None)
+        now = "" if newest is None else f"{newest:,.0f}{unit}"
+        shown = "" if title == last else title
+        yield shown, count.what, now, f"{most:,.0f}{unit}", sparkline(count.values)
+        last = title
 
 
 def sparkline(values: Sequence[float | None], points: int = _POINTS, width: int = WIDTH) -> str:

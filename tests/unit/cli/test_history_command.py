@@ -9,7 +9,8 @@ import pytest
 from engine_tools import Events, SparklessHost, make_pipeline, until
 
 from transporter.cli import app
-from transporter.cli.history import rates, sparkline
+from transporter.cli.history import sparkline
+from transporter.control.history_rates import rates
 from transporter.control.server import attach_control
 from transporter.engine.engine import Engine
 

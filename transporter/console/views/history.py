@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from transporter.console.formats import count_text, rate_text
-from transporter.control.history_rates import TOTALS, rates
+from transporter.control.history_rates import known_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 WIDTH: Final = 600
 HEIGHT: Final = 90
 WINDOW: Final = 1800.0
-_APART: Final = frozenset({"kind", "name"})
 
 
 class HistoryChart(NamedTuple):
@@ -32,23 +31,16 @@ class HistoryChart(NamedTuple):
 
 def history_charts(history: Mapping[str, Any], now: float) -> Iterator[HistoryChart]:
     """Yield the charts of *history*, as they are at the wall time *now*."""
-    for series in history["series"]:
-        for what, values in series.items():
-            if what in _APART or all(each is None for each in values):
-                continue
-            is_rate, times, shown = what in TOTALS, history["times"], values
-            if is_rate:
-                times, shown = times[1:], rates(times, values)
-            known = [each for each in shown if each is not None]
-            if known:
-                yield HistoryChart(
-                    series["kind"],
-                    series["name"],
-                    f"{what}/s" if is_rate else what,
-                    _value_text(known[-1], is_rate=is_rate),
-                    _value_text(max(known), is_rate=is_rate),
-                    tuple(_lines(times, shown, max(known), now)),
-                )
+    for count in known_counts(history):
+        known = [each for each in count.values if each is not None]
+        yield HistoryChart(
+            count.kind,
+            count.name,
+            f"{count.what}/s" if count.is_rate else count.what,
+            _value_text(known[-1], is_rate=count.is_rate),
+            _value_text(max(known), is_rate=count.is_rate),
+            tuple(_lines(count.times, count.values, max(known), now)),
+        )
 
 
 def _value_text(value: float, *, is_rate: bool) -> str:
