@@ -220,7 +220,7 @@ MENDS = (
     Mend(
         "nothing of a source in order is released",
         "engine/reading/feed.py",
-        "return None if hold is None else hold.through",
+        "return None if self._acknowledgement.redelivers_released else self.hold()",
         "return None",
         "engine/test_delivered.py",
         ("test_what_a_source_takes_in_order_only_is_not_released",),
@@ -874,6 +874,22 @@ MENDS = (
         "            if False:\n                raise",
         "engine/test_leaving.py",
         ("test_only_a_route_that_has_ended_is_forgotten",),
+    ),
+    Mend(
+        "what a removed reader waits for is spared",
+        "engine/maintenance/retention_holds.py",
+        "        limits += self._left_holds(feeds)\n",
+        "",
+        "engine/test_delivered.py",
+        ("test_what_a_removed_reader_waits_for_is_released_from_no_route[later-reload]",),
+    ),
+    Mend(
+        "a removed reader is spared for what was logged by then only",
+        "engine/maintenance/retention_holds.py",
+        "and left.through < left.waits_through",
+        "",
+        "engine/test_delivered.py",
+        ("test_a_removed_reader_without_a_need_holds_nothing",),
     ),
     # Access by other users on the host, and files that operators leave behind.
     Mend(

@@ -45,6 +45,7 @@ from transporter.errors import TransporterError
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog
+from transporter.offsets.parked import ParkedStore
 from transporter.offsets.verify_repair import verify
 from transporter.pipeline import config
 from transporter.pipeline.yaml_document import from_values
@@ -173,7 +174,7 @@ class _Life:
     def _watch_appends(self) -> None:
         """Journal each row's offset, and the entries that are settled undelivered."""
         append, supersede, journal = CommitLog.append, OffsetLog.supersede, self._journal
-        settle, audit = OffsetLog.settle, OffsetLog.audit
+        settle, audit, park_all = OffsetLog.settle, OffsetLog.audit, ParkedStore.park_all
 
         def appending(log: CommitLog, messages: Any, reader: str, *rest: Any, **more: Any) -> Any:
             first, last = append(log, messages, reader, *rest, **more)
@@ -197,6 +198,10 @@ class _Life:
                 journal.write(what="settling", **told)
             return settle(offsets, part, *rest, **more)
 
+        def parking(store: ParkedStore, parked: Any) -> None:
+            journal.write(what="copying", offsets=[each.offset for each in parked])
+            park_all(store, parked)
+
         def auditing(offsets: OffsetLog, action: str, /, **details: Any) -> Any:
             if action == "release":  # also of a replay, of which nothing is settled
                 first, last = details["first"], details["last"]
@@ -207,6 +212,7 @@ class _Life:
         OffsetLog.supersede = superseding  # type: ignore[method-assign]
         OffsetLog.settle = settling  # type: ignore[method-assign]
         OffsetLog.audit = auditing  # type: ignore[method-assign]
+        ParkedStore.park_all = parking  # type: ignore[method-assign]
 
     def _watch_slices(self) -> None:
         """Journal when each slice was cut. A superseded entry must not be in a later one."""

@@ -64,6 +64,8 @@ class Log:
     passed: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
     parked_once: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     """Time at which each entry was parked last."""
+    copied: set[int] = field(default_factory=set)
+    """Offsets of which some route has had a parked copy, also where its settling has failed."""
     superseded: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     """Time at which a parked entry was superseded last."""
     superseded_through: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -153,6 +155,8 @@ class Truth:
                 self._appended(engine, line)
             case "held":
                 self._held(engine, line)
+            case "copying":
+                self.logs[engine].copied.update(line["offsets"])
             case "settling":
                 self._settled(self.logs[engine], line)
             case "releasing":
@@ -236,8 +240,8 @@ class Truth:
         self._copies[engine][found] = offset, moment
         if known is None or known[0] == offset or "logged twice" in IGNORED:
             return
-        if any(known[0] in parked for parked in self.logs[engine].parked_once.values()):
-            return  # a copy superseded after the log dropped it is in no journal
+        if known[0] in self.logs[engine].copied:
+            return  # a copy superseded or skipped after the log dropped it is in no journal
         if self._given_up(engine, found[0], known[0]):
             return
         if self._removed_while_away(engine, found[0], known[0]):
@@ -338,6 +342,7 @@ class Truth:
         log = self.logs[engine]
         log.kept = max(rows, default=-1)
         log.rows = {offset: each for offset, each in log.rows.items() if offset <= log.kept} | rows
+        log.copied = {offset for offset in log.copied if offset <= log.kept}
         log.since = moment
         self.sent[engine].clear()
         self.logged_at[engine].clear()

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from transporter.adaptor import Ack, Entries, Resume, WriterContext
     from transporter.engine.engine import Engine
+    from transporter.engine.reload import LeftReader
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import Pipeline
     from transporter.protocol.channel import WorkerChannel
@@ -380,6 +381,7 @@ class Holders:
     feeds: tuple[()] = ()
     handover_lock: threading.Lock = field(default_factory=threading.Lock)
     handovers: int = 0
+    left: dict[str, LeftReader] = field(default_factory=dict)
 
 
 def make_pipeline(folder: Path, lines: list[str], *, end: bool = True, **routes: Any) -> Pipeline:

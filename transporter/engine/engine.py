@@ -308,7 +308,7 @@ class Engine:
                 raise EngineUnreachable("the engine is stopping; nothing was changed")
             changed = describe_changes(self._pipeline, wanted)
             self._register_secrets(wanted.secrets)
-            futures = self._running.apply(wanted)
+            futures = self._running.apply(wanted, self._housekeeper.record_readers)
             self._pipeline = wanted
             self._log.set_max_bytes(wanted.log.max_bytes)
             self._log.set_segment_age(wanted.log.roll_after)
@@ -397,6 +397,8 @@ class Engine:
         if self._housekeeper.holder not in (f"route {status.name}", f"replay of {status.name}"):
             return status
         held = "it holds the oldest entries of a log that has nearly reached max_bytes"
+        if limit := self._housekeeper.release_limit:
+            held += f", and is not released because of {limit}"
         return replace(status, problem="; ".join(filter(None, (status.problem, held))))
 
     def _end_routes(self, deadline: float) -> None:

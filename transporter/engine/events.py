@@ -235,6 +235,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "segment-removed": Event(
             "info", ("file", "through", "bytes"), "retention has removed a segment"
         ),
+        "release-refused": Event(
+            "warning",
+            ("route", "reader", "why"),
+            "on_full: stop-route takes nothing from this route, because of this reader",
+        ),
         "entries-released": Event(
             "warning", ("route", "first", "last"), "on_full: stop-route dropped these undelivered"
         ),

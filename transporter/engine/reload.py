@@ -11,6 +11,8 @@ The steps by which a removed one leaves, and the code that upholds each:
     as that of any route that does not run, so that its holds stay (Invariant 11).
  4. While a reader leaves whose source waits for deliveries, no route is released, because the
     source would get acknowledgements without that route.
+ 5. Entries of a reader that has left are still taken from no route (``on_full: stop-route``) if
+    its source would not give them again when the reader is back (``LeftReader``).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from transporter.engine.reading.delivery_progress import DeliveringRoute
 from transporter.engine.reading.feed import Feed
@@ -33,7 +35,7 @@ from transporter.pipeline.reload_changes import changed_readers, changed_routes,
 from transporter.pipeline.route_changes import refuse_changed_routes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from transporter.audit import AuditFile
@@ -48,6 +50,19 @@ class _Named(Protocol):
 
 
 T = TypeVar("T", bound=_Named)
+
+
+class LeftReader(NamedTuple):
+    """A reader that ran on this log, as it was when it ended.
+
+    Attributes:
+        through: the offset up to which it needed nothing of the log any more.
+        waits_through: the last offset that its source may wait for and will not give again, or -1.
+
+    """
+
+    through: int
+    waits_through: int
 
 
 class EngineParts:
@@ -78,8 +93,8 @@ class EngineParts:
         """Held while an offset log changes hands, between those that run and those on the disk."""
         self.handovers = 0
         """Number of routes that began or were forgotten; a change invalidates earlier reads."""
-        self._left_through: dict[str, int] = {}
-        """Up to where each reader that has left needed nothing of the log any more."""
+        self.left: Mapping[str, LeftReader] = {}
+        """The readers of earlier runs, and those that have left. One that is back counts as new."""
         self.feeds: tuple[Feed, ...] = ()
         self.routes: tuple[Route, ...] = ()
         self.offsets: Mapping[str, OffsetLog] = {}
@@ -95,6 +110,7 @@ class EngineParts:
         """
         pipeline = self._services.pipeline
         refuse_changed_routes(pipeline, declared_routes(self._log.directory))
+        self.left = self._read_left()
         # Declared before the first append that could follow (Invariant 11).
         for route in pipeline.routes:
             self._declare(route)
@@ -111,8 +127,12 @@ class EngineParts:
         """Return the route *name*, or ``None`` if it is absent or leaving."""
         return next((each for each in self.routes if each.name == name and not each.leaving), None)
 
-    def apply(self, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
+    def apply(
+        self, wanted: Pipeline, record_readers: Callable[[], None]
+    ) -> list[tuple[str, Future[None]]]:
         """Continue with the readers and routes of *wanted*, from ``reread``.
+
+        *record_readers* is called before a new reader appends anything.
 
         Returns the changed routes, each with a future that is done when the route has applied
         the change, after its current slice. If it raises one of these, nothing has changed.
@@ -135,7 +155,7 @@ class EngineParts:
                 self._services = after
                 self._remove_unwanted(wanted)
                 futures = self._reconfigure(before.pipeline, wanted)
-                self._start_new(wanted, routes, feeds)
+                self._start_new(wanted, routes, feeds, record_readers)
             except BaseException as error:
                 # Half of a pipeline is not to run on.
                 after.on_failure(error)
@@ -186,11 +206,19 @@ class EngineParts:
             if (route := self.route(config.name)) is not None
         ]
 
-    def _start_new(self, wanted: Pipeline, routes: Sequence[Route], feeds: Sequence[Feed]) -> None:
+    def _start_new(
+        self,
+        wanted: Pipeline,
+        routes: Sequence[Route],
+        feeds: Sequence[Feed],
+        record_readers: Callable[[], None],
+    ) -> None:
         """Start new ones in the order of a start, so that superseded entries are loaded by then."""
         self.routes = tuple(_sort_by_pipeline((*self.routes, *routes), wanted.routes))
         self.feeds = tuple(_sort_by_pipeline((*self.feeds, *feeds), wanted.readers))
         self._update_waiting_feeds()
+        if feeds:
+            record_readers()
         for feed in feeds:
             feed.run()
         for route in routes:
@@ -205,9 +233,8 @@ class EngineParts:
             return []
         try:
             gone = [each for each in self.feeds if each.try_release()]
-            for feed in gone:
-                hold = feed.hold()
-                self._left_through[feed.name] = self._log.durable if hold is None else hold.through
+            # In this order: a reader is always seen in one of the two.
+            self.left = {**self.left, **{feed.name: self._leave_behind(feed) for feed in gone}}
             self.feeds = tuple(each for each in self.feeds if each not in gone)
             self._update_waiting_feeds()
             if any(feed.leaving for feed in self._deliveries.feeds):
@@ -271,12 +298,26 @@ class EngineParts:
         """Return the offset up to which a paused reader needs nothing; ``None`` if not paused."""
         if reader not in self.paused_readers.names:
             return None
-        if reader in self._left_through:
-            return self._left_through[reader]
+        return self.left[reader].through if reader in self.left else -1
+
+    def _read_left(self) -> dict[str, LeftReader]:
+        """Read which readers the last engine had, and which of them may wait for deliveries."""
+        durable, record = self._log.durable, None
         with suppress(Corrupt):
             record = read_maintenance(self._services.files, self._log.directory)
-            return record.readers.get(reader, -1) if record is not None else -1
-        return -1
+        if record is None:
+            # Nobody knows which of them waited.
+            return {name: LeftReader(-1, durable) for name in self._log.positions}
+        known = {**record.readers, **record.waiting}
+        return {
+            name: LeftReader(through, durable if name in record.waiting else -1)
+            for name, through in known.items()
+        }
+
+    def _leave_behind(self, feed: Feed) -> LeftReader:
+        hold, durable = feed.hold(), self._log.durable
+        through = durable if hold is None else hold.through
+        return LeftReader(through, durable if feed.loses_released else -1)
 
     def _superseded_through(self, reader: str) -> int:
         """Return the offset up to which any route has passed *reader*'s entries, or -1."""

@@ -54,6 +54,8 @@ class MaintenanceRecord:
         rules: those of the last engine, ``None`` before the first one.
         readers: for each reader of that engine, an offset up to which its source needs no
             entry any more. It is a lower bound, because it is written at intervals.
+        waiting: the same for readers whose sources wait for deliveries and give nothing again,
+            and for those of earlier pipelines whose entries some route had yet to deliver.
         compacted: the extent of compaction, ``None`` if that is not known.
 
     """
@@ -61,6 +63,7 @@ class MaintenanceRecord:
     rules: CompactionRules | None = None
     readers: dict[str, int] = field(default_factory=dict)
     compacted: Extent | None = None
+    waiting: dict[str, int] = field(default_factory=dict)
 
     def compacted_through(self, settings: CompactionSettings) -> int:
         """Return the offset up to which the log is compacted with *settings*. -1: not at all."""
@@ -85,6 +88,7 @@ class MaintenanceRecord:
             CompactionRules(*rules) if rules else None,
             dict(fields["readers"]),
             Extent(*compacted) if compacted else None,
+            dict(fields.get("waiting", {})),
         )
         _check_types(found)
         return found
@@ -95,9 +99,9 @@ def _check_types(record: MaintenanceRecord) -> None:
 
     A checksum proves the absence of damage, not the author of the file (Invariant 17).
     """
-    numbers: list[object] = [*record.readers.values()]
+    numbers: list[object] = [*record.readers.values(), *record.waiting.values()]
     spans: list[object] = []
-    texts: list[object] = [*record.readers]
+    texts: list[object] = [*record.readers, *record.waiting]
     if (rules := record.rules) is not None:
         spans += [rules.tombstones, 0 if rules.after is None else rules.after]
         texts += [rules.keep, "" if rules.compression is None else rules.compression]

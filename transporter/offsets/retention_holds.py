@@ -27,13 +27,13 @@ class Hold(NamedTuple):
 
     through: int
     name: str
-    kind: Literal["route", "replay", "reader"] = "route"
+    kind: Literal["route", "replay", "reader", "removed reader"] = "route"
 
     def __str__(self) -> str:
         return f"replay of {self.name}" if self.kind == "replay" else f"{self.kind} {self.name}"
 
 
-_ORDER: Final = ("replay", "route", "reader")
+_ORDER: Final = ("replay", "route", "reader", "removed reader")
 """Order of holds at one offset. A redelivery is released before entries that were never
 delivered, and a reader only waits for a route or for its source."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine_tools import PATIENCE, Events, delivered, offsets, running, until
@@ -17,12 +17,12 @@ from transporter.control.running_engine import RunningEngine
 from transporter.engine.events import State
 from transporter.errors import ConfigError
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.maintenance import read_maintenance
+from transporter.log.maintenance import MAINTENANCE, read_maintenance
 from transporter.log.paused_readers import PausedReaders
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog, delete_route, read_state, route_folder
 from transporter.offsets.retention_holds import release
-from transporter.pipeline.config import LogConfig
+from transporter.pipeline.config import LogConfig, load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -313,6 +313,105 @@ def test_what_a_source_takes_in_order_only_is_not_released(
         (tmp_path / "a-route.down").unlink()
         until(lambda: told(lines)[-1:] == [80])
     assert rows_of(tmp_path / "a-route.jsonl") == set(range(80))
+
+
+def add_reader(folder: Path, pipeline: Pipeline, name: str, **keys: Any) -> Pipeline:
+    """Return *pipeline* with one more reader of lines: of ``<name>.txt``, which is empty."""
+    (folder / f"{name}.txt").touch()
+    document = json.loads(pipeline.file.read_text())
+    reader = {"name": name, "adaptor": "engine_tools:LinesReader", "path": f"{name}.txt"}
+    document["readers"].append({**reader, "end": False, **keys})
+    pipeline.file.write_text(json.dumps(document))
+    return load(pipeline.file, {})
+
+
+@pytest.mark.parametrize("how", ["reload", "restart", "restart-without-record"])
+@pytest.mark.parametrize("came", ["at the start", "later"])
+def test_what_a_removed_reader_waits_for_is_released_from_no_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, came: str
+) -> None:
+    """A reader of positions is back behind its entries, and its source is told of all of them.
+
+    So a route that stands still gives none of them up meanwhile, whatever became of the reader.
+    """
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.2)
+    (tmp_path / "out.down").write_text("write")
+    keys = {"adaptor": "engine_tools:LinesReader", "path": "filler.txt", "name": "filler"}
+    without = with_budget(table(tmp_path, [], {"name": "out"}, end=False, rows=2, **keys))
+    committed = {"adaptor": "table_tools:Committed", "release": "delivered"}
+    whole = with_budget(add_reader(tmp_path, without, "waiting", **committed))
+    filler, waiting, events = tmp_path / "filler.txt", tmp_path / "waiting.txt", Events()
+    filler.touch()
+    waiting.write_text("".join(f"n {number}\n" for number in range(8)))
+
+    def fill(count: int) -> None:
+        with filler.open("a") as file:
+            file.writelines(f"n {number} {'x' * 8000}\n" for number in range(8, 80))
+        assert events.await_count("release-refused", count) == {
+            "route": "out",
+            "reader": "waiting",
+            "why": "the pipeline no longer has this reader, and its source would not give the "
+            "entries again",
+        }
+        assert "because of removed reader waiting" in engine.status().routes[0].problem
+
+    with running(whole if came == "at the start" else without, events=events) as engine:
+        if came == "later":
+            engine.reconfigure(whole)
+            record = read_maintenance(RealFileSystem(), whole.log.dir)
+            assert record is not None
+            assert record.waiting == {"waiting": -1}
+        until(lambda: engine.log.durable == 7)
+        if how == "reload":
+            engine.reconfigure(without)
+            until(lambda: engine.release_ended() == [])
+            fill(1)
+        engine.stop(0)
+    for start in (1, 2):  # what the second start knows, the first one has recorded
+        if how == "restart-without-record":
+            (whole.log.dir / MAINTENANCE).unlink()
+        with running(without, events=events) as engine:
+            if how != "reload":
+                fill(start)
+            engine.stop(0)
+    assert events.named("entries-released") == []
+    with running(whole, events=events):
+        (tmp_path / "out.down").unlink()
+        until(lambda: told(waiting)[-1:] == [8])
+    assert rows_of(tmp_path / "out.jsonl") >= set(range(8))
+
+
+def test_a_removed_reader_without_a_need_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader whose source was told, or gives its rows again, is removed: its route is released.
+
+    So it is once all that a removed reader had logged is delivered.
+    """
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.2)
+    keys = {"adaptor": "engine_tools:LinesReader", "path": "filler.txt", "name": "filler"}
+    without = with_budget(table(tmp_path, [], {"name": "out"}, end=False, rows=2, **keys))
+    filler, events = tmp_path / "filler.txt", Events()
+    filler.touch()
+    whole = add_reader(tmp_path, without, "waiting", release="delivered")
+    whole = add_reader(tmp_path, whole, "logged", release="logged")
+    whole = with_budget(add_reader(tmp_path, whole, "rows", adaptor="table_tools:TableReader"))
+    (tmp_path / "waiting.txt").write_text("n 0\n")
+    with running(whole, events=events) as engine:
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0])
+        (tmp_path / "out.down").write_text("write")
+        (tmp_path / "logged.txt").write_text("n 1\n")
+        until(lambda: engine.log.durable == 1)
+        (tmp_path / "rows.txt").write_text("k 2\n")
+        until(lambda: engine.log.durable == 2)
+        engine.stop(0)
+    with running(without, events=events) as engine:
+        with filler.open("a") as file:
+            file.writelines(f"n {number} {'x' * 8000}\n" for number in range(3, 80))
+        assert events.await_count("entries-released")["route"] == "out"
+        engine.stop(0)
 
 
 def test_a_new_route_needs_what_was_released_from_another_before(tmp_path: Path) -> None:

@@ -93,6 +93,9 @@ class Needs(Protocol):
     def acknowledged_offsets(self) -> Mapping[str, int]:
         """Return for each reader an offset up to which its source needs nothing any more."""
 
+    def waiting_offsets(self) -> Mapping[str, int]:
+        """Return the same for those that lose what is released, also ones that have left."""
+
 
 class Compactor:
     """Compacts the log at the rate that its configuration allows (Invariant 11)."""
@@ -111,6 +114,7 @@ class Compactor:
         self._observe, self._on_failure = observe, on_failure
         self._report = FailureReport(observe)
         self._stopping = threading.Event()
+        self._record_lock = threading.Lock()
         self._record = MaintenanceRecord()
         self._saved: MaintenanceRecord | None = None
         self._segments: dict[int, SealedSegment] = {}
@@ -138,9 +142,18 @@ class Compactor:
         # A reader that the last engine did not have needs nothing. Without a record of the last
         # engine, its readers are unknown.
         before = self._log.durable if found else -1
-        known = found.readers if found else {}
+        known = {**found.readers, **found.waiting} if found else {}
         readers = {name: known.get(name, before) for name in self._needs.acknowledged_offsets()}
         self._record = replace(found or MaintenanceRecord(), readers=readers)
+        self.record_readers()
+
+    def record_readers(self) -> None:
+        """Record the present readers, durably. Thread-safe. A failure is reported, and retried.
+
+        Raises:
+            LogPoisoned: a sync failed.
+
+        """
         self._report.attempt(self._update_record)
 
     def start(self) -> None:
@@ -200,13 +213,14 @@ class Compactor:
         """Record the present rules, and how far each reader's source is."""
         config = self._config.compaction
         rules = CompactionRules(config.after, config.keep, config.tombstones, self._config.codec)
-        known = self._record.readers
-        readers = {
-            # A reader that has just begun has not loaded its acknowledgements yet.
-            name: max(through, known.get(name, through))
-            for name, through in self._needs.acknowledged_offsets().items()
-        }
-        self._save(replace(self._record, rules=rules, readers=readers))
+        with self._record_lock:
+            known = self._record.readers
+            readers, waiting = (
+                # A reader that has just begun has not loaded its acknowledgements yet.
+                {name: max(through, known.get(name, through)) for name, through in found.items()}
+                for found in (self._needs.acknowledged_offsets(), self._needs.waiting_offsets())
+            )
+            self._save(replace(self._record, rules=rules, readers=readers, waiting=waiting))
 
     def _save(self, record: MaintenanceRecord) -> None:
         if record != self._saved:
@@ -253,7 +267,8 @@ class Compactor:
             self._segments = {}
         self._delay = 0.0
         through = max(report.through, self._record.compacted_through(settings))
-        self._save(replace(self._record, compacted=extent_of(through, settings)))
+        with self._record_lock:
+            self._save(replace(self._record, compacted=extent_of(through, settings)))
         for problem in report.problems:
             self._observe("segment-not-compacted", problem=problem)
         if report.segments:

@@ -35,8 +35,8 @@ EARLY: Final = 0.8
 class Holds(Needs, Protocol):
     """Who needs which entries of the log, and how a route is made to need them no more."""
 
-    def releasable_through(self) -> int:
-        """Return the offset up to which a release makes room."""
+    def release_limit(self) -> Hold | None:
+        """Return the hold of the reader beyond which nothing is released, or ``None``."""
 
     def release(self, route: str, through: int) -> None:
         """Release the entries of *route* up to *through*."""
@@ -72,7 +72,7 @@ class Housekeeper:
         self._observe, self._on_failure = observe, on_failure
         self._report = FailureReport(observe)
         self._stopping = threading.Event()
-        self._reported_holder = ""
+        self._reported_holder = self._reported_limit = ""
         self._stuck_since: tuple[Hold, float] | None = None
         self.thread = threading.Thread(target=self._run, name="housekeeper")
         self.compactor = Compactor(log, config, holds, observe, on_failure)
@@ -81,6 +81,11 @@ class Housekeeper:
     def holder(self) -> str:
         """The owners of holds while the budget is nearly spent; empty while there is room."""
         return self._reported_holder
+
+    @property
+    def release_limit(self) -> str:
+        """The reader for which the holder is not released although it could be; else empty."""
+        return self._reported_limit
 
     def configure(self, config: LogConfig) -> None:
         """Apply the limits of *config* from now on."""
@@ -96,6 +101,10 @@ class Housekeeper:
     def begin(self) -> None:
         """Record this engine's readers durably, before anything is appended."""
         self.compactor.begin()
+
+    def record_readers(self) -> None:
+        """Record the present readers durably, before a new one appends anything. Thread-safe."""
+        self.compactor.record_readers()
 
     def start(self) -> None:
         """Begin to look."""
@@ -161,7 +170,7 @@ class Housekeeper:
         if self._log.over_budget and self._config.on_full == "stop-route":
             self._release_stuck_route(now, budget, wanted)
         else:
-            self._stuck_since = None
+            self._stuck_since, self._reported_limit = None, ""
         used, hold = self._log.used_bytes, self._holds.least_hold()
         holder = str(hold) if used >= EARLY * budget else ""
         if holder and holder != self._reported_holder:
@@ -183,12 +192,23 @@ class Housekeeper:
             self._stuck_since = hold, moment
         if hold.kind == "reader" or moment - self._stuck_since[1] < STUCK:
             return
+        limit = self._holds.release_limit()
         end = last_excess_offset(
             self._log.directory,
             self._log.used_bytes,
             max(0, budget - max(self._config.segment_bytes, wanted)),
-            through=self._holds.releasable_through(),
+            through=self._log.durable if limit is None else limit.through,
         )
         if end is not None and end > hold.through:
+            self._reported_limit = ""
             self._holds.release(hold.name, end)
             self._retain(now, wanted)
+        elif limit is not None and str(limit) != self._reported_limit:
+            self._reported_limit = str(limit)
+            self._observe("release-refused", route=hold.name, reader=limit.name, why=_why(limit))
+
+
+def _why(limit: Hold) -> str:
+    """Return why the entries of the reader that holds *limit* are taken from no route."""
+    gone = "the pipeline no longer has this reader, and " if limit.kind == "removed reader" else ""
+    return f"{gone}its source would not give the entries again"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transporter.audit import AuditFile
     from transporter.engine.events import Observer
     from transporter.engine.reading.feed import Feed
+    from transporter.engine.reload import LeftReader
     from transporter.log.commit_log import CommitLog
     from transporter.offsets.offset_log import StoredRoutes
 
@@ -35,6 +36,10 @@ class Holders(Protocol):
     @property
     def offsets(self) -> Mapping[str, OffsetLog]:
         """The offset logs of the routes that run."""
+
+    @property
+    def left(self) -> Mapping[str, LeftReader]:
+        """Those that read once, by name; also some that are back."""
 
 
 class RetentionHolds:
@@ -85,10 +90,42 @@ class RetentionHolds:
             for name, hold in holds.items()
         }
 
-    def releasable_through(self) -> int:
-        """Return the offset up to which a release makes room: no reader holds the log there."""
-        limits = (feed.releasable_through() for feed in self._running.feeds)
-        return min((each for each in limits if each is not None), default=self._log.durable)
+    def waiting_offsets(self) -> dict[str, int]:
+        """Return for each reader whose entries would be lost by a release what the above returns.
+
+        Also for readers that have left, as long as some route has yet to deliver their entries.
+        """
+        # In this order: one that leaves is among the left before it is gone from the feeds.
+        told, feeds = self.acknowledged_offsets(), self._running.feeds
+        waiting = {feed.name for feed in feeds if feed.loses_released}
+        running = {name: through for name, through in told.items() if name in waiting}
+        return running | {hold.name: hold.through for hold in self._left_holds(feeds)}
+
+    def release_limit(self) -> Hold | None:
+        """Return the hold of the reader beyond which nothing is released, or ``None``."""
+        feeds = self._running.feeds
+        limits = [each for feed in feeds if (each := feed.release_limit()) is not None]
+        limits += self._left_holds(feeds)
+        return lowest_hold(limits)
+
+    def _left_holds(self, feeds: Sequence[Feed]) -> list[Hold]:
+        """Return the holds of readers that have left, and whose entries are not delivered yet.
+
+        When such a reader is back it goes on behind the log's entries, and its source is told of
+        them. So nothing of them may be taken from a route.
+        """
+        present = {feed.name for feed in feeds}
+        waiting = {
+            name: left
+            for name, left in self._running.left.items()
+            if name not in present and left.through < left.waits_through
+        }
+        delivered = self.least_hold().through if waiting else 0
+        return [
+            Hold(left.through, name, "removed reader")
+            for name, left in waiting.items()
+            if delivered < left.waits_through
+        ]
 
     def release(self, route: str, through: int) -> None:
         """Release the entries of *route* up to *through* (``on_full: stop-route``)."""

@@ -307,16 +307,21 @@ class Feed:
         first = self._acknowledgement.first_unacknowledged
         return None if first is None else Hold(first - 1, self.name, "reader")
 
-    def releasable_through(self) -> int | None:
-        """Return the offset up to which a release of routes makes room; ``None``: anywhere.
+    @property
+    def loses_released(self) -> bool:
+        """Whether its source waits for deliveries, and does not give released entries again.
 
-        A source with acknowledgements of single rows redelivers released entries, so its reader
-        does not hold them. Other readers, and the entries of an earlier run, hold everything.
+        A source with acknowledgements of single rows does, once it is open.
         """
-        if self._acknowledgement.redelivers_released:
-            return None
-        hold = self.hold()
-        return None if hold is None else hold.through
+        return self.waits_for_delivery and not self._acknowledgement.redelivers_released
+
+    def release_limit(self) -> Hold | None:
+        """Return its hold, if it also bounds a release of routes. ``None``: nothing does.
+
+        A reader whose source gives released entries again does not hold them. Other readers, and
+        the entries of an earlier run, hold everything.
+        """
+        return None if self._acknowledgement.redelivers_released else self.hold()
 
     def status(self) -> ReaderStatus:
         """Return the current status."""

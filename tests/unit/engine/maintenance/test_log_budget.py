@@ -78,9 +78,13 @@ class Kept:
         """Return the offset up to which the one reader's source is acknowledged."""
         return {"r": min(self.told, self.log.durable)}
 
-    def releasable_through(self) -> int:
-        """Return the last offset that the reader does not hold."""
-        return self.told
+    def waiting_offsets(self) -> dict[str, int]:
+        """Return that no reader loses what is released."""
+        return {}
+
+    def release_limit(self) -> Hold | None:
+        """Return the hold of the reader."""
+        return Hold(self.told, "r", "reader")
 
     def release(self, route: str, through: int) -> None:
         """Record a release of *route* up to *through*."""
