@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from transporter.adaptor import Finding
+    from transporter.message import Message
 
 Service = Literal["plain", "rds", "cloud-sql", "azure", "supabase", "neon"]
 """A kind of server. Each has its own way to rights and settings."""
@@ -92,6 +93,7 @@ class TableStatus:
     """A table. ``copied`` is known while it is copied, ``estimated`` if the server knows it.
 
     ``run`` is the number of the present or the last copy, 0 for a table that is left out.
+    ``has_copy`` is false for a table of which only the changes are read.
     """
 
     name: str
@@ -99,14 +101,15 @@ class TableStatus:
     run: int
     copied: int | None = None
     estimated: int | None = None
+    has_copy: bool = True
 
     @property
     def percent(self) -> int | None:
         """Percent of the estimated rows that are copied, 100 only once the copy is complete."""
+        if self.has_copy and self.phase in {"catching up", "in sync"}:
+            return 100
         if self.copied is None or not self.estimated:
             return None
-        if self.phase == "catching up":
-            return 100
         return min(99, self.copied * 100 // self.estimated)
 
 
@@ -154,6 +157,12 @@ class ChangeSource(Protocol):
     def check(self) -> Iterator[Finding]:
         """Yield findings about all that an open of the reader needs. Changes nothing."""
 
+    def table_entries(self) -> Iterator[Message]:
+        """Yield the entries by which the reader would describe its tables now. None if it does not.
+
+        Raise :class:`~transporter.errors.TransporterError` if the source cannot be asked.
+        """
+
     def status(self) -> SourceStatus:
         """Return the present state."""
 
@@ -173,3 +182,14 @@ class ChangeReader(Protocol):
 
     def change_source(self, logged: LoggedReader) -> ChangeSource:
         """Return the source, for the reader as *logged*. No I/O."""
+
+
+@runtime_checkable
+class TableTarget(Protocol):
+    """A writer that can tell in advance which tables of a source it could not take."""
+
+    def probe_tables(self, entries: Iterable[Message]) -> Iterable[Finding]:
+        """Yield a problem for each table of *entries* that does not fit. Changes nothing.
+
+        Each entry describes a table as :meth:`ChangeSource.table_entries` does.
+        """

@@ -173,7 +173,7 @@ def test_a_source_from_its_setup_to_its_end(
         )  # fmt: skip
         assert result["tables"] == [
             {"name": "public.items", "phase": "in sync", "run": 1, "copied": None,
-             "estimated": 100, "percent": None}
+             "estimated": 100, "has_copy": True, "percent": 100}
         ]  # fmt: skip
         code, error = cdc("drop", "--yes", **mine)
         assert (code, "slot cdc_slot is active for PID" in error) == (1, True)
@@ -287,8 +287,8 @@ def test_phases_of_tables(
     waiting = ("waiting", None, None)
     assert [("waiting", None, None), waiting] in seen
     assert [("copying", 50, 50), waiting] in seen
-    assert any(each[0] in {("catching up", 100, 100), ("in sync", None, None)} for each in seen)
-    assert seen[-1] == [("in sync", None, None)] * 2
+    assert any(each[0] in {("catching up", 100, 100), ("in sync", None, 100)} for each in seen)
+    assert seen[-1] == [("in sync", None, 100)] * 2
 
 
 @pytest.mark.parametrize(

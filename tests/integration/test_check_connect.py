@@ -8,6 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from services.postgres import fresh_database
 
 from transporter.cli import app
 from transporter.outbox import outbox_sql
@@ -224,3 +225,44 @@ def test_a_target_in_postgres(postgres: Database, look: Callable[..., tuple[int,
     code, found = look({"adaptor": "demo"}, writer)
     assert (code, found["out"][2][0]) == (0, "fine")
     assert postgres.execute("SELECT to_regclass('transporter_progress')") == [(None,)]
+
+
+@pytest.mark.postgres
+def test_tables_of_a_source_that_a_target_cannot_have(
+    postgres: Database, look: Callable[..., tuple[int, Found]]
+) -> None:
+    """A type that only the source has is known before anything is copied, and nothing is created.
+
+    So is a table without a key, and a source that is away is told once, by its own reader.
+    """
+    postgres.execute(
+        "CREATE SCHEMA shop; CREATE TYPE shop.mood AS ENUM ('sad');"
+        "CREATE TABLE shop.people (id int PRIMARY KEY, mood shop.mood, age numeric(5, 2));"
+        "CREATE TABLE shop.fine (id int PRIMARY KEY);"
+        "CREATE TABLE shop.other (id int PRIMARY KEY, mood shop.mood)"
+    )
+    reader = {
+        "adaptor": "postgres-cdc",
+        "dsn": postgres.dsn,
+        "tables": ["shop.*", "!shop.other"],
+        "schema": "entries",
+    }
+    with fresh_database(postgres.server) as target:
+        writer = {"adaptor": "postgres", "dsn": target.dsn, "evolve": "create"}
+        code, found = look(reader, writer)
+        assert code == 3
+        problems = [text for level, text in found["out"] if level == "problem"]
+        (problem,) = problems
+        assert problem == (
+            "shop.people: the type shop.mood of column mood is not in this database: create the "
+            "type, or the column with another type"
+        )
+        assert {level for level, _ in found["in"]} == {"fine"}
+        target.execute("CREATE SCHEMA shop; CREATE TYPE shop.mood AS ENUM ('sad')")
+        assert look(reader, writer)[0] == 0
+        tables = "SELECT count(*) FROM pg_tables WHERE schemaname IN ('shop', 'public')"
+        assert target.execute(tables) == [(0,)]
+        away = {**reader, "dsn": "host=127.0.0.1 port=1 connect_timeout=2"}
+        code, found = look(away, writer)
+        assert code == 3
+        assert {level for level, _ in found["out"]} == {"fine"}

@@ -191,7 +191,8 @@ class Settling:
             except TransporterError:
                 self._world.truth.passed(engine.name, name, offset, offset, "skipped")
                 (folder / "parked" / f"{offset:020}.entry").unlink(missing_ok=True)
-                self._restart(engine)
+                # However soon after another restart: the engine knows only what it has opened.
+                self._world.stop(engine)
 
     def _empty_sink(self, name: str) -> None:
         world = self._world

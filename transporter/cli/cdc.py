@@ -63,9 +63,11 @@ def _slot_facts(slot: SlotStatus | None) -> dict[str, str]:
 
 
 def _table_row(table: TableStatus) -> tuple[object, ...]:
-    counts = ["" if each is None else f"{each:,}" for each in (table.copied, table.estimated)]
+    copied, rows = ("" if each is None else f"{each:,}" for each in (table.copied, table.estimated))
+    if table.phase in {"in sync", "catching up"}:
+        copied = copied or ("all" if table.has_copy else "none")
     percent = "" if table.percent is None else table.percent
-    return (table.name, table.phase, table.run or "", *counts, percent)
+    return (table.name, table.phase, table.run or "", copied, rows, percent)
 
 
 class ServiceName(StrEnum):
@@ -210,7 +212,8 @@ def status(pipeline: PipelineFile, reader: ReaderName = None, *, as_json: AsJson
 
     It needs no engine. The phase of a table is waiting, copying, catching up with the
     changes, in sync, or a gap. The lag is what the server has written behind the position in the
-    log, which moves at least once a minute. The rows of a table are the server's estimate.
+    log, which moves at least once a minute. The rows of a table are the server's estimate;
+    copied is how many of them were copied, all once the table is in sync.
 
     Example:
         transporter cdc status shop.yaml

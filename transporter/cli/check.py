@@ -16,6 +16,8 @@ from transporter.cli.output import align_columns, printable, text_lines, write, 
 from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from transporter.dry_run.connection_checks import ProbeResult
     from transporter.pipeline.config import Pipeline, RouteConfig
     from transporter.pipeline.yaml_document import Document
@@ -68,11 +70,11 @@ def check(
     refuse_without_extra(found.observe.tracing)
     _warn_of_open_secrets(found, document)
     if not as_json:
-        _write_summary(found)
+        _write_summary(found, document.defaulted)
     results = _probe_connections(found, quiet=as_json) if connect else []
     wrong = any(each.has_problem for each in results)
     if as_json:
-        summary = _summary(found)
+        summary = _summary(found) | {"defaulted": sorted(document.defaulted)}
         if connect:
             summary["connections"] = [asdict(each) for each in results]
         write_json(summary, ok=not wrong)
@@ -175,7 +177,7 @@ def _summary(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _write_summary(pipeline: Pipeline) -> None:
+def _write_summary(pipeline: Pipeline, defaulted: Collection[str] = ()) -> None:
     from transporter.pipeline.retention_config import history_text  # noqa: PLC0415 - imports pydantic
     from transporter.units import format_size  # noqa: PLC0415 - the same
 
@@ -189,6 +191,8 @@ def _write_summary(pipeline: Pipeline) -> None:
         *(["route", each.name, _route_path(each)] for each in pipeline.routes),
         ["spark", "", pipeline.spark.master],
     ]
+    if defaulted:
+        rows.append(["unset", "", f"{', '.join(sorted(defaulted))}: the file's default counts"])
     for line in align_columns([[printable(cell) for cell in row] for row in rows]):
         write(f"  {line}")
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from transporter.adaptor import Finding, Probe
-from transporter.change_source import ChangeReader
+from transporter.change_source import ChangeReader, TableTarget
 from transporter.errors import TransporterError
 from transporter.log.logged_reader import find_logged_reader
+from transporter.pipeline.namespace_filter import NamespaceFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from transporter.pipeline.config import Pipeline, WriterConfig
+    from transporter.message import Message
+    from transporter.pipeline.config import Pipeline, RouteConfig, WriterConfig
 
 _PATIENCE: Final = 45.0
 """Seconds after which a probe counts as hung. Each of its waits should take ten at most."""
@@ -44,18 +50,47 @@ def probe_all(pipeline: Pipeline) -> Iterator[ProbeResult]:
     """
     log = pipeline.log.dir
     begun = [_ProbeThread("reader", each.name, each, log) for each in pipeline.readers]
-    begun += [_ProbeThread("route", each.name, each.writer, log) for each in pipeline.routes]
+    begun += [
+        _ProbeThread("route", each.name, each.writer, log, partial(_tables_for, each, pipeline))
+        for each in pipeline.routes
+    ]
     deadline = monotonic() + _PATIENCE
     for each in begun:
         yield each.result(max(0.0, deadline - monotonic()))
 
 
+def _tables_for(route: RouteConfig, pipeline: Pipeline) -> Iterator[Message]:
+    """Yield the entries of all readers that describe tables to *route*.
+
+    None for a route with steps, which may change them. A source that cannot be asked is left to
+    its own probe.
+    """
+    if route.steps:
+        return
+    takes = NamespaceFilter(route.namespace)
+    for reader in pipeline.readers:
+        made: Any = reader.cls(reader.config)
+        if isinstance(made, ChangeReader):
+            logged = find_logged_reader(pipeline.log.dir, reader.name)
+            with suppress(TransporterError):
+                for entry in made.change_source(logged).table_entries():
+                    if takes.mask(pa.array([entry.namespace]))[0].as_py():
+                        yield entry
+
+
 class _ProbeThread:
     """Running probe, in a thread that is abandoned if it hangs."""
 
-    def __init__(self, kind: str, name: str, part: WriterConfig, log: Path) -> None:
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        part: WriterConfig,
+        log: Path,
+        find_tables: Callable[[], Iterator[Message]] = lambda: iter(()),
+    ) -> None:
         self._probe_result, self._part = ProbeResult(kind, name, part.adaptor), part
-        self._log = log
+        self._log, self._find_tables = log, find_tables
         self._thread = threading.Thread(target=self._run, name=f"probe-{name}", daemon=True)
         self._thread.start()
 
@@ -74,6 +109,8 @@ class _ProbeThread:
         try:
             made: Any = self._part.cls(self._part.config)
             found.extend(self._probe(made))
+            if isinstance(made, TableTarget):
+                found.extend(made.probe_tables(self._find_tables()))
         except TransporterError as error:
             found.append(Finding(str(error), "problem"))
         except Exception as error:  # noqa: BLE001 - an adaptor's author may raise anything

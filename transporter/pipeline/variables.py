@@ -54,6 +54,7 @@ class Substituted(NamedTuple):
     """A text with its variables replaced, and the values that came from outside the file.
 
     Of a text with secret files there is a ``template``, and their ``secrets`` are among the values.
+    ``defaulted`` are the variables that are unset, so that the file's default counts.
     """
 
     text: str
@@ -61,6 +62,7 @@ class Substituted(NamedTuple):
     values: frozenset[str]
     secrets: frozenset[str] = frozenset()
     template: Template | None = None
+    defaulted: frozenset[str] = frozenset()
 
 
 def substitute(text: str, environ: Mapping[str, str], folder: Path = Path()) -> Substituted:
@@ -72,6 +74,7 @@ def substitute(text: str, environ: Mapping[str, str], folder: Path = Path()) -> 
     values: set[str] = set()
     secrets: set[str] = set()
     problems: list[ValueError] = []
+    defaulted: set[str] = set()
     found = list(_TOKEN.finditer(text))
     parts: list[str | Path] = []
     texts: list[str] = []
@@ -82,6 +85,8 @@ def substitute(text: str, environ: Mapping[str, str], folder: Path = Path()) -> 
         file = token["file"]
         try:
             part = secret_path(file, folder) if file else _token_value(token, environ, values)
+            if token["kind"] == ":-" and not environ.get(token["name"]):
+                defaulted.add(token["name"])
             value = read_secret(part) if isinstance(part, Path) else part
         except ValueError as error:
             problems.append(error)
@@ -95,7 +100,8 @@ def substitute(text: str, environ: Mapping[str, str], folder: Path = Path()) -> 
     replaced = any(token["name"] or token["file"] for token in found)
     kept = Template((*parts, rest)) if secrets else None
     known = frozenset(secrets)
-    return Substituted("".join([*texts, rest]), replaced, known | values, known, kept)
+    text = "".join([*texts, rest])
+    return Substituted(text, replaced, known | values, known, kept, frozenset(defaulted))
 
 
 def _token_value(token: re.Match[str], environ: Mapping[str, str], values: set[str]) -> str:

@@ -80,7 +80,7 @@ class Document:
 
     ``known_secrets`` are those of ``secrets`` that came from files, or whose variables have names
     typical of secrets. ``templates`` are the texts with secret files. ``gaps`` are the values that
-    could not be read, which are unknown.
+    could not be read, which are unknown. ``defaulted`` are unset variables whose defaults count.
     """
 
     file: str
@@ -91,6 +91,7 @@ class Document:
     known_secrets: frozenset[str] = field(default=frozenset(), repr=False)
     templates: Mapping[KeyPath, Template] = field(default_factory=dict)
     gaps: Mapping[KeyPath, UnknownValue] = field(default_factory=dict)
+    defaulted: frozenset[str] = frozenset()
 
     def has_gap(self, path: KeyPath) -> bool:
         """Return whether the value at *path*, or anything in it, could not be read."""
@@ -182,7 +183,15 @@ def _parse(
     substituted, secrets = frozenset(builder.substituted), frozenset(builder.secrets)
     known = frozenset(builder.known_secrets)
     return Document(
-        file, root, builder.lines, substituted, secrets, known, builder.templates, builder.gaps
+        file,
+        root,
+        builder.lines,
+        substituted,
+        secrets,
+        known,
+        builder.templates,
+        builder.gaps,
+        frozenset(builder.defaulted),
     )
 
 
@@ -225,6 +234,7 @@ class _Builder:
         self.file, self.environ, self.only = file, environ, only
         self.lines: dict[KeyPath, int] = {}
         self.substituted: set[KeyPath] = set()
+        self.defaulted: set[str] = set()
         self.secrets: set[str] = set()
         self.known_secrets: set[str] = set()
         self.templates: dict[KeyPath, Template] = {}
@@ -323,6 +333,7 @@ class _Builder:
             self.gaps[path] = UnknownValue(tuple(problems), error.absent)
             return _UNKNOWN
         self.secrets |= found.values
+        self.defaulted |= found.defaulted
         # A file's place is unrelated to the variables beside it.
         names = FILE.sub("", event.value)
         self.known_secrets |= found.values if SECRETIVE.search(names) else found.secrets

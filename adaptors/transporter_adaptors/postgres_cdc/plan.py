@@ -201,6 +201,14 @@ def _problems_of(
         yield f"{name} {table.problem}; leave it out of tables"
         return
     if table.identity_problem and not item.insert_only:
+        if not key_of(item, definition):
+            yield (
+                f"{name} has no primary key and no replica identity: in a publication every UPDATE "
+                "and DELETE of it would fail in the application, and its entries would have no "
+                f'key; add a primary key, leave it out of tables with "!{name}", or list it with '
+                "insert_only: true and copy: none"
+            )
+            return
         yield f"{name} {table.identity_problem}"
     if (item.columns or item.where) and server.version < pub.COLUMN_LISTS:
         yield (

@@ -334,6 +334,8 @@ class _Open:
             self._has_other_tables = self._watch.look(
                 self._translator.state, self._left_out, self._handover, self._position.at
             )
+        else:
+            self._watch.follow(self._position.at)
 
     def _take_up_tables(self) -> None:
         """Follow tables that are new, and leave out those that are gone, while all others go on."""

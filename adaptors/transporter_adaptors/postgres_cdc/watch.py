@@ -40,6 +40,8 @@ _RETRY: Final = 60.0
 part of the catalog."""
 _LOOKS: Final = 1000
 """Looks that are kept to measure the lag."""
+_LAG_SECONDS: Final = 1.0
+"""Seconds between two measurements of a lag that lasts."""
 
 
 class Watch:
@@ -54,6 +56,7 @@ class Watch:
         self._next, self._in_danger = monotonic(), False
         self._next_retry = monotonic() + _RETRY
         self._ends: deque[tuple[float, int]] = deque()
+        self._next_lag = 0.0
 
     @property
     def is_due(self) -> bool:
@@ -134,19 +137,31 @@ class Watch:
                 "slot-in-danger", slot=slot.name, retained=slot.retained, status=slot.status
             )
         self._in_danger = endangered
-        now, end = monotonic(), parse_lsn(slot.end)
-        self._ends.append((now, end))
-        # The oldest look at whose end the stream has not come: it is behind since then.
-        while self._ends and self._ends[0][1] <= at:
-            self._ends.popleft()
+        self._ends.append((monotonic(), parse_lsn(slot.end)))
         if len(self._ends) > _LOOKS:
             del self._ends[1]
-        self._resume.measure("lag_seconds", now - self._ends[0][0] if self._ends else 0.0)
-        self._resume.measure("lag_bytes", max(0, end - at))
+        self._measure_lag(at)
         self._resume.measure("retained_bytes", slot.retained)
         self._resume.measure("safe_bytes", slot.safe)
         self._resume.measure("spilled_bytes", slot.spilled)
         self._resume.measure("catalog_xmin_age", slot.catalog_age)
+
+    def follow(self, at: int) -> None:
+        """Measure the lag between two looks, when the stream has come to the LSN *at*.
+
+        At once when the end of the last look is reached, each second until then.
+        """
+        if self._ends and (self._ends[-1][1] <= at or monotonic() >= self._next_lag):
+            self._measure_lag(at)
+
+    def _measure_lag(self, at: int) -> None:
+        now, end = monotonic(), self._ends[-1][1]
+        # The oldest look at whose end the stream has not come: it is behind since then.
+        while self._ends and self._ends[0][1] <= at:
+            self._ends.popleft()
+        self._resume.measure("lag_seconds", now - self._ends[0][0] if self._ends else 0.0)
+        self._resume.measure("lag_bytes", max(0, end - at))
+        self._next_lag = now + _LAG_SECONDS
 
     def _measure_copy(self, state: TablesState, handover: Handover) -> None:
         copies = [copy for copy in handover.copies.values() if not copy.is_complete]

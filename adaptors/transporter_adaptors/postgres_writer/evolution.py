@@ -9,7 +9,7 @@ from transporter_adaptors.postgres_writer.session import fetch
 from transporter_adaptors.postgres_writer.statements import quote, quote_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
@@ -33,13 +33,30 @@ def follow_schema(
         RouteFault: The table is there, and rows cannot be written to it.
         ValueError: The columns are not those of a table, or one has a type that is not here.
     """
-    document = _parse(change.data)
+    statements = list(_statements(connection, catalog, name, change.data, creates=creates))
+    for statement in statements:
+        connection.execute(statement, [])
+    if statements:
+        catalog.forget()
+
+
+def check_schema(
+    connection: Connection, catalog: Catalog, name: TableName, data: bytes, *, creates: bool
+) -> None:
+    """Raise as :func:`follow_schema` does for an entry with this *data*, and change nothing."""
+    for _ in _statements(connection, catalog, name, data, creates=creates):
+        pass
+
+
+def _statements(
+    connection: Connection, catalog: Catalog, name: TableName, data: bytes, *, creates: bool
+) -> Iterator[str]:
+    document = _parse(data)
     columns = _columns(document)
     table = catalog.find(name)
     if table is None:
         if creates:
-            _create(connection, name, columns, document)
-            catalog.forget()
+            yield from _creation(connection, name, columns, document)
         return
     actions = [
         f"ADD COLUMN IF NOT EXISTS {quote(column['name'])} {_type(connection, name, column)}"
@@ -54,8 +71,7 @@ def follow_schema(
         if column.is_required and column.name not in there and column.name not in table.key
     ]
     if actions:
-        _run(connection, f"ALTER TABLE {quote_table(name)} {', '.join(actions)}")
-        catalog.forget()
+        yield f"ALTER TABLE {quote_table(name)} {', '.join(actions)}"
 
 
 def _parse(data: bytes) -> dict[str, Any]:
@@ -102,12 +118,12 @@ def _is_text(value: object) -> bool:
     return not any("\ud800" <= each <= "\udfff" for each in value)
 
 
-def _create(
+def _creation(
     connection: Connection,
     name: TableName,
     columns: Sequence[Mapping[str, Any]],
     document: Mapping[str, Any],
-) -> None:
+) -> Iterator[str]:
     key = document.get("key")
     if not key:
         raise ValueError(
@@ -117,14 +133,14 @@ def _create(
     if name.schema is not None:
         ((exists,),) = fetch(connection, _SCHEMA, [name.schema])
         if not exists:
-            _run(connection, f"CREATE SCHEMA IF NOT EXISTS {quote(name.schema)}")
+            yield f"CREATE SCHEMA IF NOT EXISTS {quote(name.schema)}"
     lines = [
         f"{quote(column['name'])} {_type(connection, name, column)}"
         + (" NOT NULL" if column.get("not_null") else "")
         for column in columns
     ]
     lines.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
-    _run(connection, f"CREATE TABLE {quote_table(name)} ({', '.join(lines)})")
+    yield f"CREATE TABLE {quote_table(name)} ({', '.join(lines)})"
 
 
 def _type(connection: Connection, name: TableName, column: Mapping[str, Any]) -> str:
@@ -142,7 +158,3 @@ def _type(connection: Connection, name: TableName, column: Mapping[str, Any]) ->
             "the type, or the column with another type"
         )
     return text.replace("%", "%%")
-
-
-def _run(connection: Connection, statement: str) -> None:
-    connection.execute(statement, [])

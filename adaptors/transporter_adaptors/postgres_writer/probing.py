@@ -13,13 +13,15 @@ from transporter_adaptors.postgres.session import server_text
 from transporter_adaptors.postgres_writer.append import check_columns
 from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.config import split_name
+from transporter_adaptors.postgres_writer.evolution import check_schema
 from transporter_adaptors.postgres_writer.failures import sink_error
 from transporter_adaptors.postgres_writer.progress import exists, progress_ddl
 from transporter_adaptors.postgres_writer.session import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from transporter.message import Message
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
@@ -48,6 +50,24 @@ def probe_target(config: PostgresWriterConfig) -> Iterator[Finding]:
             raise sink_error(error, "cannot look at the tables") from error
     if not config.fixed_tables:
         yield Finding(f"tables of {config.table} are checked when the first entry comes")
+
+
+def probe_tables(config: PostgresWriterConfig, entries: Iterable[Message]) -> Iterator[Finding]:
+    """Yield the problems that the tables described by *entries* would have at the target."""
+    if config.evolve == "none" or not config.upserts:
+        return
+    creates = config.evolve == "create"
+    with closing(connect(config, _PATIENCE)) as connection:
+        catalog = Catalog(connection, config)
+        try:
+            for entry in entries:
+                name = config.table_of(entry.namespace)
+                try:
+                    check_schema(connection, catalog, name, entry.data or b"", creates=creates)
+                except (RouteFault, ValueError) as error:
+                    yield Finding(str(error), "problem")
+        except psycopg.Error as error:
+            raise sink_error(error, "cannot look at the tables") from error
 
 
 def check_table(catalog: Catalog, name: TableName, config: PostgresWriterConfig) -> Table:

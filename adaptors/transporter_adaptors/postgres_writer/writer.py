@@ -14,7 +14,7 @@ from transporter_adaptors.postgres_writer.apply import Transactions
 from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
 from transporter_adaptors.postgres_writer.failures import is_stale, is_too_large, sink_error
-from transporter_adaptors.postgres_writer.probing import check_table, probe_target
+from transporter_adaptors.postgres_writer.probing import check_table, probe_tables, probe_target
 from transporter_adaptors.postgres_writer.progress import Progress
 from transporter_adaptors.postgres_writer.session import connect
 from transporter_adaptors.postgres_writer.upserts import Upserts
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         WriterContext,
     )
     from transporter.comparison import ComparedRoute, CompareOptions, Result
+    from transporter.message import Message
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_writer.guilty import Failure
 
@@ -116,6 +117,10 @@ class PostgresWriter:
     def probe(self) -> Iterable[Finding]:
         """Check the server, the table of offsets, and the tables that are known by now."""
         return probe_target(self._config)
+
+    def probe_tables(self, entries: Iterable[Message]) -> Iterable[Finding]:
+        """Check whether the tables that *entries* describe can be created or added to."""
+        return probe_tables(self._config, entries)
 
     def compare(self, route: ComparedRoute, options: CompareOptions) -> Iterator[Result | Finding]:
         """Yield rows of the tables that are not as at the source, or as in the log."""

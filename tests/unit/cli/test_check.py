@@ -37,6 +37,22 @@ def test_how_long_history_lasts_is_one_line(
     assert ["history", "delivered entries stay 7d; no compaction"] in rows
 
 
+def test_variables_that_are_unset_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A default that counts is not silent. Its value may be a secret, and is not shown."""
+    monkeypatch.setenv("TABLE", "in.jsonl")
+    monkeypatch.delenv("PLACE", raising=False)
+    assert check(tmp_path, "${PLACE:-log}", source="${TABLE:-other}") == 0
+    rows = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()]
+    assert ["unset", "PLACE: the file's default counts"] in rows
+    assert app.execute(["check", "--json", str(tmp_path / "p.yaml")]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["defaulted"] == ["PLACE"]
+    monkeypatch.setenv("PLACE", "log")
+    assert app.execute(["check", str(tmp_path / "p.yaml")]) == 0
+    assert "default counts" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("log", ["log", "a/b/log", ".", "link"])
 def test_directories_that_can_be_made_are_accepted(tmp_path: Path, log: str) -> None:
     """The directories need not exist, and none is created."""

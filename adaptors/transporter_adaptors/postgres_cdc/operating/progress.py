@@ -44,9 +44,9 @@ def read_status(config: CdcConfig, logged: LoggedState) -> SourceStatus:
             rows = facts.estimate_rows(queries, tables)
             left_out = _find_left_out(queries, config, logged, server)
     except TransporterError as error:
-        tables_status = table_statuses(logged, {})
+        tables_status = table_statuses(config, logged, {})
         return SourceStatus(logged.publications, text, None, None, tables_status, str(error))
-    problem, found = "", table_statuses(logged, rows)
+    problem, found = "", table_statuses(config, logged, rows)
     if slot is None and logged.position is not None:
         problem = f"slot {logged.slot} is gone; run 'transporter cdc check' for the remedy"
         found = [replace(each, phase="gap") for each in found]
@@ -93,7 +93,9 @@ def _read_slot(
     )
 
 
-def table_statuses(logged: LoggedState, rows: Mapping[int, int | None]) -> list[TableStatus]:
+def table_statuses(
+    config: CdcConfig, logged: LoggedState, rows: Mapping[int, int | None]
+) -> list[TableStatus]:
     """Return a status for each table of the log. *rows* are by number, where they are known."""
     state, position = logged.state, logged.position
     if state is None or position is None:
@@ -102,11 +104,13 @@ def table_statuses(logged: LoggedState, rows: Mapping[int, int | None]) -> list[
     waiting = {*state.queue[position.begun :]} - copies.keys()
     found = []
     for oid, table in state.tables.items():
-        estimated, copy = rows.get(oid), copies.get(oid)
+        estimated, copy, name = rows.get(oid), copies.get(oid), table.full_name
+        item = config.item_of(name)
+        has_copy = item is None or config.copies(item)
         if copy is not None:
             phase: Phase = "catching up" if copy.is_complete else "copying"
-            found.append(TableStatus(str(table.full_name), phase, copy.run, copy.rows, estimated))
+            found.append(TableStatus(str(name), phase, copy.run, copy.rows, estimated, has_copy))
         else:
             phase = "waiting" if oid in waiting else "in sync"
-            found.append(TableStatus(str(table.full_name), phase, table.run, None, estimated))
+            found.append(TableStatus(str(name), phase, table.run, None, estimated, has_copy))
     return found

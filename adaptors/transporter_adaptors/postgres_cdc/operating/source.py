@@ -12,6 +12,7 @@ from transporter_adaptors.postgres_cdc.operating import (
     setup_sql,
 )
 from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
+from transporter_adaptors.postgres_cdc.operating.table_entries import describe_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         SourceObject,
         SourceStatus,
     )
+    from transporter.message import Message
     from transporter_adaptors.postgres_cdc.config import CdcConfig
 
 
@@ -46,6 +48,10 @@ class PostgresSource:
     def check(self) -> Iterator[Finding]:
         """Yield findings about all that an open needs."""
         return findings.check_source(self._config, self._logged())
+
+    def table_entries(self) -> Iterator[Message]:
+        """Yield the entries by which the reader would describe its tables now."""
+        return describe_tables(self._config)
 
     def status(self) -> SourceStatus:
         """Return the present state."""

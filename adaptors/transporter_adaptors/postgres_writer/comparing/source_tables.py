@@ -87,7 +87,7 @@ class Source:
                 f"the server of reader {self.reader} is not the one that the log follows"
             )
         plan = find_plan(self.connection, self.config, server)
-        phases = {each.name: each.phase for each in table_statuses(logged, {})}
+        phases = {each.name: each.phase for each in table_statuses(self.config, logged, {})}
         found = []
         for oid, (table, item, definition) in plan.tables.items():
             name = table.full_name

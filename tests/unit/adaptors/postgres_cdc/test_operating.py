@@ -34,7 +34,10 @@ def config(**settings: Any) -> CdcConfig:
 
 
 def test_each_table_has_its_phase() -> None:
-    """The queue beyond the begun waits, a complete copy catches up, the rest is in sync."""
+    """The queue beyond the begun waits, a complete copy catches up, the rest is in sync.
+
+    A table whose rows are not copied is known as that.
+    """
     tables = {oid: followed(oid, run=oid) for oid in (1, 2, 3, 4)}
     copies = (
         TableCopy(2, 5, run=2, rows=10, is_complete=True),
@@ -44,13 +47,14 @@ def test_each_table_has_its_phase() -> None:
     state = TablesState({"pub": 7}, tables, queue=(2, 3, 4))
     logged = LoggedState("r", Names("p", "s"), position, state)
     rows = {2: 10, 3: 4, 4: None}
-    assert table_statuses(logged, rows) == [
-        TableStatus("public.t1", "in sync", 1),
+    found = config(tables=["public.*", {"table": "t1", "copy": "none"}])
+    assert table_statuses(found, logged, rows) == [
+        TableStatus("public.t1", "in sync", 1, has_copy=False),
         TableStatus("public.t2", "catching up", 2, 10, 10),
         TableStatus("public.t3", "copying", 3, 3, 4),
         TableStatus("public.t4", "waiting", 4),
     ]
-    assert table_statuses(LoggedState("r", Names("p", "s")), rows) == []
+    assert table_statuses(found, LoggedState("r", Names("p", "s")), rows) == []
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,8 @@ def test_each_table_has_its_phase() -> None:
         ("catching up", 3, 4, 100),
         ("copying", 3, 0, None),
         ("copying", 3, None, None),
-        ("in sync", None, 4, None),
+        ("in sync", None, 4, 100),
+        ("waiting", None, 4, None),
     ],
 )
 def test_percent_is_below_100_until_the_copy_is_complete(
