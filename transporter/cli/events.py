@@ -6,6 +6,7 @@ import json
 import sys
 from collections import deque
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -21,6 +22,7 @@ from transporter.cli.output import (
     write,
     write_json,
 )
+from transporter.control.event_cursor import EventCursor
 from transporter.control.requests import Events
 from transporter.errors import EngineUnreachable, EnvironmentFault
 
@@ -97,18 +99,13 @@ def event_line(event: dict[str, Any]) -> str:
 
 def _read_all(target: Path, wanted: Events) -> dict[str, Any]:
     """Return all events that the engine keeps, in one answer."""
-    found = answer = perform_request(target, wanted)
-    while answer["next"] < answer["newest"]:
-        answer = perform_request(target, _after(wanted, answer["next"]))
-        if answer["run"] != found["run"]:
-            return _read_all(target, wanted)
-        found["events"] += answer["events"]
-        found |= {"newest": answer["newest"], "next": answer["next"]}
+    found: dict[str, Any] = {}
+    for page in EventCursor(wanted).read(partial(perform_request, target)):
+        if page.is_restart or not found:
+            found = {"run": page.run, "events": [], "dropped": page.dropped}
+        found["events"] += page.events
+        found |= {"newest": page.newest, "next": page.next}
     return found
-
-
-def _after(wanted: Events, number: int) -> Events:
-    return Events(number, wanted.level, wanted.route, wanted.most)
 
 
 def _note_dropped(count: int, text: str) -> None:
@@ -121,10 +118,9 @@ class _Follower:
 
     def __init__(self, directory: Path, wanted: Events, *, as_json: bool) -> None:
         """Print events that match *wanted*, as lines or as JSON objects."""
-        self._directory, self._wanted, self._as_json = directory, wanted, as_json
-        self._run: str | None = None
-        self._next = 0
-        self._absent = False
+        self._directory, self._as_json = directory, as_json
+        self._cursor = EventCursor(wanted)
+        self._has_read = self._absent = False
 
     def follow(self, last: int) -> None:
         """Print the newest *last* events (0: all), then new ones until stdout is closed."""
@@ -151,20 +147,13 @@ class _Follower:
                 yield {"remark": "no engine runs here; waiting for one", "engine": None}
 
     def _read(self, engine: EngineClient) -> Iterator[dict[str, Any]]:
-        while True:
-            answer = engine.call(_after(self._wanted, self._next))
-            if self._run is not None and answer["run"] != self._run:
-                # Its numbers begin again.
-                self._run, self._next = answer["run"], 0
+        for page in self._cursor.read(engine.call):
+            if page.is_restart:
                 yield {"remark": f"the engine was restarted, as {engine.pid}", "engine": engine.pid}
-                continue
-            if answer["dropped"] and self._run is not None:
-                count = answer["dropped"]
-                yield {"remark": f"{count} events were dropped", "dropped": count}
-            self._run, self._next, self._absent = answer["run"], answer["next"], False
-            yield from answer["events"]
-            if answer["next"] >= answer["newest"]:
-                return
+            if page.dropped and self._has_read:
+                yield {"remark": f"{page.dropped} events were dropped", "dropped": page.dropped}
+            self._has_read, self._absent = True, False
+            yield from page.events
 
     def _write(self, found: Iterator[dict[str, Any]] | deque[dict[str, Any]]) -> None:
         for each in found:

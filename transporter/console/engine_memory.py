@@ -7,7 +7,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.control.requests import Events, History
+from transporter.control.event_cursor import EventCursor
+from transporter.control.requests import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +38,7 @@ class EngineMemory:
         """Fetch by *ask*, which returns ``None`` if no engine answers."""
         self._ask, self._clock = ask, clock
         self._lock = threading.Lock()
-        self._run: object = None
-        self._next = 0
+        self._cursor = EventCursor()
         self._events: deque[Mapping[str, Any]] = deque(maxlen=KEPT)
         self._history: Mapping[str, Any] | None = None
         self._history_at = self._events_at = float("-inf")
@@ -66,15 +66,8 @@ class EngineMemory:
             return self._history
 
     def _fetch_events(self) -> None:
-        """Fetch the events that are new. Those of another run of the engine begin anew."""
-        while (answer := self._ask(Events(after=self._next))) is not None:
-            if answer["run"] != self._run:
-                is_known = self._run is not None or self._next > 0
-                self._run, self._next = answer["run"], 0
+        """Fetch the events that are new. Those of another run of the engine replace all others."""
+        for page in self._cursor.read(self._ask):
+            if page.is_restart:
                 self._events.clear()
-                if is_known:
-                    continue
-            self._events.extend(answer["events"])
-            self._next = answer["next"]
-            if self._next >= answer["newest"]:
-                return
+            self._events.extend(page.events)

@@ -24,7 +24,8 @@ class Asked:
             {"number": each, "level": levels[each % 3], "route": f"r{each}"} for each in numbers
         ]
         reached = max(numbers, default=self.events)
-        return {"run": self.run, "events": found, "newest": self.events, "next": reached}
+        page = {"newest": self.events, "next": reached, "dropped": 0}
+        return {"run": self.run, "events": found, **page}
 
 
 def numbers(memory: EngineMemory, *arguments: str) -> list[int]:
