@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from transporter.cli.service_manager import ServiceNotifier
+    from transporter.console.launcher import ConsoleLauncher
     from transporter.engine.engine import Engine
     from transporter.pipeline.config import Pipeline
 
@@ -124,7 +126,10 @@ def run_pipeline(
     notifier = take_notifier(os.environ)
 
     # Before anything is opened, so that a signal always closes open parts in order.
-    with _handle_signals() as signals, unfailing_stderr():
+    with _handle_signals() as signals, unfailing_stderr(), _console_of(pipeline) as console:
+        if console is not None and console.url:
+            name = shlex.quote(short_path(pipeline.file))
+            hints = [f"  transporter ui --login {name}    # the console, {console.url}", *hints]
         with (
             engine_reporter(
                 log_format, live=live, hints=_hint_text(pipeline.log.dir, hints), level=log_level
@@ -132,10 +137,28 @@ def run_pipeline(
             printable_output(),
             assemble_engine(pipeline, report, environ, fail_fast=fail_fast) as engine,
         ):
+            if console is not None:
+                console.report_to(engine.observe)
+                engine.attach(console)
             gc.freeze()  # Imported modules stay, so exclude them from every collection.
             _run_until_stopped(engine, report, signals, notifier)
         _report_halted(engine)
     return 1 if engine.halted else 0
+
+
+@contextmanager
+def _console_of(pipeline: Pipeline) -> Iterator[ConsoleLauncher | None]:
+    """Yield the console's launcher, if the pipeline file has an address for it, and stop it."""
+    if "console" not in pipeline.observe.model_fields_set:
+        yield None
+        return
+    from transporter.console.launcher import ConsoleLauncher  # noqa: PLC0415 - seldom needed
+
+    launcher = ConsoleLauncher(pipeline.file, pipeline.log.dir, pipeline.observe)
+    try:
+        yield launcher
+    finally:
+        launcher.stop()
 
 
 def _report_halted(engine: Engine) -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import ExitStack
+import socket
+import sys
+import time
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,8 +21,10 @@ from transporter.cli.output import write
 from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transporter.console.sources import LogSource
-    from transporter.console.state import Console
+    from transporter.console.state import Activity, Console
     from transporter.pipeline.observe_config import ConsoleConfig
 
 Targets = Annotated[
@@ -42,6 +49,8 @@ def ui(
     login: Annotated[
         bool, typer.Option("--login", help="Print a login link of the running console, and end.")
     ] = False,
+    inherit: Annotated[str, typer.Option(hidden=True)] = "",
+    idle: Annotated[float, typer.Option(hidden=True)] = 600.0,
 ) -> None:
     """Serve the operator console.
 
@@ -57,27 +66,34 @@ def ui(
 
     if login:
         write(request_link(log_directory(targets[0])))
-        return
-    _serve(targets, listen, read_only=read_only)
+    elif inherit:
+        listener, login_listener = (socket.socket(fileno=int(each)) for each in inherit.split(","))
+        _serve_for_engine(targets, listener, login_listener, idle)
+    else:
+        _serve(targets, listen, read_only=read_only)
 
 
 def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
     from transporter.audit import this_operator  # noqa: PLC0415 - heavy; `--help` does without
-    from transporter.console.serve import bind, serving  # noqa: PLC0415
+    from transporter.console.listening import bind  # noqa: PLC0415
+    from transporter.console.login_socket import refuse_second  # noqa: PLC0415
+    from transporter.console.serve import serving  # noqa: PLC0415
     from transporter.console.sources import find_sources  # noqa: PLC0415
     from transporter.console.state import Console  # noqa: PLC0415
 
     sources = find_sources(targets, os.environ)
-    settings = _settings(next(iter(sources.values())), listen)
+    first = next(iter(sources.values()))
+    settings = _settings(first, listen)
     access = settings.console_access
     if read_only:
         access = access.model_copy(update={"read_only": True})
+    refuse_second(first.directory)
     listener, address = bind(settings.console)
     names = dict(zip(sources, map(str, targets), strict=True))
     console = Console.of(sources, names, address, access)
     with ExitStack() as stack:
         stack.callback(listener.close)
-        _open_login_socket(stack, console, next(iter(sources.values())).directory)
+        _open_login_socket(stack, console, first.directory)
         serve = stack.enter_context(serving(console, listener))
         write(f"console: {console.url}")
         write(f"log in within 60 s: {console.login_link(this_operator().who)}")
@@ -85,6 +101,41 @@ def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
         # As Ctrl-C does, so that the socket is removed.
         signal.signal(signal.SIGTERM, _interrupt)
         serve()
+
+
+def _serve_for_engine(
+    targets: list[Path], listener: socket.socket, login_listener: socket.socket, idle: float
+) -> None:
+    """Serve the sockets of an engine until it ends, or nobody has asked for *idle* seconds."""
+    from transporter.console.login_socket import LoginSocket  # noqa: PLC0415 - heavy
+    from transporter.console.serve import serving  # noqa: PLC0415
+    from transporter.console.sources import find_sources  # noqa: PLC0415
+    from transporter.console.state import Console  # noqa: PLC0415
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    sources = find_sources(targets, os.environ)
+    settings = _settings(next(iter(sources.values())), None)
+    address = settings.console._replace(port=listener.getsockname()[1])
+    names = dict(zip(sources, map(str, targets), strict=True))
+    console = Console.of(sources, names, address, settings.console_access)
+    with (
+        suppress(KeyboardInterrupt),
+        LoginSocket(login_listener, console.login_link, is_shared=True),
+        serving(console, listener) as serve,
+    ):
+        for wait in (partial(_wait_until_idle, console.activity, idle), sys.stdin.read):
+            Thread(target=_end_after, args=(wait,), daemon=True).start()
+        serve()
+
+
+def _end_after(wait: Callable[[], object]) -> None:
+    wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait_until_idle(activity: Activity, seconds: float) -> None:
+    while (left := seconds - activity.idle_seconds) > 0:
+        time.sleep(left)
 
 
 def _interrupt(*_: Any) -> None:  # noqa: ANN401 - a signal's
@@ -111,12 +162,14 @@ def _settings(source: LogSource, listen: str | None) -> ConsoleConfig:
 
 
 def _open_login_socket(stack: ExitStack, console: Console, directory: Path) -> None:
-    from transporter.console.login_socket import LoginSocket  # noqa: PLC0415 - heavy
+    from transporter.console.login_socket import LoginSocket, listening  # noqa: PLC0415 - heavy
 
     try:
-        stack.enter_context(LoginSocket(directory, console.login_link))
+        listener = stack.enter_context(listening(directory))
     except OSError as error:
         note(
             f"{directory}: {error.strerror}, so --login cannot print another link; "
             "restart the console for one"
         )
+    else:
+        stack.enter_context(LoginSocket(listener, console.login_link))

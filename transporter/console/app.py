@@ -77,6 +77,7 @@ def create_app(console: Console) -> Flask:
 def _admit(console: Console) -> Answer | None:
     """Refuse the request, or find out who sends it."""
     g.identity = None
+    console.activity.note()
     facts = RequestFacts(
         method=request.method,
         peer=request.environ.get("REMOTE_ADDR", ""),

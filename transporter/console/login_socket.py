@@ -9,51 +9,73 @@ import json
 import os
 import socket
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from transporter.control.wire import peer_operator, socket_address
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 NAME: Final = "console.sock"
 _SECONDS: Final = 5.0
+_START_SECONDS: Final = 20.0
+"""Seconds within which a console of an engine is up on a busy host, and answers."""
 _MOST: Final = 4096
+
+
+@contextmanager
+def listening(directory: Path) -> Iterator[socket.socket]:
+    """Yield a socket that listens in *directory*, with rights for this user alone.
+
+    Its name is removed at the end, unless it is another console's by then.
+
+    Raises:
+        EnvironmentFault: another console listens there.
+        OSError: the directory cannot hold the socket.
+
+    """
+    path = directory / NAME
+    refuse_second(directory)
+    with suppress(FileNotFoundError):
+        path.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        # Before the socket has a name, so that no other user ever finds it open.
+        os.fchmod(listener.fileno(), 0o600)
+        with socket_address(directory, NAME) as address:
+            listener.bind(address)
+        path.chmod(0o600)
+        inode = path.stat().st_ino
+        listener.listen()
+        try:
+            yield listener
+        finally:
+            with suppress(OSError):
+                if path.lstat().st_ino == inode:
+                    path.unlink()
+
+
+def refuse_second(directory: Path) -> None:
+    """Raise :class:`EnvironmentFault` if a console already serves the log in *directory*."""
+    with suppress(OSError), _connect(directory):
+        raise EnvironmentFault(
+            f"a console already serves {directory}; 'transporter ui --login' prints its link"
+        )
 
 
 class LoginSocket:
     """Gives a link to each process of this user, or of root, that connects. Runs a thread."""
 
-    def __init__(self, directory: Path, make_link: Callable[[str], str]) -> None:
-        """Listen in *directory*. *make_link* makes a link for the name of a user.
+    def __init__(
+        self, listener: socket.socket, make_link: Callable[[str], str], *, is_shared: bool = False
+    ) -> None:
+        """Answer on *listener*. *make_link* makes a link for the name of a user.
 
-        Raises:
-            EnvironmentFault: another console listens there.
-            OSError: the directory cannot hold the socket.
-
+        One that *is_shared* with the engine's process is left as it is at the end.
         """
-        self._path, self._make_link = directory / NAME, make_link
-        if _is_served(directory):
-            raise EnvironmentFault(
-                f"a console already serves {directory}; 'transporter ui --login' prints its link"
-            )
-        with suppress(FileNotFoundError):
-            self._path.unlink()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            # Before the socket has a name, so that no other user ever finds it open.
-            os.fchmod(self._listener.fileno(), 0o600)
-            with socket_address(directory, NAME) as address:
-                self._listener.bind(address)
-            self._path.chmod(0o600)
-            self._inode = self._path.stat().st_ino
-            self._listener.listen()
-        except OSError:
-            self._listener.close()
-            raise
+        self._listener, self._make_link, self._is_shared = listener, make_link, is_shared
         self._thread = threading.Thread(target=self._serve, name="console-login", daemon=True)
         self._thread.start()
 
@@ -61,14 +83,12 @@ class LoginSocket:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Listen no more, and remove the socket's name unless it is another console's by now."""
+        """Answer no more."""
+        if self._is_shared:
+            return  # It ends with this process: a shutdown would be the engine's as well.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
         self._thread.join(_SECONDS)
-        with suppress(OSError):
-            if self._path.lstat().st_ino == self._inode:
-                self._path.unlink()
 
     def _serve(self) -> None:
         while True:
@@ -87,13 +107,6 @@ class LoginSocket:
         else:
             answer = {"v": 1, "link": self._make_link(operator.who)}
         peer.sendall(json.dumps(answer).encode() + b"\n")
-
-
-def _is_served(directory: Path) -> bool:
-    """Return whether a console listens in *directory*. A socket that is left over answers not."""
-    with suppress(OSError), _connect(directory):
-        return True
-    return False
 
 
 def _connect(directory: Path) -> socket.socket:
@@ -117,6 +130,7 @@ def request_link(directory: Path) -> str:
     """
     try:
         with _connect(directory) as peer, peer.makefile("rb") as lines:
+            peer.settimeout(_START_SECONDS)
             answer = json.loads(lines.readline(_MOST))
             found = answer.get("link")
             problem = answer.get("error", "the console gave no link")

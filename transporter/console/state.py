@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from transporter.console.child import Verifier
-from transporter.console.guard import Guard, Identity, bracketed
+from transporter.console.guard import Guard, Identity
+from transporter.console.listening import page_url
 from transporter.console.sessions import (
     FORM_SECONDS,
     LINK_SECONDS,
@@ -47,6 +49,22 @@ class Outcome:
     tone: str
 
 
+class Activity:
+    """The time since the last request."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def note(self) -> None:
+        """Take note of a request."""
+        self._last = time.monotonic()
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds without a request."""
+        return time.monotonic() - self._last
+
+
 @dataclass(frozen=True)
 class Console:
     """The state of a console. Thread-safe; kept in memory only.
@@ -71,6 +89,7 @@ class Console:
     )
 
     verifier: Verifier = field(default_factory=Verifier)
+    activity: Activity = field(default_factory=Activity)
 
     @classmethod
     def of(
@@ -91,9 +110,7 @@ class Console:
     @property
     def url(self) -> str:
         """The address of the first page, by its host on this machine."""
-        host = self.listen.host
-        shown = "localhost" if host in {"0.0.0.0", "::"} else bracketed(host)  # noqa: S104 - compared
-        return f"http://{shown}:{self.listen.port}{self.access.base_path}/"
+        return page_url(self.listen, self.access.base_path)
 
     def login_link(self, name: str) -> str:
         """Return a link that logs *name* in once, as an operator, within a minute."""

@@ -235,6 +235,12 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "segment-removed": Event(
             "info", ("file", "through", "bytes"), "retention has removed a segment"
         ),
+        "console-listening": Event(
+            "info", ("url",), "'transporter ui --login' prints a link to the console"
+        ),
+        "console-failed": Event(
+            "warning", ("problem",), "there is no console, or its process has failed"
+        ),
         "release-refused": Event(
             "warning",
             ("route", "reader", "why"),

@@ -12,7 +12,13 @@ import pytest
 from engine_tools import Events, SparklessHost, make_pipeline, run_to_end
 
 from transporter.console import sources
-from transporter.console.login_socket import NAME, LoginSocket, request_link
+from transporter.console.login_socket import (
+    NAME,
+    LoginSocket,
+    listening,
+    refuse_second,
+    request_link,
+)
 from transporter.console.outline import read_outline
 from transporter.console.sources import LogSource, find_sources
 from transporter.control.server import attach_control
@@ -153,11 +159,11 @@ def test_an_outline_has_no_value_of_an_adaptor(tmp_path: Path) -> None:
 
 def test_the_login_socket_is_for_its_owner(tmp_path: Path) -> None:
     """It has the rights of control.sock, gives links, and is gone afterwards."""
-    with LoginSocket(tmp_path, "http://console/{}".format):
+    with listening(tmp_path) as listener, LoginSocket(listener, "http://console/{}".format):
         assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
         assert request_link(tmp_path).startswith("http://console/")
         with pytest.raises(EnvironmentFault, match="a console already serves"):
-            LoginSocket(tmp_path, str)
+            refuse_second(tmp_path)
     assert not (tmp_path / NAME).exists()
     with pytest.raises(EnvironmentFault, match="no console runs on"):
         request_link(tmp_path)
@@ -167,5 +173,5 @@ def test_a_socket_that_is_left_over_is_replaced(tmp_path: Path) -> None:
     """A console that was killed does not keep the next one from listening."""
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / NAME))
-    with LoginSocket(tmp_path, str):
+    with listening(tmp_path) as listener, LoginSocket(listener, str):
         assert request_link(tmp_path)

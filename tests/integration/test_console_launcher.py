@@ -1,0 +1,189 @@
+"""The console that an engine starts when somebody connects."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+from engine_tools import Events, until
+
+from transporter.console.launcher import ConsoleLauncher
+from transporter.console.login_socket import NAME, refuse_second, request_link
+from transporter.errors import EnvironmentFault
+from transporter.log.commit_log import CommitLog
+from transporter.message import Message, messages_to_batch
+from transporter.pipeline.observe_config import ConsoleConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def write_pipeline(folder: Path, address: str = "127.0.0.1:0") -> Path:
+    """Write a pipeline file whose log has one entry, and return it."""
+    document = {
+        "log": {"dir": "log"},
+        "readers": [{"name": "in", "adaptor": "file", "path": "in.jsonl"}],
+        "routes": [{"name": "out", "writer": {"adaptor": "file", "path": "out.jsonl"}}],
+        "observe": {"console": address, "listen": "off"},
+    }
+    file = folder / "pipeline.yaml"
+    file.write_text(json.dumps(document))
+    (folder / "in.jsonl").touch()
+    with CommitLog.open(folder / "log") as log:
+        log.append(messages_to_batch([Message("n", b"x")]), "in")
+    return file
+
+
+@contextmanager
+def launched(
+    file: Path, events: Events, address: str = "127.0.0.1:0", idle: float | None = None
+) -> Iterator[ConsoleLauncher]:
+    """Run a launcher without its engine, and check that it leaves nothing behind."""
+    config = ConsoleConfig.model_validate({"console": address})
+    launcher = ConsoleLauncher(file, file.parent / "log", config, idle)
+    launcher.report_to(events)
+    launcher.start(pytest.fail)
+    try:
+        yield launcher
+    finally:
+        launcher.stop()
+    assert children() == []
+    assert not (file.parent / "log" / NAME).exists()
+
+
+def children() -> list[psutil.Process]:
+    """Return the consoles that this process has started."""
+    return [
+        each
+        for each in psutil.Process().children()
+        if each.status() != psutil.STATUS_ZOMBIE and "--inherit" in each.cmdline()
+    ]
+
+
+def get(url: str, path: str) -> int:
+    """Return the status of a page."""
+    peer = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+    try:
+        peer.request("GET", path)
+        return peer.getresponse().status
+    finally:
+        peer.close()
+
+
+def test_a_console_begins_with_the_first_who_asks_and_leaves_when_nobody_does(
+    tmp_path: Path,
+) -> None:
+    """Nothing runs before, each caller is answered, and the link of the command logs in."""
+    file, events = write_pipeline(tmp_path), Events()
+    with launched(file, events, idle=2.0) as launcher:
+        assert events.await_count("console-listening") == {"url": launcher.url}
+        time.sleep(0.3)
+        assert children() == []
+        assert get(launcher.url, "/healthz") == 200
+        (first,) = children()
+        link = request_link(tmp_path / "log")
+        assert link.startswith(f"{launcher.url}login?link=")
+        parts = urlsplit(link)
+        assert get(launcher.url, f"{parts.path}?{parts.query}") == 303
+        until(lambda: children() == [])
+        assert request_link(tmp_path / "log").startswith(launcher.url)
+        (second,) = children()
+        assert second.pid != first.pid
+        second.kill()
+        until(lambda: _answers(launcher.url))
+        with pytest.raises(EnvironmentFault, match="a console already serves"):
+            refuse_second(tmp_path / "log")
+    with pytest.raises(OSError, match="refused"):
+        get(launcher.url, "/healthz")
+
+
+def test_a_console_that_cannot_start_is_reported_and_tried_again(tmp_path: Path) -> None:
+    """A caller is refused instead of waiting for ever, and the engine is left alone."""
+    file, events = write_pipeline(tmp_path), Events()
+    whole = file.read_text()
+    file.write_text(whole.replace("127.0.0.1:0", "no address"))
+    with launched(file, events) as launcher:
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            get(launcher.url, "/healthz")
+        problem = events.await_count("console-failed")["problem"]
+        assert "console" in problem
+        assert "\n" not in problem
+        file.write_text(whole)
+        until(lambda: _answers(launcher.url))
+
+
+def _answers(url: str) -> bool:
+    try:
+        return get(url, "/healthz") == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def test_an_address_that_is_taken_costs_a_port_and_not_the_engine(tmp_path: Path) -> None:
+    """On this host another port does; what other hosts know is not moved, and is reported."""
+    file, events = write_pipeline(tmp_path), Events()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with launched(file, events, f"127.0.0.1:{port}") as launcher:
+            assert urlsplit(launcher.url).port not in {None, port}
+            assert get(launcher.url, "/healthz") == 200
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))  # noqa: S104 - the address of the test
+        taken.listen()
+        port = taken.getsockname()[1]
+        token = {"name": "ci", "token": "x" * 16, "role": "viewer"}
+        config = ConsoleConfig.model_validate(
+            {"console": f"0.0.0.0:{port}", "console_access": {"tokens": [token]}}
+        )
+        launcher = ConsoleLauncher(file, tmp_path / "log", config)
+        launcher.report_to(events)
+        launcher.start(pytest.fail)
+        assert launcher.url == ""
+        assert "choose another address" in events.await_count("console-failed")["problem"]
+        launcher.stop()
+        launcher.stop()
+
+
+ENGINE = """
+import sys, time
+from pathlib import Path
+from transporter.console.launcher import ConsoleLauncher
+from transporter.pipeline.observe_config import ConsoleConfig
+file = Path(sys.argv[1])
+launcher = ConsoleLauncher(file, file.parent / "log", ConsoleConfig.model_validate(
+    {"console": "127.0.0.1:0"}))
+launcher.start(print)
+print(launcher.url, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_console_ends_with_a_killed_engine(tmp_path: Path) -> None:
+    """It does not keep the address from the next engine, which takes the socket's name over."""
+    file = write_pipeline(tmp_path)
+    engine: Any = subprocess.Popen(
+        [sys.executable, "-c", ENGINE, str(file)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        url = engine.stdout.readline().strip()
+        assert get(url, "/healthz") == 200
+        (console,) = psutil.Process(engine.pid).children()
+    finally:
+        engine.kill()
+        engine.communicate()
+    console.wait(10)
+    with launched(file, Events(), urlsplit(url).netloc) as launcher:
+        assert launcher.url == url
+        assert get(url, "/healthz") == 200

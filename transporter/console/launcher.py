@@ -1,0 +1,165 @@
+"""The sockets of an engine's console, whose process is started when somebody connects.
+
+The engine listens and accepts nothing. A child inherits both sockets, serves them, and leaves when
+nobody has asked for a while or the engine has ended. A connection that comes in between waits in
+the queue of its socket for the next child.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Final
+
+from transporter.console.listening import bind, page_url
+from transporter.console.login_socket import listening
+from transporter.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from transporter.pipeline.observe_config import ConsoleConfig, ListenAddress
+
+_TICK: Final = 0.25
+"""Seconds between two looks at the child."""
+_PATIENCE: Final = 3.0
+"""Seconds within which a child ends that is asked to."""
+_SHORTEST: Final = 1.0
+_LONGEST: Final = 60.0
+"""Seconds until the next child after one that failed, at first and at most."""
+_MOST: Final = 2048
+"""Bytes of a failed child's last words that are reported."""
+
+
+class ConsoleLauncher:
+    """Implements ``engine.Service``. Its failures are reported, and never end the engine."""
+
+    def __init__(
+        self, file: Path, directory: Path, config: ConsoleConfig, idle: float | None = None
+    ) -> None:
+        """Bind the address that *config* names, or another port if it is taken on this host.
+
+        The child serves the pipeline *file*, whose log is in *directory*, and leaves after *idle*
+        seconds without a request, by default those of ``transporter ui``.
+        """
+        self._file, self._directory, self._idle = file, directory, idle
+        self._observe: Callable[..., None] = lambda *_, **__: None
+        self._opened = ExitStack()
+        self.url, self._problem = "", ""
+        """The address of the first page, empty without a console."""
+        try:
+            self._listener, address = _bind_or_other_port(config.console)
+        except EnvironmentFault as error:
+            self._problem = str(error)
+        else:
+            self._opened.enter_context(self._listener)
+            self.url = page_url(address, config.console_access.base_path)
+        self._wake, self._woken = map(self._opened.enter_context, socket.socketpair())
+        self._stopping = threading.Event()
+        self._pause = _SHORTEST
+        self._thread = threading.Thread(target=self._run, name="console-launcher", daemon=True)
+
+    def report_to(self, observe: Callable[..., None]) -> None:
+        """Report events to *observe* from now on."""
+        self._observe = observe
+
+    def start(self, _: Callable[[BaseException], None]) -> None:
+        """Listen. Without a place for the login socket there is no console."""
+        if not self._problem:
+            try:
+                self._login = self._opened.enter_context(listening(self._directory))
+            except (EnvironmentFault, OSError) as error:
+                self._problem = str(error)
+        if self._problem:
+            self._observe("console-failed", problem=self._problem)
+            self._opened.close()
+            return
+        self._listener.listen()
+        self._observe("console-listening", url=self.url)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the child, and listen no more. May be called again."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._wake.send(b"\0")
+            self._thread.join()
+        self._opened.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            select.select([self._listener, self._login, self._woken], [], [])
+            if not self._stopping.is_set():
+                self._serve()
+
+    def _serve(self) -> None:
+        """Run one child until it has left."""
+        began = time.monotonic()
+        with TemporaryFile() as errors:
+            try:
+                code = self._run_child(errors)
+            except OSError as error:
+                problem = f"its process cannot be started: {error}"
+            else:
+                if code == 0 or self._stopping.is_set():
+                    return
+                problem = _last_words(errors) or f"it has ended with exit code {code}"
+        if time.monotonic() - began > _LONGEST:
+            self._pause = _SHORTEST
+        self._observe("console-failed", problem=problem)
+        self._refuse_waiting()
+        self._stopping.wait(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST)
+
+    def _run_child(self, errors: IO[bytes]) -> int:
+        inherited = (self._listener.fileno(), self._login.fileno())
+        idle = [] if self._idle is None else ["--idle", str(self._idle)]
+        with subprocess.Popen(
+            [sys.executable, "-m", "transporter.cli.app", "ui", str(self._file),
+             "--inherit", ",".join(map(str, inherited)), *idle],
+            # Its end tells the child that the engine is gone, however that has ended.
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=inherited,
+            # A Ctrl-C is for the engine, which may drain for a while and be looked at meanwhile.
+            start_new_session=True,
+        ) as child:  # fmt: skip
+            while child.poll() is None:
+                if self._stopping.wait(_TICK):
+                    child.terminate()
+                    with suppress(subprocess.TimeoutExpired):
+                        child.wait(_PATIENCE)
+                    child.kill()
+            return child.returncode
+
+    def _refuse_waiting(self) -> None:
+        """Close the connections that wait: they would begin the next child at once."""
+        for listener in (self._listener, self._login):
+            while select.select([listener], [], [], 0)[0]:
+                with suppress(OSError):
+                    listener.accept()[0].close()
+
+
+def _bind_or_other_port(listen: ListenAddress) -> tuple[socket.socket, ListenAddress]:
+    try:
+        return bind(listen)
+    except EnvironmentFault:
+        if not listen.is_loopback:
+            raise
+        # Mostly another engine's console, or one that was started by hand.
+        return bind(listen._replace(port=0))
+
+
+def _last_words(errors: IO[bytes]) -> str:
+    end = errors.seek(0, 2)
+    errors.seek(max(0, end - _MOST))
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
