@@ -15,7 +15,7 @@ from transporter_adaptors.postgres_cdc.session import connect_replication
 from transporter_adaptors.postgres_cdc.wire import SlotStream
 from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.session import connect
-from transporter_adaptors.postgres_writer.upserts import Upserts
+from transporter_adaptors.postgres_writer.upsert_mode import Upserts
 from transporter_adaptors.postgres_writer.writer import PostgresWriter
 
 from benchmarks.cdc import fill_in_transactions

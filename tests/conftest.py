@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 from services import spark_classes
 
 from transporter.message import Message, messages_to_batch
@@ -28,7 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let JVMs start from an archive, and Ctrl-C reach children of a background job."""
+    """Let JVMs start from an archive, and Ctrl-C reach children of a background job.
+
+    No test measures time, so no example of a property has a deadline.
+    """
+    settings.register_profile("without deadline", settings(deadline=None))
+    settings.load_profile("without deadline")
     os.environ |= spark_classes.options()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

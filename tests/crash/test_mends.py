@@ -161,7 +161,7 @@ MENDS = (
     ),
     Mend(
         "a replay looks again at what was compacted since it was planned",
-        "control/route_actions.py",
+        "control/operator_actions.py",
         "        if log.gate.rewrite_count != rewritten:\n"
         "            plan = _plan(log, offsets, request)\n",
         "",
@@ -523,7 +523,7 @@ MENDS = (
         "pipeline/route_changes.py",
         "if route.name not in declared and not route.has_start:",
         "if False:",
-        "engine/test_name_changes.py",
+        "engine/test_pipeline_name.py",
         ("test_a_renamed_route_delivers_nothing_again",),
     ),
     Mend(

@@ -17,7 +17,7 @@ from pg_writer_tools import (
     truncation_entry,
 )
 from transporter_adaptors.postgres.table import TableName
-from transporter_adaptors.postgres_writer.append import append_ddl
+from transporter_adaptors.postgres_writer.append_mode import append_ddl
 
 from transporter.errors import Rejected, RouteFault, SinkUnavailable
 from transporter.message import Message

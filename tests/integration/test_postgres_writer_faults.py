@@ -24,7 +24,7 @@ from psycopg.conninfo import make_conninfo
 from transporter_adaptors.postgres.table import TableName
 from transporter_adaptors.postgres_cdc.columns import SCHEMA_TYPE
 from transporter_adaptors.postgres_writer import apply
-from transporter_adaptors.postgres_writer.append import append_ddl
+from transporter_adaptors.postgres_writer.append_mode import append_ddl
 from transporter_adaptors.postgres_writer.apply import Transactions
 from transporter_adaptors.postgres_writer.guilty import Failure, apply_good
 from transporter_adaptors.postgres_writer.writer import PostgresWriter

@@ -10,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 from transporter_adaptors.postgres_writer import progress
 from transporter_adaptors.postgres_writer.apply import Transactions
 from transporter_adaptors.postgres_writer.rows import Shape
-from transporter_adaptors.postgres_writer.upserts import Upserts
+from transporter_adaptors.postgres_writer.upsert_mode import Upserts
 
 from transporter.testing import FaultyProxy
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from transporter_adaptors.postgres.table import TableName
-from transporter_adaptors.postgres_writer.append import append_ddl
+from transporter_adaptors.postgres_writer.append_mode import append_ddl
 from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
 
 ROOT = Path(__file__).parents[2]

@@ -97,7 +97,7 @@ def replay(  # noqa: PLR0913 - one for each option
 
 def _warning_for_sink(target: Path, route: str, warning: str) -> str | None:
     """Return the *warning* about a sink that was not known, as it is for the file's own."""
-    from transporter.control.route_actions import IF_UPSERTS  # noqa: PLC0415 - imports pyarrow
+    from transporter.control.operator_actions import IF_UPSERTS  # noqa: PLC0415 - imports pyarrow
 
     upserts = None if target.is_dir() else _has_upserts(target, route)
     if upserts is None:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from transporter.control import requests, route_actions
+from transporter.control import operator_actions, requests
 from transporter.control.metadata import read_metadata
 from transporter.control.offline_status import route_progress
 from transporter.control.step_target import next_entry
@@ -148,7 +148,7 @@ class RunningEngine:
     ) -> dict[str, Any]:
         route, offsets = self._find_route(request.route)
         log, upserts = self._engine.log, _has_upserts(route)
-        return route_actions.preview_replay(
+        return operator_actions.preview_replay(
             log.directory,
             log.durable,
             request,
@@ -174,11 +174,11 @@ class RunningEngine:
         waits = route.status().state in _WAITING
         match request:
             case requests.Replay():
-                done = route_actions.begin_replay(
+                done = operator_actions.begin_replay(
                     log, offsets, request, operator, upserts=_has_upserts(route)
                 )
             case _:
-                done = route_actions.perform_simple(
+                done = operator_actions.perform_simple(
                     log, offsets, request, operator, lambda: route.parking.store
                 )
         if isinstance(request, requests.Resume) and waits:
@@ -203,7 +203,7 @@ class RunningEngine:
             now = _paused_state(offsets)
             if (now.next_offset(), now.generation) != (state.next_offset(), state.generation):
                 raise ActionRefused(f"route {offsets.route} has advanced meanwhile; step again")
-            route_actions.step_route(offsets, through, request, operator)
+            operator_actions.step_route(offsets, through, request, operator)
         return self._await_step(route, offsets, through)
 
     def _await_step(self, route: Route, offsets: OffsetLog, through: int) -> dict[str, Any]:
@@ -223,7 +223,9 @@ class RunningEngine:
         shown = reason.removeprefix(f"{place}: ")
         text = f"{place} {_STEP_TEXTS[outcome]}" + (f": {shown}" if shown else "")
         fields = {"through": through, "settled": is_settled(offsets.state)}
-        return route_actions.action_result(offsets, text, outcome=outcome, reason=reason, **fields)
+        return operator_actions.action_result(
+            offsets, text, outcome=outcome, reason=reason, **fields
+        )
 
     def _step_outcome(
         self, route: Route, offsets: OffsetLog, through: int, generation: int
@@ -244,7 +246,7 @@ class RunningEngine:
         self, route: Route, offsets: OffsetLog, request: requests.SkipParked, operator: Operator
     ) -> dict[str, Any]:
         def skip() -> dict[str, Any]:
-            done = route_actions.skip_parked(offsets, route.parking.store, request, operator)
+            done = operator_actions.skip_parked(offsets, route.parking.store, request, operator)
             route.revive()
             return done
 
@@ -269,7 +271,7 @@ class RunningEngine:
                 done = self._restart_reader(feed, request, operator)
             else:
                 waits = feed.status().state in _WAITING
-                done = route_actions.set_reader_paused(
+                done = operator_actions.set_reader_paused(
                     engine.paused_readers, engine.audit, request, operator
                 )
                 if isinstance(request, requests.ResumeReader) and waits:

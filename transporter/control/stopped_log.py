@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from transporter.audit import AuditFile
-from transporter.control import requests, route_actions
+from transporter.control import operator_actions, requests
 from transporter.control.metadata import read_metadata
 from transporter.control.offline_status import read_status
 from transporter.errors import ActionRefused, EngineUnreachable, EnvironmentFault, UnknownName
@@ -117,13 +117,13 @@ class StoppedLog:
                     f"no engine has run with a reader {request.reader!r} on this log "
                     f"(known: {', '.join(sorted(known)) or 'none'})"
                 )
-            return route_actions.set_reader_paused(readers, audit, request, operator)
+            return operator_actions.set_reader_paused(readers, audit, request, operator)
 
     def _preview_replay(self, request: requests.Replay) -> dict[str, Any]:
         # Without the lock: an engine may start while it looks.
         last = inspect_log(self._directory).last
         state = read_state(self._directory, request.route)
-        return route_actions.preview_replay(self._directory, last, request, state, upserts=None)
+        return operator_actions.preview_replay(self._directory, last, request, state, upserts=None)
 
     @contextmanager
     def _open_route(self, route: str) -> Iterator[tuple[CommitLog, OffsetLog]]:
@@ -172,11 +172,11 @@ def _perform_on_route(
 ) -> dict[str, Any]:
     match request:
         case requests.Replay():
-            return route_actions.begin_replay(log, offsets, request, operator, upserts=None)
+            return operator_actions.begin_replay(log, offsets, request, operator, upserts=None)
         case requests.SkipParked():
-            return route_actions.skip_parked(offsets, _parked_store(offsets), request, operator)
+            return operator_actions.skip_parked(offsets, _parked_store(offsets), request, operator)
         case _:
-            return route_actions.perform_simple(
+            return operator_actions.perform_simple(
                 log, offsets, request, operator, lambda: _parked_store(offsets)
             )
 

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 from transporter.audit import AuditFile
 from transporter.engine.event_ring import EventRing
 from transporter.engine.events import EngineStatus, State
-from transporter.engine.heartbeat import Heartbeat
 from transporter.engine.history import History
+from transporter.engine.maintenance.committer import Committer
 from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.log_warnings import LogWarnings
 from transporter.engine.maintenance.retention_holds import RetentionHolds
 from transporter.engine.meters import TimedFileSystem
-from transporter.engine.name_changes import record_names
+from transporter.engine.pipeline_name import record_names
 from transporter.engine.reading.delivery_progress import DeliveryProgress
 from transporter.engine.reload import EngineParts
-from transporter.engine.services import EngineServices
+from transporter.engine.shared_services import EngineServices
 from transporter.engine.workers.spark_supervisor import SparkSupervisor
-from transporter.errors import EngineUnreachable, LogFull
+from transporter.errors import EngineUnreachable
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspection import segments_size
 from transporter.offsets.offset_log import StoredRoutes, declared_routes
@@ -144,8 +144,12 @@ class Engine:
         self._change_lock, self._stopping = threading.Lock(), False
         self._housekeeper = Housekeeper(self._log, pipeline.log, self._holds, observe, self._fail)
         self._watch = LogWarnings(self._log, observe)
-        self._committer = threading.Thread(target=self._run_committer, name="committer")
-        self._heartbeat = Heartbeat()
+        self._committer = Committer(
+            lambda: [*self._running.offsets.values()],
+            lambda: self._pipeline.commit_interval,
+            self._check_parts,
+            self._fail,
+        )
         self._stopped = threading.Event()
         self.history = History(self.status, self._fail)
 
@@ -227,8 +231,7 @@ class Engine:
         self._housekeeper.stop()
         self._spark.stop()
         self._stopped.set()
-        if self._committer.ident is not None:
-            self._committer.join()
+        self._committer.stop()
         self.history.stop()
         for service in self._services:
             service.stop()
@@ -373,7 +376,7 @@ class Engine:
     def _dead_threads(self) -> list[str]:
         """Name the threads that should be running and are not: each ends the engine."""
         threads = [
-            self._committer,
+            self._committer.thread,
             self.history.thread,
             *self._housekeeper.threads,
             *self._spark.threads,
@@ -385,7 +388,7 @@ class Engine:
 
     def _hung_threads(self) -> list[str]:
         """Name the threads that run, and have not come through their loop for minutes."""
-        hung = [self._committer.name] if self._heartbeat.is_overdue else []
+        hung = [self._committer.thread.name] if self._committer.is_hung else []
         hung += [f"reader-{each.name}" for each in self._running.feeds if each.is_hung]
         hung += [f"route-{each.name}" for each in self._running.routes if each.is_hung]
         return [] if self._stopped.is_set() else hung
@@ -436,22 +439,10 @@ class Engine:
             self._failure = error
         self._end()
 
-    def _wait_for_commit(self) -> bool:
-        """Wait for the next commit, and return whether there is none."""
-        with self._heartbeat.suspended():
-            return self._stopped.wait(self._pipeline.commit_interval)
-
-    def _run_committer(self) -> None:
-        try:
-            while not self._wait_for_commit():
-                self._watch.check()
-                self.release_ended(wait=False)
-                for offsets in self._running.offsets.values():
-                    # Its route shows that it waits for room, and delivers nothing (Invariant 14).
-                    with suppress(LogFull):
-                        offsets.sync()
-        except BaseException as error:  # noqa: BLE001 - a thread must not die silently
-            self._fail(error)
+    def _check_parts(self) -> None:
+        """Look at the log's surroundings, and release parts that have left."""
+        self._watch.check()
+        self.release_ended(wait=False)
 
 
 def _drain_waves(routes: Sequence[Route]) -> list[list[Route]]:

@@ -10,7 +10,7 @@ import psycopg
 from transporter.adaptor import Finding
 from transporter.errors import RouteFault
 from transporter_adaptors.postgres.session import server_text
-from transporter_adaptors.postgres_writer.append import check_columns
+from transporter_adaptors.postgres_writer.append_mode import check_columns
 from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.config import split_name
 from transporter_adaptors.postgres_writer.evolution import check_schema

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import psycopg
 
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
-from transporter_adaptors.postgres_writer.append import Appends
+from transporter_adaptors.postgres_writer.append_mode import Appends
 from transporter_adaptors.postgres_writer.apply import Transactions
 from transporter_adaptors.postgres_writer.catalog import Catalog
 from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
@@ -17,7 +17,7 @@ from transporter_adaptors.postgres_writer.failures import is_stale, is_too_large
 from transporter_adaptors.postgres_writer.probing import check_table, probe_tables, probe_target
 from transporter_adaptors.postgres_writer.progress import Progress
 from transporter_adaptors.postgres_writer.session import connect
-from transporter_adaptors.postgres_writer.upserts import Upserts
+from transporter_adaptors.postgres_writer.upsert_mode import Upserts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

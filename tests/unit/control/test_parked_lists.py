@@ -73,15 +73,15 @@ def test_the_second_of_two_operators_learns_what_the_first_has_done(
     op: Operated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An entry that another request removes meanwhile is missing from a skip, not skipped."""
-    from transporter.control import route_actions  # noqa: PLC0415 - patched below
+    from transporter.control import operator_actions  # noqa: PLC0415 - patched below
 
-    original = route_actions.skip_entries
+    original = operator_actions.skip_entries
 
     def after_another(store: Any, log: Any, chosen: list[int], *, only: bool) -> list[int]:
         original(store, log, [3], only=only)
         return original(store, log, chosen, only=only)
 
-    monkeypatch.setattr(route_actions, "skip_entries", after_another)
+    monkeypatch.setattr(operator_actions, "skip_entries", after_another)
     told = op(requests.SkipParked("out", offsets=((1, 4),)))
     assert (told["offsets"], told["missing"]) == ([1], [[2, 2], [3, 3], [4, 4]])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from transporter.audit import Operator
-from transporter.control import requests, route_actions
+from transporter.control import operator_actions, requests
 from transporter.control.replay_range import ReplayPlan, plan_replay
 from transporter.control.stopped_log import StoppedLog
 from transporter.errors import (
@@ -175,12 +175,12 @@ def test_a_compaction_between_plan_and_begin_is_seen(
             compact(log, watermark=lambda: 69, settings=settings, now=1 << 50, gate=opened.gate)
         return planned[-1]
 
-    monkeypatch.setattr(route_actions, "plan_replay", plan_first)
+    monkeypatch.setattr(operator_actions, "plan_replay", plan_first)
     with CommitLog.open(log) as opened, OffsetLog(log, "r") as offsets:
         with pytest.raises(ActionRefused, match=r"of 5\.\.69 compaction has dropped \d+ entries"):
-            route_actions.begin_replay(opened, offsets, request, ME, upserts=None)
+            operator_actions.begin_replay(opened, offsets, request, ME, upserts=None)
         assert offsets.state.replay is None
-        again = route_actions.begin_replay(
+        again = operator_actions.begin_replay(
             opened, offsets, replace(request, partial=True), ME, upserts=None
         )
     assert again["dropped"] > 0

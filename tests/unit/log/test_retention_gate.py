@@ -9,7 +9,7 @@ import pytest
 from compaction_tools import Frame, bases_of, letters, write_log
 
 from transporter.audit import Operator
-from transporter.control import route_actions
+from transporter.control import operator_actions
 from transporter.control.replay_range import plan_replay
 from transporter.control.requests import Replay
 from transporter.errors import ActionRefused
@@ -80,12 +80,12 @@ def test_what_retention_took_from_a_planned_replay_is_refused(
         next(apply_retention(tmp_path, watermark=lambda: 9, settings=RetentionSettings(0), now=0))
         return found
 
-    monkeypatch.setattr(route_actions, "plan_replay", planned)
+    monkeypatch.setattr(operator_actions, "plan_replay", planned)
     request = Replay("route", first=0, last=7, reason="why")
     with CommitLog.open(tmp_path) as log, OffsetLog(tmp_path, "route", gate=log.gate) as route:
         route.settle(Range(0, 9), 9)
         with pytest.raises(ActionRefused, match="removed the entries before 2"):
-            route_actions.begin_replay(log, route, request, ME, upserts=None)
+            operator_actions.begin_replay(log, route, request, ME, upserts=None)
         assert route.state.replay is None
 
 

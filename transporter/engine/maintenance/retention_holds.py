@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Holders(Protocol):
-    """The readers and routes of an engine; see ``reload.Running``."""
+    """The readers and routes of an engine; see ``reload.EngineParts``."""
 
     handover_lock: Lock
     handovers: int

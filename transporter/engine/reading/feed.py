@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transporter.adaptor import EndOfSource, KeepAliveReader
 from transporter.engine.events import ReaderStatus, State
-from transporter.engine.heartbeat import Heartbeat
 from transporter.engine.reading.acknowledgement import (
     LONGEST_WAIT,
     SHORTEST_WAIT,
@@ -17,6 +16,7 @@ from transporter.engine.reading.acknowledgement import (
 from transporter.engine.reading.batch_appender import BatchAppender
 from transporter.engine.reading.reader_condition import ActionGate, ReaderCondition
 from transporter.engine.reading.reader_resume import LogResume
+from transporter.engine.thread_heartbeat import Heartbeat
 from transporter.errors import EnvironmentFault, LogPoisoned, SourceUnavailable, TransporterError
 from transporter.offsets.retention_holds import Hold
 

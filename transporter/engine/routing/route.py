@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from transporter.engine.events import RouteStatus, State
-from transporter.engine.heartbeat import Heartbeat
 from transporter.engine.latency import RouteLatency
 from transporter.engine.meters import RouteMeter
 from transporter.engine.reading.superseding import supersede
@@ -19,6 +18,7 @@ from transporter.engine.routing.rate_limit import RateLimit
 from transporter.engine.routing.session import RouteContext, RouteSession
 from transporter.engine.routing.slicer import Slicer
 from transporter.engine.routing.stored_offset import OffsetAdoption
+from transporter.engine.thread_heartbeat import Heartbeat
 from transporter.engine.workers.shard_group import connect
 from transporter.engine.workers.worker_session import IDLE
 from transporter.engine.workers.worker_spec import worker_specs
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from transporter.engine.services import EngineServices
+    from transporter.engine.shared_services import EngineServices
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import Pipeline, RouteConfig
     from transporter.protocol.messages import WorkerSpec

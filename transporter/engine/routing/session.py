@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from transporter.engine.heartbeat import Heartbeat
     from transporter.engine.latency import RouteLatency
     from transporter.engine.meters import RouteMeter
     from transporter.engine.reading.delivery_progress import DeliveryProgress
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from transporter.engine.routing.rate_limit import RateLimit
     from transporter.engine.routing.slicer import Slicer
     from transporter.engine.routing.stored_offset import OffsetAdoption
+    from transporter.engine.thread_heartbeat import Heartbeat
     from transporter.engine.tracer import Tracer
     from transporter.engine.workers.shard_group import ShardGroup
     from transporter.engine.workers.spark_supervisor import SparkSupervisor

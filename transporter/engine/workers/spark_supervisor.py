@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from transporter.engine.backoff import Backoff
-from transporter.engine.workers.admission import Admission
 from transporter.engine.workers.listener import Listener
+from transporter.engine.workers.shard_admission import Admission
 from transporter.engine.workers.worker_connection import WorkerConnection
 from transporter.engine.workers.worker_spec import create_invitation
 from transporter.errors import HostFailed

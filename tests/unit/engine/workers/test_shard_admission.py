@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from transporter.engine.workers.admission import Admission
+from transporter.engine.workers.shard_admission import Admission
 from transporter.engine.workers.shard_lease import ShardLease
 from transporter.protocol.messages import WorkerSpec
 
