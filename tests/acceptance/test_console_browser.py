@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from acceptance_tools import TRANSPORTER
 from engine_tools import delivered, until
-from operator_tools import ENVIRONMENT, feed, operated, route, write_file
+from operator_tools import ENVIRONMENT, done, feed, operated, route, write_file
 from services.browser import axe_source, chromium
 from services.maven import Absent
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Browser, BrowserContext, Page
+    from services.postgres import Database
 
 WIDTHS = (390, 1280, 2560)
 PAGES = (
@@ -73,9 +75,12 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 
 @contextmanager
-def running_shop(folder: Path, routes: list[dict[str, Any]]) -> Iterator[Shop]:
-    """Run an engine with *routes*, and a console beside it, for the length of a block."""
-    pipeline = write_file(folder, routes)
+def running_shop(folder: Path, routes: list[dict[str, Any]], **keys: Any) -> Iterator[Shop]:
+    """Run an engine with *routes*, and a console beside it, for the length of a block.
+
+    *keys* are further keys of the pipeline file.
+    """
+    pipeline = write_file(folder, routes, **keys)
     feed(folder, *(f"{'ab'[number % 2]} item-{number}-" for number in range(20)))
     words = [*TRANSPORTER, "ui", str(pipeline), "--listen", "127.0.0.1:0"]
     with (
@@ -402,6 +407,83 @@ def test_a_wrong_delivery_is_replayed_by_page(browser: Browser, tmp_path: Path) 
             until(lambda: len(delivered(tmp_path / "sales.jsonl")) == 25)
         again = [each["offset"] for each in delivered(tmp_path / "sales.jsonl")[20:]]
         assert again == [5, 6, 7, 8, 9]
+
+
+def test_a_full_log_is_mended_by_page(browser: Browser, tmp_path: Path) -> None:
+    """The overview names the reader that waits, log health the route that holds the log."""
+    log = {"dir": "log", "segment_bytes": 65536, "max_bytes": 262144, "compression": "none"}
+    reader = {"name": "in", "adaptor": "engine_tools:LinesReader", "path": "source.txt"}
+    readers, routes = [{**reader, "end": False, "rows": 2}], [route("sales"), route("audit")]
+    with running_shop(tmp_path, routes, log=log, readers=readers) as shop:
+        pipeline = str(tmp_path / "pipeline.yaml")
+        done("route", "pause", pipeline, "sales")
+        feed(tmp_path, *(f"ab {number} {'x' * 8000}" for number in range(80)))
+        until(lambda: "max_bytes" in json.dumps(done("status", pipeline)["readers"]))
+        with incident(browser, shop, "") as page:
+            page.wait_for_selector("li.note:has-text('log.max_bytes is reached')")
+            page.click("nav a:has-text('Log health')")
+            page.wait_for_selector("p:has-text('route sales holds')")
+            page.click("nav a:has-text('Overview')")
+            page.click("#route-sales a")
+            page.click("a:has-text('Resume or try now')")
+            confirm(page, "the route was paused for no reason")
+        assert len(delivered(tmp_path / "sales.jsonl")) == 100
+
+
+def test_a_corrupt_segment_is_mended_by_page(browser: Browser, tmp_path: Path) -> None:
+    """The route names file, byte and offset; what verification calls lost is acknowledged."""
+    routes = [route("sales"), route("audit")]
+    pipeline = write_file(tmp_path, routes)
+    with operated(pipeline) as engine:
+        done("route", "pause", str(pipeline), "sales")
+        for name in ("ACME", "Globex"):
+            feed(tmp_path, f"ab {name}")
+            until(lambda name=name: name in str(delivered(tmp_path / "audit.jsonl")))
+        engine.stop()
+    (segment,) = (tmp_path / "log").glob("*.log")
+    segment.write_bytes(segment.read_bytes().replace(b"ACME", b"ACMX"))
+    with running_shop(tmp_path, routes) as shop, incident(browser, shop, "/r/sales") as page:
+        page.click("a:has-text('Resume or try now')")
+        confirm(page, "paused for no reason")
+        page.wait_for_selector("p.note:has-text('the entries do not match their checksum')")
+        page.click("nav a:has-text('Log health')")
+        page.click("button:has-text('Verify now')")
+        until(lambda: page.reload() is not None and page.locator("p.code").count() > 0)
+        (lost,) = page.locator("p.code").all_inner_texts()
+        assert lost.endswith("it costs 0 .. 0")
+        page.goto(f"{shop.log}/r/sales")
+        page.click("a:text-is('Acknowledge…')")
+        page.fill("input[name=first]", "0")
+        page.fill("input[name=last]", "0")
+        confirm(page, "lost on a bad disk, ticket 9")
+        page.click("a:has-text('Resume or try now')")
+        confirm(page, "the lost order is known")
+        until(lambda: len(delivered(tmp_path / "sales.jsonl")) == 21)
+    assert [each["offset"] for each in delivered(tmp_path / "sales.jsonl")] == [*range(1, 22)]
+
+
+@pytest.mark.postgres
+def test_a_lost_leadership_is_mended_by_page(
+    browser: Browser, tmp_path: Path, outbox: Database
+) -> None:
+    """The cluster page says which reader was fenced by whom; it leads again after a restart."""
+    reader = {"name": "orders", "adaptor": "postgres-outbox", "dsn": outbox.dsn}
+    other = tmp_path / "other"
+    other.mkdir()
+    lines = {"name": "in", "adaptor": "engine_tools:LinesReader", "path": "source.txt"}
+    readers = [{**lines, "end": False}, reader]
+    with running_shop(tmp_path, [route("sales")], readers=readers) as shop:
+        with operated(write_file(other, [route("sales")], readers=[reader])) as second:
+            second.await_event("leader-acquired")
+            pipeline = str(tmp_path / "pipeline.yaml")
+            until(lambda: "fenced" in json.dumps(done("status", pipeline)["readers"]))
+            second.stop()
+        with incident(browser, shop, "/cluster") as page:
+            page.wait_for_selector("main :text('fenced')")
+            page.click("nav a:has-text('Overview')")
+            page.click("li.note a:has-text('Restart')")
+            confirm(page, "the second engine was a mistake, and is stopped")
+            until(lambda: "fenced" not in json.dumps(done("status", pipeline)["readers"]))
 
 
 def test_the_picture_of_the_readme_is_one_of_these() -> None:

@@ -523,7 +523,7 @@ MENDS = (
         "pipeline/route_changes.py",
         "if route.name not in declared and not route.has_start:",
         "if False:",
-        "engine/test_pipeline_name.py",
+        "engine/test_pipeline_renames.py",
         ("test_a_renamed_route_delivers_nothing_again",),
     ),
     Mend(

@@ -21,7 +21,7 @@ from transporter.cli import app, commands
 from transporter.errors import ActionRefused, EnvironmentFault
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.maintenance import MaintenanceRecord, write_maintenance
-from transporter.log.paused_readers import PausedReaders, read_paused
+from transporter.log.operator_pauses import PausedReaders, read_paused
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state, route_folder
 from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.paused_readers import read_paused
+from transporter.log.operator_pauses import read_paused
 from transporter.offsets.offset_log import (
     declared_routes,
     inspect_log,

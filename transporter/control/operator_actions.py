@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         Step,
     )
     from transporter.log.commit_log import CommitLog
-    from transporter.log.paused_readers import PausedReaders
+    from transporter.log.operator_pauses import PausedReaders
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.parked import ParkedStore
     from transporter.offsets.state import RouteState

@@ -15,7 +15,7 @@ from transporter.log.filesystem import RealFileSystem, translate_os_errors
 from transporter.log.inspection import inspect
 from transporter.log.lock import DirectoryLock, owner_of
 from transporter.log.maintenance import read_maintenance
-from transporter.log.paused_readers import PausedReaders
+from transporter.log.operator_pauses import PausedReaders
 from transporter.offsets.offset_log import (
     OffsetLog,
     delete_route,

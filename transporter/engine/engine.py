@@ -19,7 +19,7 @@ from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.log_warnings import LogWarnings
 from transporter.engine.maintenance.retention_holds import RetentionHolds
 from transporter.engine.meters import TimedFileSystem
-from transporter.engine.pipeline_name import record_names
+from transporter.engine.pipeline_renames import record_names
 from transporter.engine.reading.delivery_progress import DeliveryProgress
 from transporter.engine.reload import EngineParts
 from transporter.engine.shared_services import EngineServices
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from transporter.engine.routing.route import Route
     from transporter.engine.tracer import Tracer
     from transporter.engine.workers.spark_supervisor import Launch
-    from transporter.log.paused_readers import PausedReaders
+    from transporter.log.operator_pauses import PausedReaders
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import Pipeline
     from transporter.pipeline.secrets import Secrets

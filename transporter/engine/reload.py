@@ -27,7 +27,7 @@ from transporter.engine.reading.feed import Feed
 from transporter.engine.routing.route import Route
 from transporter.errors import ActionRefused, Corrupt
 from transporter.log.maintenance import read_maintenance
-from transporter.log.paused_readers import PausedReaders
+from transporter.log.operator_pauses import PausedReaders
 from transporter.log.reader import LogReader
 from transporter.log.search import first_offset_since
 from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route, read_state

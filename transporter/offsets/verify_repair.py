@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.filesystem import RealFileSystem, replace_durably, translate_os_errors
 from transporter.log.meta import META, published_offset, read_meta
-from transporter.log.paused_readers import PAUSED, read_paused
+from transporter.log.operator_pauses import PAUSED, read_paused
 from transporter.log.reader import LogReader
 from transporter.log.reader_states import check_states
 from transporter.log.repair import Quarantine, log_id_of, repair_segments

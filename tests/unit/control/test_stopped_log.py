@@ -26,7 +26,7 @@ from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.lock import DirectoryLock
 from transporter.log.maintenance import MaintenanceRecord, write_maintenance
-from transporter.log.paused_readers import PAUSED, read_paused
+from transporter.log.operator_pauses import PAUSED, read_paused
 from transporter.log.reader import LogReader
 from transporter.log.retention import RetentionSettings, apply_retention
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state

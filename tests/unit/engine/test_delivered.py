@@ -18,7 +18,7 @@ from transporter.engine.events import State
 from transporter.errors import ConfigError
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.maintenance import MAINTENANCE, read_maintenance
-from transporter.log.paused_readers import PausedReaders
+from transporter.log.operator_pauses import PausedReaders
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog, delete_route, read_state, route_folder
 from transporter.offsets.retention_holds import release

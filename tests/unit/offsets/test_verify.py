@@ -10,7 +10,7 @@ from compaction_tools import Frame, append_segments, letters
 from transporter.errors import EnvironmentFault
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.paused_readers import PAUSED, PausedReaders, read_paused
+from transporter.log.operator_pauses import PAUSED, PausedReaders, read_paused
 from transporter.message import messages_to_batch, with_offsets
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason
