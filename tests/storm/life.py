@@ -177,9 +177,12 @@ class _Life:
         settle, audit, park_all = OffsetLog.settle, OffsetLog.audit, ParkedStore.park_all
 
         def appending(log: CommitLog, messages: Any, reader: str, *rest: Any, **more: Any) -> Any:
+            skew = self._skew
             first, last = append(log, messages, reader, *rest, **more)
             sources = messages.column("source_id").to_pylist()
-            told = {"epoch": log.epoch, "first": first, "last": last, "skew": self._skew}
+            # The clock may jump meanwhile: what was certainly ahead is what was so all along.
+            skew = min(skew, self._skew)
+            told = {"epoch": log.epoch, "first": first, "last": last, "skew": skew}
             journal.write(what="appended", rows=sources, **told)
             return first, last
 
