@@ -345,3 +345,21 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, problem = refused("ui", str(pipeline), "--listen", address)
     assert (code, "choose another address with --listen" in problem) == (3, True)
+
+
+def test_a_log_whose_file_is_missing_is_shown_and_not_changed(tmp_path: Path) -> None:
+    """Who may do what stood in the file: without it nobody acts, and no payload is shown."""
+    access = {"console_access": {"read_only": True, "payloads": "nobody"}}
+    pipeline = write_file(tmp_path, [route()], observe=access)
+    feed(tmp_path, "n a-secret-word")
+    with operated(pipeline) as engine:
+        until(lambda: (tmp_path / "out.jsonl").exists())
+        engine.stop()
+    pipeline.rename(tmp_path / "moved.yaml")
+    with console(tmp_path / "log") as ui:
+        assert ui.log_in(ui.link) == 303
+        status, page, _ = ui.get("/p/pipeline/log/0")
+        assert status == 200
+        assert "a-secret-word" not in page
+        status, page, _ = ui.get("/p/pipeline/r/out")
+        assert "this console is read-only" in page

@@ -156,6 +156,27 @@ def test_an_address_that_is_taken_costs_a_port_and_not_the_engine(tmp_path: Path
         launcher.stop()
 
 
+def test_two_engines_that_start_together_have_a_console_each(tmp_path: Path) -> None:
+    """Neither fails because of the other, whichever listens first."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = ConsoleConfig.model_validate({"console": address})
+    launchers = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        file = write_pipeline(tmp_path / name)
+        launchers.append(ConsoleLauncher(file, file.parent / "log", config))
+    for launcher in launchers:
+        launcher.start(pytest.fail)
+    try:
+        assert urlsplit(launchers[0].url).netloc == address
+        assert [get(each.url, "/healthz") for each in launchers] == [200, 200]
+    finally:
+        for launcher in launchers:
+            launcher.stop()
+
+
 ENGINE = """
 import sys, time
 from pathlib import Path

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transporter.console.sources import LogSource
-    from transporter.console.state import Activity, Console
+    from transporter.console.state import Console
     from transporter.pipeline.observe_config import ConsoleConfig
 
+_TICK: Final = 1.0
+"""Seconds between two looks at a verification that keeps an idle console."""
 Targets = Annotated[
     list[Path],
     typer.Argument(help="Pipeline files, or their log directories.", metavar="PIPELINE|DIR..."),
@@ -123,7 +125,7 @@ def _serve_for_engine(
         LoginSocket(login_listener, console.login_link, is_shared=True),
         serving(console, listener) as serve,
     ):
-        for wait in (partial(_wait_until_idle, console.activity, idle), sys.stdin.read):
+        for wait in (partial(_wait_until_idle, console, idle), sys.stdin.read):
             Thread(target=_end_after, args=(wait,), daemon=True).start()
         serve()
 
@@ -133,9 +135,9 @@ def _end_after(wait: Callable[[], object]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _wait_until_idle(activity: Activity, seconds: float) -> None:
-    while (left := seconds - activity.idle_seconds) > 0:
-        time.sleep(left)
+def _wait_until_idle(console: Console, seconds: float) -> None:
+    while (left := seconds - console.activity.idle_seconds) > 0 or console.verifier.is_running:
+        time.sleep(max(left, _TICK))
 
 
 def _interrupt(*_: Any) -> None:  # noqa: ANN401 - a signal's
@@ -143,15 +145,24 @@ def _interrupt(*_: Any) -> None:  # noqa: ANN401 - a signal's
 
 
 def _settings(source: LogSource, listen: str | None) -> ConsoleConfig:
-    """Return the console's settings of the pipeline file of *source*, with *listen* over them."""
+    """Return the console's settings of the pipeline file of *source*, with *listen* over them.
+
+    Where the file is missing they are unknown, so nothing is changed and no payload shown.
+    """
     from pydantic import ValidationError  # noqa: PLC0415 - heavy
 
     from transporter.pipeline.console_settings import read_console_settings  # noqa: PLC0415
-    from transporter.pipeline.observe_config import ConsoleConfig  # noqa: PLC0415
+    from transporter.pipeline.observe_config import ConsoleAccess, ConsoleConfig  # noqa: PLC0415
 
-    file = source.file
-    known = file is not None and file.exists()
-    found = read_console_settings(file, os.environ) if file and known else ConsoleConfig()
+    file, found = source.file, ConsoleConfig()
+    if file is not None and file.exists():
+        found = read_console_settings(file, os.environ)
+    elif file is not None:
+        note(
+            f"{file} is missing, and with it who may do what: the console is read-only and shows "
+            "no payloads; name the pipeline file, if it was moved"
+        )
+        found = ConsoleConfig(console_access=ConsoleAccess(read_only=True, payloads="nobody"))
     if listen is None:
         return found
     try:

@@ -92,6 +92,12 @@ class Verifier:
         with self._lock:
             return self._found.get(name)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a log is being verified."""
+        with self._lock:
+            return self._running is not None
+
     def close(self) -> None:
         """End the process that runs, if one does."""
         with self._lock:

@@ -44,7 +44,7 @@ class ConsoleLauncher:
     def __init__(
         self, file: Path, directory: Path, config: ConsoleConfig, idle: float | None = None
     ) -> None:
-        """Bind the address that *config* names, or another port if it is taken on this host.
+        """Listen on the address that *config* names, or another port if it is taken on this host.
 
         The child serves the pipeline *file*, whose log is in *directory*, and leaves after *idle*
         seconds without a request, by default those of ``transporter ui``.
@@ -71,7 +71,7 @@ class ConsoleLauncher:
         self._observe = observe
 
     def start(self, _: Callable[[BaseException], None]) -> None:
-        """Listen. Without a place for the login socket there is no console."""
+        """Begin. Without a place for the login socket there is no console."""
         if not self._problem:
             try:
                 self._login = self._opened.enter_context(listening(self._directory))
@@ -81,7 +81,6 @@ class ConsoleLauncher:
             self._observe("console-failed", problem=self._problem)
             self._opened.close()
             return
-        self._listener.listen()
         self._observe("console-listening", url=self.url)
         self._thread.start()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def bind(listen: ListenAddress) -> tuple[socket.socket, ListenAddress]:
-    """Return a socket bound to *listen*, and its address with the port that it really has.
+    """Return a socket that listens on *listen*, and its address with the port that it really has.
 
     Raises:
         EnvironmentFault: the address is taken, or is not of this host.
@@ -29,6 +29,8 @@ def bind(listen: ListenAddress) -> tuple[socket.socket, ListenAddress]:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
+        # At once: two sockets may be bound to one address until one of them listens.
+        found.listen()
     except OSError as error:
         found.close()
         raise EnvironmentFault(

@@ -5,10 +5,12 @@ It lies in the log's directory beside ``control.sock``, with the same rights: 06
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
@@ -24,6 +26,8 @@ _SECONDS: Final = 5.0
 _START_SECONDS: Final = 20.0
 """Seconds within which a console of an engine is up on a busy host, and answers."""
 _MOST: Final = 4096
+_PAUSE: Final = 0.5
+"""Seconds until another try where no descriptor is left."""
 
 
 @contextmanager
@@ -94,8 +98,11 @@ class LoginSocket:
         while True:
             try:
                 peer, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ECONNABORTED}:
+                    return  # closed
+                time.sleep(_PAUSE)
+                continue
             with peer, suppress(OSError):
                 peer.settimeout(_SECONDS)
                 self._answer(peer)
