@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 UI = [sys.executable, "-m", "transporter.cli.app", "ui"]
 MOST_MEMORY = 110 << 20
 MOST_ENGINE_MEMORY = 2 << 20
-TABS_SECONDS = 10.0
 
 
 class Ui:
@@ -253,7 +252,11 @@ def test_a_killed_console_leaves_the_audit_true(tmp_path: Path) -> None:
         assert 1 not in [each["offset"] for each in done("parked", "list", str(pipeline), "sales")]
 
 
-def test_ten_tabs_cost_the_engine_little(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "seconds",
+    [10.0, pytest.param(600.0, marks=[pytest.mark.exhaustive, pytest.mark.timeout(1800)])],
+)
+def test_ten_tabs_cost_the_engine_little(tmp_path: Path, seconds: float) -> None:
     """Viewers share looks, events and history: at most 2 % of a core more, and 2 MiB."""
     pipeline = write_file(tmp_path, [route("sales"), route("events")])
     feed(tmp_path, *(f"a {number}" for number in range(100)))
@@ -263,18 +266,18 @@ def test_ten_tabs_cost_the_engine_little(tmp_path: Path) -> None:
         process = psutil.Process(engine.process.pid)
         for page in pages:
             assert ui.get(f"/p/pipeline{page}?part=live")[0] == 200
-        idle = _cpu_seconds(process, lambda: time.sleep(TABS_SECONDS))
+        idle = _cpu_seconds(process, lambda: time.sleep(seconds))
         memory = process.memory_info().rss
 
         def look() -> None:
-            end = time.monotonic() + TABS_SECONDS
+            end = time.monotonic() + seconds
             while (begun := time.monotonic()) < end:
                 for page in pages:
                     assert ui.get(f"/p/pipeline{page}?part=live")[0] == 200
                 time.sleep(max(0.0, 1 - (time.monotonic() - begun)))
 
         busy = _cpu_seconds(process, look)
-        assert busy - idle <= 0.02 * TABS_SECONDS
+        assert busy - idle <= 0.02 * seconds
         assert process.memory_info().rss - memory <= MOST_ENGINE_MEMORY
 
 
@@ -353,7 +356,7 @@ def test_a_log_whose_file_is_missing_is_shown_and_not_changed(tmp_path: Path) ->
     pipeline = write_file(tmp_path, [route()], observe=access)
     feed(tmp_path, "n a-secret-word")
     with operated(pipeline) as engine:
-        until(lambda: (tmp_path / "out.jsonl").exists())
+        until((tmp_path / "out.jsonl").exists)
         engine.stop()
     pipeline.rename(tmp_path / "moved.yaml")
     with console(tmp_path / "log") as ui:
