@@ -392,21 +392,46 @@ def test_a_stuck_sink_is_mended_by_page(browser: Browser, tmp_path: Path) -> Non
         page.wait_for_selector("small:has-text('all entries are settled')")
 
 
-def test_a_wrong_delivery_is_replayed_by_page(browser: Browser, tmp_path: Path) -> None:
-    """Count, type the count, and each entry of the range is delivered again."""
-    with running_shop(tmp_path, [route("sales")]) as shop:
-        until(lambda: len(delivered(tmp_path / "sales.jsonl")) == 20)
-        with incident(browser, shop, "/r/sales") as page:
+def test_a_wrong_step_is_corrected_and_replayed_by_page(browser: Browser, tmp_path: Path) -> None:
+    """The audit shows when it was shipped; the route is paused, reloaded, replayed, resumed."""
+    step = {"python": {"function": "steps:mark"}}
+    code = "import dataclasses\n\ndef mark(message):\n"
+
+    def ship(data: str) -> None:
+        line = f"    return dataclasses.replace(message, data={data})\n"
+        (tmp_path / "steps.py").write_text(code + line)
+
+    ship("message.data")
+    with running_shop(tmp_path, [route("sales", steps=[step])]) as shop:
+        sink, pipeline = tmp_path / "sales.jsonl", str(tmp_path / "pipeline.yaml")
+        until(lambda: len(delivered(sink)) == 20)
+        ship("b'wrong'")
+        done("reload", pipeline, "--reason", "a better mark")
+        feed(tmp_path, *(f"ab item-{number}-" for number in range(20, 25)))
+        until(lambda: len(delivered(sink)) == 25)
+        assert [each["data"] for each in delivered(sink)[20:]] == ["wrong"] * 5
+        with incident(browser, shop, "/audit") as page:
+            page.wait_for_selector("tr:has-text('a better mark')")
+            page.goto(f"{shop.log}/r/sales")
+            page.click("a:text-is('Pause…')")
+            confirm(page, "its data is wrong")
+            ship("message.data")
+            page.click("nav a:has-text('Config')")
+            page.click("a:has-text('Compare and reload')")
+            confirm(page, "as before")
+            page.goto(f"{shop.log}/r/sales")
             page.click("a:text-is('Replay…')")
-            page.fill("input[name=from]", "5")
-            page.fill("input[name=to]", "9")
+            page.fill("input[name=from]", "20")
+            page.fill("input[name=to]", "24")
             page.click("button:has-text('Count first')")
-            page.wait_for_selector("p:has-text('5 .. 9 hold 5 entries')")
+            page.wait_for_selector("p:has-text('20 .. 24 hold 5 entries')")
             page.fill("input[name=typed]", "5")
             confirm(page, "a wrong step was shipped")
-            until(lambda: len(delivered(tmp_path / "sales.jsonl")) == 25)
-        again = [each["offset"] for each in delivered(tmp_path / "sales.jsonl")[20:]]
-        assert again == [5, 6, 7, 8, 9]
+            page.click("a:has-text('Resume or try now')")
+            confirm(page, "the step is right again")
+            until(lambda: len(delivered(sink)) == 30)
+        again = [(each["offset"], each["data"]) for each in delivered(sink)[25:]]
+        assert again == [(number, f"item-{number}-") for number in range(20, 25)]
 
 
 def test_a_full_log_is_mended_by_page(browser: Browser, tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ class Running:
             threading.Thread(target=self._read_events, daemon=True),
             threading.Thread(target=self._read_output, daemon=True),
         ]
+        self._has_ended = False
         for reader in self._readers:
             reader.start()
 
@@ -106,6 +107,9 @@ class Running:
                 else:
                     self.noise.append(line)
                 self._changed.notify_all()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
 
     def _read_output(self) -> None:
         for line in self.process.stdout:
@@ -136,8 +140,11 @@ class Running:
 
     def _await(self, found: Callable[[], Any], timeout: float, what: str) -> Any:
         with self._changed:
-            if self._changed.wait_for(found, timeout):
-                return found()
+            # Of a process that has ended nothing more comes, but for lines that are on their way.
+            if self._changed.wait_for(lambda: found() or self._has_ended, timeout):
+                self._changed.wait_for(found, 2)
+            if (there := found()) is not None:
+                return there
         raise AssertionError(f"no {what} in {timeout} s; got {self.events[-5:]} {self.noise}")
 
     def descendants(self, kind: str | None = None) -> list[psutil.Process]:
