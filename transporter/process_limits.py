@@ -28,6 +28,12 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def end_first_without_memory() -> None:
+    """Make this process, and its children, the first that a system without memory ends."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
 def limit_memory(size: int | None) -> None:
     """Limit this process to *size* bytes more than it has now."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)

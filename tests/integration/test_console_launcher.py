@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -25,7 +26,6 @@ from transporter.pipeline.observe_config import ConsoleConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def write_pipeline(folder: Path, address: str = "127.0.0.1:0") -> Path:
@@ -91,6 +91,8 @@ def test_a_console_begins_with_the_first_who_asks_and_leaves_when_nobody_does(
         assert children() == []
         assert get(launcher.url, "/healthz") == 200
         (first,) = children()
+        if sys.platform == "linux":
+            assert Path(f"/proc/{first.pid}/oom_score_adj").read_text() == "1000\n"
         link = request_link(tmp_path / "log")
         assert link.startswith(f"{launcher.url}login?link=")
         parts = urlsplit(link)

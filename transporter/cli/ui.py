@@ -19,6 +19,7 @@ from transporter.cli.entry_output import note
 from transporter.cli.log_target import log_directory
 from transporter.cli.output import write
 from transporter.errors import ConfigError
+from transporter.process_limits import end_first_without_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +115,8 @@ def _serve_for_engine(
     from transporter.console.sources import find_sources  # noqa: PLC0415
     from transporter.console.state import Console  # noqa: PLC0415
 
+    # Its memory counts in the engine's container, and a page is worth no delivery.
+    end_first_without_memory()
     signal.signal(signal.SIGTERM, _interrupt)
     sources = find_sources(targets, os.environ)
     settings = _settings(next(iter(sources.values())), None)

@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.process_limits import available_memory
+from transporter.process_limits import available_memory, end_first_without_memory
 from transporter.spark.parent_death import bind_to_parent
 
 if TYPE_CHECKING:
@@ -248,9 +248,7 @@ def discard(folder: Path) -> None:
 def main() -> None:
     """Write the archive into the folder of the command line, and disturb no other process."""
     os.nice(19)
-    with suppress(OSError):
-        # If memory gets scarce, this process is the one to end.
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    end_first_without_memory()
     folder = Path(sys.argv[1])
     try:
         is_there = write(folder)
