@@ -335,12 +335,12 @@ class Truth:
 
     # Facts from the driver.
 
-    def restored(self, engine: str, rows: dict[int, RowId], moment: float) -> None:
-        """Record that the log of *engine* holds *rows* again, an older copy of it."""
+    def restored(self, engine: str, rows: dict[int, RowId], last: int, moment: float) -> None:
+        """Record that the log of *engine* is an older copy again, to offset *last* with *rows*."""
         # Now, because an operator's skips in the newer log are lost with it.
         self.judge_told()
         log = self.logs[engine]
-        log.kept = max(rows, default=-1)
+        log.kept = last  # retention may have removed the rows up to there
         log.rows = {offset: each for offset, each in log.rows.items() if offset <= log.kept} | rows
         log.copied = {offset for offset in log.copied if offset <= log.kept}
         log.since = moment

@@ -15,6 +15,7 @@ from storm.settling import Settling
 from storm.truth import Replayed, Violation
 
 from transporter.log.lock import LOCK
+from transporter.log.logged_reader import read_last_offset
 from transporter.offsets.offset_log import route_folder
 
 
@@ -318,7 +319,8 @@ class World(Lives):
         shutil.rmtree(each.directory)
         shutil.copytree(each.backup, each.directory)
         self.truth.read()
-        self.truth.restored(engine, self.rows_of(each), time.monotonic())
+        last = read_last_offset(each.directory)
+        self.truth.restored(engine, self.rows_of(each), last, time.monotonic())
         self.following[engine].begin_again()
 
     def do_remove_lock(self, engine: str, **_: Any) -> None:
