@@ -14,6 +14,7 @@ from werkzeug.exceptions import HTTPException
 from transporter.console import pages
 from transporter.console.act_pages import add_acts
 from transporter.console.answers import error_json, wants_json
+from transporter.console.exports import Exports
 from transporter.console.formats import count_text, one_line, visible
 from transporter.console.guard import Identity, RequestFacts
 from transporter.console.sessions import SESSION_SECONDS
@@ -70,7 +71,9 @@ def create_app(console: Console) -> Flask:
     app.context_processor(lambda: _common_values(console))
     app.register_error_handler(Exception, _report_error)
     _add_login(app, console)
-    add_acts(app, console, pages.add_pages(app, console))
+    added = pages.add_pages(app, console)
+    Exports(app, added)
+    add_acts(app, console, added)
     return app
 
 

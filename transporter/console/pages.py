@@ -150,8 +150,8 @@ class Pages:
         """Show the entries that a search finds. The JSON is that of ``transporter log show``."""
         source = self.source(log)
         is_tail = request.args.get("dir") == "live"
-        query = self._query()
-        payloads = self._may_see_payloads()
+        query = self.query()
+        payloads = self.may_see_payloads()
         if query.reads_payloads and not payloads:
             raise ActionRefused("only operators may search by key or content here")
         found_log = inspect_log(source.directory)
@@ -182,7 +182,7 @@ class Pages:
     def entry(self, log: str, offset: int) -> Answer:
         """Show one entry, and its fate in each route."""
         source = self.source(log)
-        payloads = self._may_see_payloads()
+        payloads = self.may_see_payloads()
         reading = read_entry_page(source.directory, offset)
         if reading is None:
             raise OffsetRefused(
@@ -220,7 +220,7 @@ class Pages:
     def raw(self, log: str, offset: int) -> Answer:
         """Return the data of one entry as it is, as a file."""
         source = self.source(log)
-        if not self._may_see_payloads():
+        if not self.may_see_payloads():
             raise ActionRefused("only operators may see payloads here")
         entry = read_entry(source.directory, offset)
         if entry is None or entry.message.data is None:
@@ -242,7 +242,7 @@ class Pages:
         if not route:
             raise UnknownName("no route has run on this log yet")
         found = read_parked_page(source.directory, route)
-        payloads = self._may_see_payloads()
+        payloads = self.may_see_payloads()
         entries = found.entries if payloads else list(map(parked_without_payload, found.entries))
         return render(
             "parked.html",
@@ -308,7 +308,7 @@ class Pages:
         source = self.source(log)
         level, route = request.args.get("level", "info"), request.args.get("route", "")
         found = source.memory.events(level, route)
-        if not self._may_see_payloads():
+        if not self.may_see_payloads():
             found = list(map(event_without_texts, found))
         return render(
             "events.html",
@@ -338,7 +338,7 @@ class Pages:
         source = self.source(log)
         look = self._look(source)
         found = cluster_events(source.memory.events())
-        if not self._may_see_payloads():
+        if not self.may_see_payloads():
             found = list(map(event_without_texts, found))
         status = look.status or {}
         result = {"readers": status.get("readers", ()), "events": found}
@@ -355,9 +355,10 @@ class Pages:
     def _look(self, source: LogSource) -> Look:
         """Return the state of *source* as the sender of this request may see it."""
         look = source.look()
-        return look if self._may_see_payloads() else look_without_texts(look)
+        return look if self.may_see_payloads() else look_without_texts(look)
 
-    def _may_see_payloads(self) -> bool:
+    def may_see_payloads(self) -> bool:
+        """Return whether the sender of this request may see keys, headers and data."""
         return self._console.guard.may_see_payloads(g.identity)
 
     def _overview(self, source: LogSource, look: Look) -> Overview:
@@ -377,7 +378,8 @@ class Pages:
             raise UnknownName(f"there is no route {visible(route)!r} on this log (known: {known})")
         return cast("Mapping[str, Any]", found)
 
-    def _query(self) -> Query:
+    def query(self) -> Query:
+        """Return the search in the address of this request."""
         fields = request.args
         direction: Direction = "oldest" if fields.get("dir") == "oldest" else "newest"
         return Query(
@@ -391,7 +393,7 @@ class Pages:
 
     def _entries_json(self, confirmed: int, found: Any) -> Answer:  # noqa: ANN401
         values = [entry_json(each, confirmed=confirmed) for each in found.entries]
-        if not self._may_see_payloads():
+        if not self.may_see_payloads():
             values = list(map(entry_without_payload, values))
         looked = {
             "first": found.looked_from,
