@@ -179,6 +179,28 @@ def test_two_engines_that_start_together_have_a_console_each(tmp_path: Path) -> 
             launcher.stop()
 
 
+def test_a_console_of_several_logs_leaves_one_that_has_its_own(tmp_path: Path) -> None:
+    """Its links come by the socket of another log; for that one alone there is no second console."""
+    files = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        files.append(str(write_pipeline(tmp_path / name)))
+    words = [sys.executable, "-m", "transporter.cli.app", "ui", "--listen", "127.0.0.1:0"]
+    with launched(Path(files[0]), Events()):
+        alone = subprocess.run([*words, files[0]], capture_output=True, text=True, check=False)
+        assert alone.returncode == 3
+        assert "a console already serves" in alone.stderr
+        with subprocess.Popen([*words, *files], stdout=subprocess.PIPE, text=True) as both:
+            try:
+                assert both.stdout is not None
+                lines = [both.stdout.readline() for _ in range(3)]
+                assert lines[2].strip() == f"another link: transporter ui --login {files[1]}"
+                url = lines[0].split()[-1]
+                assert request_link(tmp_path / "two" / "log").startswith(url)
+            finally:
+                both.kill()
+
+
 ENGINE = """
 import sys, time
 from pathlib import Path

@@ -18,7 +18,7 @@ import typer
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import log_directory
 from transporter.cli.output import write
-from transporter.errors import ConfigError
+from transporter.errors import ConfigError, EnvironmentFault
 from transporter.process_limits import end_first_without_memory
 
 if TYPE_CHECKING:
@@ -79,31 +79,50 @@ def ui(
 def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
     from transporter.audit import this_operator  # noqa: PLC0415 - heavy; `--help` does without
     from transporter.console.listening import bind  # noqa: PLC0415
-    from transporter.console.login_socket import refuse_second  # noqa: PLC0415
     from transporter.console.serve import serving  # noqa: PLC0415
     from transporter.console.sources import find_sources  # noqa: PLC0415
     from transporter.console.state import Console  # noqa: PLC0415
 
     sources = find_sources(targets, os.environ)
-    first = next(iter(sources.values()))
-    settings = _settings(first, listen)
+    settings = _settings(next(iter(sources.values())), listen)
     access = settings.console_access
     if read_only:
         access = access.model_copy(update={"read_only": True})
-    refuse_second(first.directory)
+    directories = [each.directory for each in sources.values()]
+    place = _first_without_console(directories)
     listener, address = bind(settings.console)
     names = dict(zip(sources, map(str, targets), strict=True))
     console = Console.of(sources, names, address, access)
     with ExitStack() as stack:
         stack.callback(listener.close)
-        _open_login_socket(stack, console, first.directory)
+        _open_login_socket(stack, console, directories[place])
         serve = stack.enter_context(serving(console, listener))
         write(f"console: {console.url}")
         write(f"log in within 60 s: {console.login_link(this_operator().who)}")
-        write(f"another link: transporter ui --login {targets[0]}")
+        write(f"another link: transporter ui --login {targets[place]}")
         # As Ctrl-C does, so that the socket is removed.
         signal.signal(signal.SIGTERM, _interrupt)
         serve()
+
+
+def _first_without_console(directories: list[Path]) -> int:
+    """Return the place of the first log that no console serves yet.
+
+    Raises:
+        EnvironmentFault: each of them has one.
+
+    """
+    from transporter.console.login_socket import refuse_second  # noqa: PLC0415 - heavy
+
+    for place, directory in enumerate(directories):
+        try:
+            refuse_second(directory)
+        except EnvironmentFault:
+            if place + 1 == len(directories):
+                raise
+        else:
+            return place
+    return 0
 
 
 def _serve_for_engine(
