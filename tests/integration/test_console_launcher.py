@@ -180,7 +180,7 @@ def test_two_engines_that_start_together_have_a_console_each(tmp_path: Path) -> 
 
 
 def test_a_console_of_several_logs_leaves_one_that_has_its_own(tmp_path: Path) -> None:
-    """Its links come by the socket of another log; for that one alone there is no second console."""
+    """Its links come by the socket of another log; that log alone gets no second console."""
     files = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
