@@ -14,9 +14,10 @@ from engine_tools import make_pipeline
 from transporter.console import serve
 
 if TYPE_CHECKING:
-    import pytest
     from collections.abc import Iterator
     from pathlib import Path
+
+    import pytest
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: "
 
