@@ -388,7 +388,7 @@ def _digest_of(act: Act, preview: Preview) -> str:
     """Return a digest of what a person has seen, by which the form that is sent is compared."""
     if not act.needs_preview:
         return ""
-    seen = [preview.values.get(each.name, "") for each in act.inputs]
+    seen = [preview.values.get(each.name, "") for each in act.inputs if each.previewed]
     found = preview.shown if not act.inputs else None
     return hashlib.sha256(json.dumps([seen, found], sort_keys=True).encode()).hexdigest()
 

@@ -32,13 +32,14 @@ _NO: Final = frozenset({"", "0", "false", "no", "off"})
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A field of a form."""
+    """A field of a form. One that is not ``previewed`` makes no difference to the preview."""
 
     name: str
     label: str
     hint: str = ""
     kind: Literal["text", "checkbox", "hidden"] = "text"
     required: bool = False
+    previewed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def _note(part: str, values: Values, reason: str) -> Request:
 
 
 _OFFSETS: Final = Input("offsets", "Offsets", "3 7..9", required=True)
-_ONLY: Final = Input("only", "Leave entries behind these parked", kind="checkbox")
+_ONLY: Final = Input("only", "Leave entries behind these parked", kind="checkbox", previewed=False)
 
 ACTS: Final = (
     Act(

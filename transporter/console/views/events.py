@@ -16,10 +16,11 @@ SHOWN: Final = 200
 OPEN: Final = frozenset(
     {
         *("number", "timestamp", "event", "level", "route", "reader", "shard"),
-        *("action", "who", "via", "from", "version"),
+        *("action", "who", "via", "from", "state", "leader", "holder"),
+        *("version", "master", "file", "url", "routes", "readers"),
     }
 )
-"""Texts that everybody may see, because the engine itself or the audit makes them.
+"""Fields that everybody may see, because the engine itself or the audit makes them.
 
 Others may quote a message. Numbers quote nothing.
 """
