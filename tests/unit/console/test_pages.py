@@ -163,6 +163,16 @@ def test_the_config_page_is_json_too(get: Callable[..., TestResponse]) -> None:
     assert SECRET not in str(found)
 
 
+def test_json_of_parked_entries_is_bounded(
+    get: Callable[..., TestResponse], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts what it leaves out, because a program cannot see that."""
+    monkeypatch.setattr("transporter.console.pages.JSON_BYTES", 1)
+    found = get("/p/shop/parked?route=out", **JSON).json
+    assert [each["offset"] for each in found["result"]] == [3]
+    assert (found["total"], found["left_out"], found["damaged"]) == (2, 1, [])
+
+
 def test_a_token_logs_in_with_its_own_role(folder: Path) -> None:
     """A form takes a token too, and its session has no more rights than the token."""
     client = client_of(make_console(folder))
