@@ -222,7 +222,8 @@ class ActForms:
         chosen = [each for each in found.chosen if each not in refused]
         if not chosen:
             if refused:
-                raise ActionRefused(f"{' '.join(refused.values())}: skip it, or restore its file")
+                first = next(iter(refused.values()))
+                raise ActionRefused(f"{first}; skip it, or restore it with 'log repair'")
             raise ActionRefused(f"nothing is parked at {range_text(ranges)} any more")
         return {
             "offsets": ranges_text(chosen),
@@ -230,7 +231,7 @@ class ActForms:
             "rows": read.entries,
             "damaged": read.damaged,
             "refused": refused,
-            "left_out": [reason for _, _, reason in found.refused],
+            "left_out": [f"{range_text([(a, b)])}: {reason}" for a, b, reason in found.refused],
             "behind": list_waiting(directory, route, frozenset(chosen)),
         }
 
@@ -253,8 +254,10 @@ class ActForms:
             result = self._perform(source, wanted)
         except EngineEnded as error:
             return self._unknown(source, str(error))
-        if not self._console.guard.may_see_payloads(g.identity):
-            result = result_without_texts(result)
+        except EngineUnreachable:
+            if grant is not None:  # Nothing was begun, so the form is good for another try.
+                self._console.forms.keep(values["form"], grant)
+            raise
         if wants_json():
             return result_json(result)
         problems = _problems_in(result)
@@ -321,16 +324,19 @@ class ActForms:
         return redirect(url_for("health", log=source.name), 303)
 
     def _perform(self, source: LogSource, wanted: Request) -> dict[str, Any]:
+        """Return the result of *wanted*, or raise its error, as the sender may see them."""
         person = OnBehalfOf(g.identity.name, "console", g.origin)
+        payloads = self._console.guard.may_see_payloads(g.identity)
         try:
             with self._slot():
-                return perform(source.directory, wanted, on_behalf_of=person, answer_within=ANSWER)
+                found = perform(source.directory, wanted, on_behalf_of=person, answer_within=ANSWER)
         except TransporterError as error:
-            if self._console.guard.may_see_payloads(g.identity):
+            if payloads:
                 raise
             raise error_without_text(error) from None
         finally:
             source.forget_look()
+        return found if payloads else result_without_texts(found)
 
     @contextmanager
     def _slot(self) -> Iterator[None]:

@@ -428,7 +428,7 @@ class Pages:
 def _number(name: str, default: int) -> int:
     """Return the number in the field *name* of the address, *default* if it is not there."""
     text = request.args.get(name, "").strip()
-    if not text or text == "-1":
+    if not text or text == "-1":  # the live tail of an empty log sends that
         return default
     try:
         return parse_offset(text)

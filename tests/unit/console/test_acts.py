@@ -28,7 +28,7 @@ from transporter.control.client import EngineEnded
 from transporter.control.request_arguments import command_words
 from transporter.control.requests import Pause
 from transporter.control.wire import SOCKET, JsonLines
-from transporter.errors import ActionRefused
+from transporter.errors import ActionRefused, EngineUnreachable
 from transporter.message import Message, messages_to_batch, with_offsets
 from transporter.offsets.offset_log import read_state, route_folder
 from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason, parked_path
@@ -320,6 +320,22 @@ def test_a_program_acts_by_its_token(folder: Path) -> None:
     assert (wrong.status_code, wrong.json["error"]["exit_code"]) == (400, 2)
     wrong = client.post("/p/shop/r/out/ack", json=["x"], headers=bearer)
     assert wrong.status_code == 400
+
+
+def test_a_form_that_reached_no_engine_is_good_for_another_try(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page says: nothing was changed, try again."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise EngineUnreachable("4 acts still wait; nothing was changed, try again")
+
+    person = Person(make_console(folder))
+    fields = fields_of(person.open("r/out/pause", {}))
+    with monkeypatch.context() as patch:
+        patch.setattr(act_pages, "perform", fail)
+        assert person.send("r/out/pause", fields).status_code == 503
+    assert person.send("r/out/pause", fields).status_code == 303
 
 
 def test_a_program_that_sends_zero_means_zero(folder: Path) -> None:
