@@ -7,7 +7,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from transporter.control import requests
-from transporter.control.request_arguments import named_ranges, parse_offset_range, range_words
+from transporter.control.request_arguments import (
+    named_ranges,
+    parse_offset,
+    parse_offset_range,
+    range_words,
+)
 from transporter.errors import ConfigError
 from transporter.log.time_spec import parse_time
 
@@ -19,17 +24,22 @@ if TYPE_CHECKING:
 Values = dict[str, str]
 Scope = Literal["log", "route", "reader"]
 PREFIXES: Final[Mapping[Scope, str]] = {"log": "", "route": "/r/<part>", "reader": "/reader/<part>"}
+_PROOF: Final = frozenset({"form", "typed"})
+"""Fields by which a person has confirmed a form."""
+_YES: Final = frozenset({"1", "true", "yes", "on"})
+_NO: Final = frozenset({"", "0", "false", "no", "off"})
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A field of a form."""
+    """A field of a form. One that is not ``previewed`` makes no difference to the preview."""
 
     name: str
     label: str
     hint: str = ""
     kind: Literal["text", "checkbox", "hidden"] = "text"
     required: bool = False
+    previewed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,7 @@ class Act:
         needs_reason: whether the form must give a reason.
         needs_engine: whether nothing can be done while no engine runs.
         needs_preview: whether the form can be sent only after its preview was shown.
+        options: fields beside the inputs, for programs.
 
     """
 
@@ -55,6 +66,7 @@ class Act:
     needs_reason: bool = False
     needs_engine: bool = False
     needs_preview: bool = False
+    options: tuple[str, ...] = ()
 
     @property
     def endpoint(self) -> str:
@@ -70,9 +82,14 @@ class Act:
         """Return the request that the form's *values* make of *part*.
 
         Raises:
-            ConfigError: a value is missing or wrong.
+            ConfigError: a value is missing or wrong, or a field is unknown.
 
         """
+        known = (*(each.name for each in self.inputs), *self.options, "reason")
+        if unknown := sorted(values.keys() - {*known} - _PROOF):
+            raise ConfigError(
+                f"{', '.join(unknown)}: no such field here; there are {', '.join(known)}"
+            )
         for each in self.inputs:
             if each.required and not values.get(each.name, "").strip():
                 raise ConfigError(f"{each.label}: give a value")
@@ -83,8 +100,24 @@ class Act:
 
 
 def parse_ranges(text: str) -> list[tuple[int, int]]:
-    """Return the offset ranges in *text*, which commas or blanks separate."""
-    return [parse_offset_range(each) for each in text.replace(",", " ").split()]
+    """Return the offset ranges in *text*, which commas or blanks separate: at least one.
+
+    Raises:
+        ValueError: there is none, or one is wrong.
+
+    """
+    found = [parse_offset_range(each) for each in text.replace(",", " ").split()]
+    if not found:
+        raise ValueError("no offset is named; use 14 or 9..15")
+    return found
+
+
+def _flag(values: Values, name: str) -> bool:
+    """Return the boolean field *name*, false if it is not there."""
+    text = values.get(name, "").strip().lower()
+    if text not in _YES | _NO:
+        raise ValueError(f"{name}: {text!r} is neither true nor false")
+    return text in _YES
 
 
 def ranges_text(offsets: Iterable[int]) -> str:
@@ -103,9 +136,9 @@ def _replay(part: str, values: Values, reason: str) -> Request:
         part,
         **_bound(values.get("from", ""), "first", "since"),
         **_bound(values.get("to", ""), "last", "until"),
-        namespace=values.get("ns", "").strip(),
-        partial=bool(values.get("partial")),
-        dry_run=bool(values.get("dry_run")),
+        namespace=values.get("namespace", "").strip(),
+        partial=_flag(values, "partial"),
+        dry_run=_flag(values, "dry_run"),
         reason=reason,
     )
 
@@ -115,7 +148,7 @@ def _bound(text: str, offset: str, time: str) -> dict[str, Any]:
     if not text:
         return {}
     if text.isdecimal():
-        return {offset: int(text)}
+        return {offset: parse_offset(text)}
     try:
         return {time: parse_time(text, datetime.now(UTC)).microseconds}
     except ValueError as error:
@@ -136,7 +169,7 @@ def _skip(part: str, values: Values, reason: str) -> Request:
 
 
 def _selection(values: Values) -> dict[str, Any]:
-    return {**named_ranges(parse_ranges(values["offsets"])), "only": bool(values.get("only"))}
+    return {**named_ranges(parse_ranges(values["offsets"])), "only": _flag(values, "only")}
 
 
 def _note(part: str, values: Values, reason: str) -> Request:
@@ -147,7 +180,7 @@ def _note(part: str, values: Values, reason: str) -> Request:
 
 
 _OFFSETS: Final = Input("offsets", "Offsets", "3 7..9", required=True)
-_ONLY: Final = Input("only", "Leave entries behind these parked", kind="checkbox")
+_ONLY: Final = Input("only", "Leave entries behind these parked", kind="checkbox", previewed=False)
 
 ACTS: Final = (
     Act(
@@ -196,11 +229,12 @@ ACTS: Final = (
         (
             Input("from", "From", "2h, offset or time", required=True),
             Input("to", "To", "the watermark"),
-            Input("ns", "Namespace", r"^orders\."),
+            Input("namespace", "Namespace", r"^orders\."),
             Input("partial", "Also if some entries are gone", kind="checkbox"),
         ),
         needs_reason=True,
         needs_preview=True,
+        options=("dry_run",),
     ),
     Act(
         "route",
@@ -227,6 +261,7 @@ ACTS: Final = (
         "parked. What was parked after this list was made is not touched.",
         _retry,
         (_OFFSETS, _ONLY),
+        needs_preview=True,
     ),
     Act(
         "route",
@@ -237,6 +272,7 @@ ACTS: Final = (
         _skip,
         (_OFFSETS, _ONLY),
         needs_reason=True,
+        needs_preview=True,
     ),
     Act(
         "route",
@@ -276,8 +312,9 @@ ACTS: Final = (
         "Reload",
         "The engine reads its pipeline file again and takes up what has changed. If a setting "
         "cannot change while it runs, nothing changes.",
-        lambda _, values, reason: requests.Reload(reason, bool(values.get("dry_run"))),
+        lambda _, values, reason: requests.Reload(reason, _flag(values, "dry_run")),
         needs_engine=True,
         needs_preview=True,
+        options=("dry_run",),
     ),
 )

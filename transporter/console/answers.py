@@ -18,6 +18,11 @@ def wants_json() -> bool:
     return best == "application/json"
 
 
+def here() -> str:
+    """Return the path of this page, as links have it: below the path of a proxy."""
+    return request.script_root + request.path
+
+
 def is_live() -> bool:
     """Return whether only the part of a page is wanted that changes by itself."""
     return request.args.get("part") == "live"

@@ -44,7 +44,9 @@ HEADERS: Final = {
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    # With no-referrer a browser would send "Origin: null" with forms, and the guard needs Origin
+    # where there is no Sec-Fetch-Site: over plain HTTP under another name than loopback's.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
@@ -138,7 +140,7 @@ def _add_login(app: Flask, console: Console) -> None:
     def login() -> Answer:
         """Log in by a link, which works once, or show the page to log in on."""
         link = request.args.get("link", "")
-        if not link:
+        if not link or request.method == "HEAD":  # a program looks, which spends nothing
             return render_template("login.html", reason="")
         return _begin_session(console, console.links.take(link))
 

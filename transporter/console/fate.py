@@ -90,6 +90,8 @@ def _parked_fate(offset: int, reason: ParkReason, state: RouteState) -> Fate:
     if reason.behind is not None:
         text = f"parked behind {reason.behind}, an earlier entry of its key{asked}"
         return Fate("parked", text)
+    if not reason.attempts:
+        return Fate("parked", f"parked{asked}")
     tries = "1 attempt" if reason.attempts == 1 else f"{reason.attempts} attempts"
     return Fate("parked", f"parked after {tries}{asked}")
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import unicodedata
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from transporter.bytes_as_json import text_or_base64
 from transporter.units import display_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 THIN: Final = "\N{NARROW NO-BREAK SPACE}"
 _KEPT: Final = frozenset("\n\t")
@@ -111,7 +114,8 @@ def pretty_data(data: bytes | None) -> str:
     """Return *data* for people to read: JSON in lines, other text as it is, bytes in base64.
 
     Numbers keep their digits: a value is never shown other than as it was sent. Of more than
-    :data:`MOST_SHOWN` bytes the first are shown, as they are.
+    :data:`MOST_SHOWN` bytes the first are shown, as they are. So is JSON that would be longer
+    than that in lines.
     """
     if data is not None and len(data) > MOST_SHOWN:
         return visible(head_text(data, MOST_SHOWN))
@@ -121,9 +125,21 @@ def pretty_data(data: bytes | None) -> str:
     except (ValueError, RecursionError):
         return visible(text)
     try:
-        return visible(_pretty(found, ""))
+        pretty = _joined(_pretty(found, ""), MOST_SHOWN)
     except RecursionError:
-        return visible(text)
+        pretty = None
+    return visible(text if pretty is None else pretty)
+
+
+def _joined(parts: Iterable[str], most: int) -> str | None:
+    """Return *parts* as one text, or ``None`` as soon as it has more than *most* letters."""
+    kept, size = [], 0
+    for each in parts:
+        kept.append(each)
+        size += len(each)
+        if size > most:
+            return None
+    return "".join(kept)
 
 
 class _Digits(str):
@@ -132,17 +148,20 @@ class _Digits(str):
     __slots__ = ()
 
 
-def _pretty(value: Any, indent: str) -> str:  # noqa: ANN401 - whatever JSON holds
+def _pretty(value: Any, indent: str) -> Iterator[str]:  # noqa: ANN401 - whatever JSON holds
+    """Yield *value* in lines, piece by piece: indentation can make it far longer than it was."""
     inner = f"{indent}  "
     if isinstance(value, _Digits):
-        return str(value)
-    if isinstance(value, dict) and value:
-        rows = (
-            f"{inner}{json.dumps(name, ensure_ascii=False)}: {_pretty(each, inner)}"
-            for name, each in value.items()
-        )
-        return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
-    if isinstance(value, list) and value:
-        rows = (f"{inner}{_pretty(each, inner)}" for each in value)
-        return "[\n" + ",\n".join(rows) + f"\n{indent}]"
-    return json.dumps(value, ensure_ascii=False)
+        yield str(value)
+    elif isinstance(value, dict) and value:
+        for number, (name, each) in enumerate(value.items()):
+            yield f"{',' if number else '{'}\n{inner}{json.dumps(name, ensure_ascii=False)}: "
+            yield from _pretty(each, inner)
+        yield f"\n{indent}}}"
+    elif isinstance(value, list) and value:
+        for number, each in enumerate(value):
+            yield f"{',' if number else '['}\n{inner}"
+            yield from _pretty(each, inner)
+        yield f"\n{indent}]"
+    else:
+        yield json.dumps(value, ensure_ascii=False)

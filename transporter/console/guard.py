@@ -188,12 +188,21 @@ def _named_by_proxy(proxy: ConsoleProxy, facts: RequestFacts) -> Identity | None
     """Return the user whom a trusted proxy names. The same headers of others mean nothing."""
     if not _is_trusted(proxy, facts.peer):
         return None
-    user = facts.headers.get(proxy.user.lower(), "").strip()
+    user = _header_text(facts, proxy.user).strip()
     if not user:
         return None
-    groups = {each.strip() for each in facts.headers.get(proxy.groups.lower(), "").split(",")}
+    groups = {each.strip() for each in _header_text(facts, proxy.groups).split(",")}
     role: Role = "operator" if groups & set(proxy.operators) else "viewer"
     return Identity(user, role, "proxy")
+
+
+def _header_text(facts: RequestFacts, name: str) -> str:
+    """Return the value of a header as proxies send it: UTF-8, which WSGI reads as Latin-1."""
+    value = facts.headers.get(name.lower(), "")
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
 
 
 def _is_trusted(proxy: ConsoleProxy, peer: str) -> bool:

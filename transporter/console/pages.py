@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -40,7 +40,7 @@ from transporter.console.views.events import (
 from transporter.console.views.health import disk_facts, health, verification_view
 from transporter.console.views.history import history_charts
 from transporter.console.views.overview import Overview, leadership, overview
-from transporter.console.views.parked import group_parked
+from transporter.console.views.parked import ParkedRow, group_parked, parked_row
 from transporter.console.views.privacy import (
     entry_without_payload,
     look_without_texts,
@@ -49,7 +49,8 @@ from transporter.console.views.privacy import (
 from transporter.console.views.route import route_view
 from transporter.control.entry_values import entry_json
 from transporter.control.log_facts import log_facts
-from transporter.errors import ActionRefused, OffsetRefused, UnknownName
+from transporter.control.request_arguments import parse_offset
+from transporter.errors import ActionRefused, ConfigError, OffsetRefused, UnknownName
 from transporter.offsets.offset_log import inspect_log
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 
 LIVE_ROWS: Final = 200
 LIVE_LIMITS: Final = Limits(LIVE_ROWS, 0.5, 128 << 20)
+JSON_BYTES: Final = 16 << 20
+"""Bytes of parked entries in one answer, which is in memory as a whole, and more than once."""
 _LIVE_BEGIN: Final = 50
 """Entries before the end of the log with which a live tail begins."""
 
@@ -156,9 +159,9 @@ class Pages:
             raise ActionRefused("only operators may search by key or content here")
         found_log = inspect_log(source.directory)
         span = select_span(query, found_log, datetime.now(UTC))
-        after = request.args.get("after", "")
+        after = ""
         if is_tail:
-            begin = int(after) if after.isdecimal() else max(-1, span.last - _LIVE_BEGIN)
+            begin = _number("after", max(-1, span.last - _LIVE_BEGIN))
             after = str(begin)
             span = replace(span, first=max(span.first, begin + 1))
         found = search(source.directory, span, query.direction, LIVE_LIMITS if is_tail else None)
@@ -241,13 +244,12 @@ class Pages:
         route = request.args.get("route", busiest)
         if not route:
             raise UnknownName("no route has run on this log yet")
-        found = read_parked_page(source.directory, route)
-        payloads = self.may_see_payloads()
-        entries = found.entries if payloads else list(map(parked_without_payload, found.entries))
-        return render(
+        if wants_json():
+            return self._parked_json(source, route)
+        found = read_parked_page(source.directory, route, self.parked_row)
+        return render_template(
             "parked.html",
-            entries,
-            groups=group_parked(entries),
+            groups=group_parked(found.entries),
             found=found,
             route=route,
             routes=routes,
@@ -255,11 +257,22 @@ class Pages:
             **self.frame(source, look),
         )
 
+    def _parked_json(self, source: LogSource, route: str) -> Answer:
+        view = dict if self.may_see_payloads() else parked_without_payload
+        found = read_parked_page(source.directory, route, view, most_bytes=JSON_BYTES)
+        damaged = [{"offset": at, "problem": text} for at, text in found.damaged.items()]
+        return result_json(
+            found.entries, total=found.total, damaged=damaged, left_out=found.left_out
+        )
+
+    def parked_row(self, parked: Mapping[str, Any]) -> ParkedRow:
+        """Return the row of a *parked* entry as the sender of this request may see it."""
+        return parked_row(parked if self.may_see_payloads() else parked_without_payload(parked))
+
     def audit(self, log: str) -> Answer:
         """Show the changes to the log. The JSON is that of ``transporter audit``."""
         source = self.source(log)
-        last = request.args.get("last", "")
-        limit = int(last) if last.isdecimal() else CHANGES
+        limit = _number("last", CHANGES)
         who, action = request.args.get("who", ""), request.args.get("action", "")
         found = read_changes(source.directory)
         changes = matching_changes(found.changes, who, action, request.args.get("route", ""))
@@ -277,8 +290,11 @@ class Pages:
         """Show the pipeline file as it lies there now, without any value of an adaptor."""
         source = self.source(log)
         outline, problem = outline_of(source)
-        return render_template(
+        if wants_json() and outline is None:
+            raise ActionRefused(problem)
+        return render(
             "config.html",
+            asdict(outline) if outline is not None else None,
             outline=outline,
             problem=visible(problem),
             target=self._console.targets[source.name],
@@ -291,14 +307,17 @@ class Pages:
         facts = log_facts(source.directory)
         facts["directory"] = str(facts["directory"])
         look = self._look(source)
-        form = FormGrant(g.identity, url_for("verify", log=source.name))
+        form = ""
+        if not wants_json() and not self._console.guard.refusal_to_act(g.identity):
+            right = FormGrant(g.identity, url_for("verify", log=source.name))
+            form = self._console.forms.issue(right)
         return render(
             "health.html",
             facts,
             view=health(facts),
             disk=disk_facts(look.status or {}, disk_usage(source.directory).free),
             verification=verification_view(self._console.verifier.state(source.name)),
-            form=self._console.forms.issue(form),
+            form=form,
             target=self._console.targets[source.name],
             **self.frame(source, look),
         )
@@ -406,3 +425,14 @@ class Pages:
         }
         # As the command does: the oldest first.
         return result_json(sorted(values, key=lambda each: each["offset"]), looked=looked)
+
+
+def _number(name: str, default: int) -> int:
+    """Return the number in the field *name* of the address, *default* if it is not there."""
+    text = request.args.get(name, "").strip()
+    if not text or text == "-1":  # the live tail of an empty log sends that
+        return default
+    try:
+        return parse_offset(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error

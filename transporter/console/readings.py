@@ -5,36 +5,45 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from transporter.audit import AUDIT, read_audit
 from transporter.console.fate import Fate, RouteFacts, fate_of
 from transporter.console.outline import PipelineOutline, read_outline
 from transporter.console.search import neighbours, read_entry
 from transporter.control.parked_notes import read_notes
-from transporter.control.parked_values import list_parked_offsets, parked_json, read_parked
-from transporter.errors import ConfigError, TransporterError, UnknownName
+from transporter.control.parked_values import list_parked_offsets, parked_json
+from transporter.errors import (
+    ConfigError,
+    Corrupt,
+    EnvironmentFault,
+    TransporterError,
+    UnknownName,
+)
 from transporter.log.filesystem import RealFileSystem
 from transporter.offsets.given_up import NEWEST, OLDER, read_given_up
 from transporter.offsets.offset_log import declared_routes, inspect_log, read_state, route_folder
-from transporter.offsets.parked import ParkedStore, parked_path
+from transporter.offsets.parked import ParkedStore, ParkReason, parked_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from transporter.console.sources import LogSource
     from transporter.control.parked_notes import ParkedNote
-    from transporter.errors import Corrupt
     from transporter.message import Entry
-    from transporter.offsets.parked import ParkReason
+    from transporter.offsets.parked import ParkedEntry
     from transporter.offsets.state import RouteState
+
+T = TypeVar("T")
 
 CHANGES: Final = 50
 """Changes that are shown by default, as ``transporter audit`` does."""
 AUDIT_BYTES: Final = 8 << 20
 """Bytes at the end of the audit file that one page reads."""
 MOST_PARKED: Final = 1_000
+MOST_PARKED_BYTES: Final = 256 << 20
+"""Bytes of parked entries that one page reads."""
 _KEPT: Final = 4
 """Logs whose changes are kept, until their audit file grows."""
 
@@ -100,39 +109,98 @@ def outline_of(source: LogSource) -> tuple[PipelineOutline | None, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
-    """The parked entries of one route, the oldest first, as ``transporter parked list`` has them.
+class Parked(Generic[T]):
+    """Parked entries of one route, the oldest first.
 
-    ``total`` counts all of them. ``damaged`` has the errors of those that cannot be read.
+    Attributes:
+        entries: those that can be read, each as its reader wants to have it.
+        damaged: the offsets of those that cannot, each with its error.
+        left_out: the number of those that were not read, because they are too many or too large.
+
     """
 
-    entries: list[dict[str, Any]]
-    total: int
-    damaged: tuple[str, ...]
+    entries: list[T]
+    damaged: dict[int, str]
+    left_out: int
+
+    @property
+    def total(self) -> int:
+        """The number of all of them."""
+        return len(self.entries) + len(self.damaged) + self.left_out
 
 
-def read_parked_page(directory: Path, route: str, most: int = MOST_PARKED) -> Parked:
-    """Return the oldest *most* entries that *route* has parked.
+def read_parked_page(
+    directory: Path,
+    route: str,
+    view: Callable[[dict[str, Any]], T],
+    offsets: Sequence[int] | None = None,
+    most: int = MOST_PARKED,
+    most_bytes: int = MOST_PARKED_BYTES,
+) -> Parked[T]:
+    """Return the oldest entries that *route* has parked, or those of them at *offsets*.
+
+    Each is what *view* makes of its plain values, which hold its payload: so no more than one
+    payload is in memory at a time, unless *view* keeps them. Beyond *most* entries, or
+    *most_bytes* of them, the rest is left out.
 
     Raises:
         UnknownName: no such route has run on this log.
 
     """
     retries = frozenset(read_state(directory, route).retries)
-    offsets = list_parked_offsets(directory, route)
-    damaged: list[Corrupt] = []
-    notes = _read_notes(directory, route) if offsets else {}
-    found = [
-        parked_json(each, notes.get(each.offset), retry_requested=each.offset in retries)
-        for each in read_parked(directory, route, offsets[:most], damaged.append)
-    ]
-    return Parked(found, len(offsets), tuple(map(str, damaged)))
+    offsets = list_parked_offsets(directory, route) if offsets is None else offsets
+    notes = _notes_of(directory, route) if offsets else {}
+    entries: list[T] = []
+    damaged: dict[int, str] = {}
+    size = gone = 0
+    for offset in offsets[:most]:
+        if size > most_bytes:
+            break
+        found = _read_parked(directory, route, offset)
+        if found is None:
+            gone += 1  # delivered or skipped meanwhile
+        elif isinstance(found, TransporterError):
+            damaged[offset] = str(found)
+        else:
+            size += found.entries.nbytes
+            noted = notes.get(offset)
+            entries.append(view(parked_json(found, noted, retry_requested=offset in retries)))
+    return Parked(entries, damaged, len(offsets) - len(entries) - len(damaged) - gone)
 
 
-def _read_notes(directory: Path, route: str) -> dict[int, ParkedNote]:
+def _read_parked(directory: Path, route: str, offset: int) -> ParkedEntry | TransporterError | None:
+    """Return the entry parked at *offset*, its error if it is damaged, ``None`` if it is gone."""
+    folder = route_folder(directory, route)
+    try:
+        return ParkedStore.read_entry(folder, offset)
+    except (Corrupt, EnvironmentFault) as error:
+        return error if parked_path(folder, offset).exists() else None
+
+
+def list_waiting(directory: Path, route: str, chosen: Collection[int]) -> list[int]:
+    """Return the other entries that *route* has parked behind those at the offsets *chosen*."""
+    folder, first = route_folder(directory, route), min(chosen)
+    found = []
+    for offset in list_parked_offsets(directory, route):
+        if offset > first and offset not in chosen:
+            with suppress(Corrupt, EnvironmentFault):
+                if ParkedStore.read_reason(folder, offset).behind in chosen:
+                    found.append(offset)
+    return found
+
+
+def _notes_of(directory: Path, route: str) -> Mapping[int, ParkedNote]:
+    """Return the notes about the entries of *route*, read again only once the file has grown."""
     path = directory / AUDIT
     if not RealFileSystem().is_file(path):
         return {}
+    stat = path.stat()
+    return _parse_notes(path, route, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=_KEPT)
+def _parse_notes(path: Path, route: str, *_stamps: int) -> Mapping[int, ParkedNote]:
+    """Return the notes in an audit file that is as it was if its stamps are."""
     with path.open("rb") as lines:
         return read_notes(lines, route)
 
@@ -177,11 +245,10 @@ class Fates:
             return None
         folder = route_folder(self._directory, route)
         try:
-            if not parked_path(folder, offset).exists():
-                return None
-            return ParkedStore.read_entry(folder, offset).reason
-        except TransporterError:
-            return None
+            return ParkedStore.read_reason(folder, offset)
+        except (Corrupt, EnvironmentFault) as error:
+            is_there = parked_path(folder, offset).exists()
+            return ParkReason(f"its copy cannot be read: {error}", 0, 0) if is_there else None
 
     def _facts(self, route: str, state: RouteState, entry: Entry) -> RouteFacts:
         return RouteFacts(

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from transporter.control.request_arguments import parse_offset
 from transporter.errors import ConfigError, Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.reader import LogReader
 from transporter.log.search import END, RETRIES, EntryFilter, frames_with_retry, offsets_around
@@ -134,8 +135,11 @@ def _bound(text: str, name: str, now: datetime, log: LogInfo, *, end: bool) -> t
     text = text.strip()
     if not text or text == "now":
         return offset, moment
-    if text.isdecimal():
-        return int(text), moment
+    try:
+        if text.isdecimal():
+            return parse_offset(text), moment
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
     try:
         moment = parse_time(text, now).microseconds
     except ValueError as error:

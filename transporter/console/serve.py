@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from transporter.console.state import Console
 
 THREADS: Final = 8
+CONNECTIONS: Final = 500
+"""Connections at once. Beyond that nobody is accepted until one closes."""
+SILENCE: Final = 20
+"""Seconds after which a connection is closed that sends no request, or no more of one."""
 
 
 @contextmanager
@@ -31,6 +35,10 @@ def serving(console: Console, listener: socket.socket) -> Iterator[Callable[[], 
         clear_untrusted_proxy_headers=False,  # the guard knows which peers to believe
         url_prefix=console.access.base_path,
         max_request_body_size=MOST_BODY,
+        connection_limit=CONNECTIONS,
+        asyncore_use_poll=True,  # select() cannot wait for that many
+        channel_timeout=SILENCE,
+        cleanup_interval=SILENCE // 4,
     )
     try:
         yield server.run

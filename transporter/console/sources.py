@@ -12,7 +12,12 @@ from transporter.console.rates import RateMeter, history_rates, with_history
 from transporter.control.client import EngineClient, EngineEnded, NoEngine
 from transporter.control.offline_status import read_status
 from transporter.control.requests import Status
-from transporter.errors import EngineUnreachable, EnvironmentFault, TransporterError
+from transporter.errors import (
+    ActionRefused,
+    EngineUnreachable,
+    EnvironmentFault,
+    TransporterError,
+)
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.lock import owner_of
 from transporter.log.meta import read_meta
@@ -82,6 +87,11 @@ class LogSource:
         self._last: Look | None = None
 
     @property
+    def is_named_by_file(self) -> bool:
+        """Whether commands name the log by its pipeline file."""
+        return self._file is not None
+
+    @property
     def file(self) -> Path | None:
         """The pipeline file, or the one that has last run on the log, if that is known."""
         if self._file is not None:
@@ -103,10 +113,15 @@ class LogSource:
         return replace(found, rates=with_history(found.rates, long)) if long else found
 
     def ask(self, request: ReadRequest) -> dict[str, Any] | None:
-        """Return the engine's answer to *request*, or ``None`` if none answers now."""
+        """Return the engine's answer to *request*, or ``None`` if none answers it.
+
+        None answers now, or the one that runs is older and does not know the request.
+        """
         with self._lock:
             try:
                 return self._ask_engine(request)
+            except ActionRefused:
+                return None
             except (NoEngine, EngineEnded, EngineUnreachable):
                 self._hang_up()
                 return None

@@ -32,12 +32,14 @@ class FormGrant:
         sender: the person to whom the form was shown.
         path: the address of the form.
         typed: the text that the sender must type to confirm, empty if none is needed.
+        seen: a digest of the preview that the form was shown with, empty if it had none.
 
     """
 
     sender: Identity
     path: str
     typed: str = ""
+    seen: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class Outcome:
     sender: Identity
     text: str
     tone: str
+
+
+def _sender_of(held: FormGrant | Outcome) -> Identity:
+    return held.sender
 
 
 class Activity:
@@ -71,6 +77,7 @@ class Console:
 
     Attributes:
         targets: for each log, the argument by which commands name it.
+        results: the result of each form that was sent, by the form, for one that is sent twice.
 
     """
 
@@ -81,13 +88,17 @@ class Console:
     guard: Guard
     links: ExpiringSecrets[Identity] = field(default_factory=lambda: ExpiringSecrets(LINK_SECONDS))
     sessions: ExpiringSecrets[Identity] = field(
-        default_factory=lambda: ExpiringSecrets(SESSION_SECONDS)
+        default_factory=lambda: ExpiringSecrets(SESSION_SECONDS, holder=lambda each: each)
     )
-    forms: ExpiringSecrets[FormGrant] = field(default_factory=lambda: ExpiringSecrets(FORM_SECONDS))
+    forms: ExpiringSecrets[FormGrant] = field(
+        default_factory=lambda: ExpiringSecrets(FORM_SECONDS, holder=_sender_of)
+    )
     outcomes: ExpiringSecrets[Outcome] = field(
-        default_factory=lambda: ExpiringSecrets(OUTCOME_SECONDS)
+        default_factory=lambda: ExpiringSecrets(OUTCOME_SECONDS, holder=_sender_of)
     )
-
+    results: ExpiringSecrets[Outcome] = field(
+        default_factory=lambda: ExpiringSecrets(FORM_SECONDS, holder=_sender_of)
+    )
     verifier: Verifier = field(default_factory=Verifier)
     activity: Activity = field(default_factory=Activity)
 

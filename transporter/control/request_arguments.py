@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from transporter.control import requests
 
@@ -10,6 +10,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transporter.control.requests import Request
+
+
+_DIGITS: Final = 18
+"""Digits of an offset at most: it has 63 bits."""
+
+
+def parse_offset(text: str) -> int:
+    """Parse one offset, or another number that is not negative.
+
+    Raises:
+        ValueError: it is none.
+
+    """
+    if not text.isdecimal() or len(text) > _DIGITS:
+        shown = text if len(text) <= _DIGITS else f"{text[:_DIGITS]}…"
+        raise ValueError(f"{shown!r} is not a number of at most {_DIGITS} digits")
+    return int(text)
 
 
 def parse_offset_range(text: str) -> tuple[int, int]:
@@ -20,9 +37,13 @@ def parse_offset_range(text: str) -> tuple[int, int]:
 
     """
     first, _, last = text.partition("..")
-    if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+    try:
+        found = parse_offset(first), parse_offset(last or first)
+    except ValueError:
+        found = 1, 0
+    if found[1] < found[0]:
         raise ValueError(f"{text!r} is not an offset range; use 14 or 9..15")
-    return int(first), int(last or first)
+    return found
 
 
 def range_words(ranges: Sequence[tuple[int, int]]) -> list[str]:

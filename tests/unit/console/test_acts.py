@@ -20,13 +20,18 @@ from transporter.cli.app import execute
 from transporter.console import act_pages
 from transporter.console.acts import ACTS, parse_ranges, ranges_text
 from transporter.console.app import create_app
+from transporter.console.formats import count_text
 from transporter.console.guard import Identity
+from transporter.console.sources import Look
 from transporter.control import client as control_client
 from transporter.control.client import EngineEnded
 from transporter.control.request_arguments import command_words
 from transporter.control.requests import Pause
 from transporter.control.wire import SOCKET, JsonLines
-from transporter.offsets.offset_log import read_state
+from transporter.errors import ActionRefused, EngineUnreachable
+from transporter.message import Message, messages_to_batch, with_offsets
+from transporter.offsets.offset_log import read_state, route_folder
+from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason, parked_path
 from transporter.offsets.state import RouteState
 
 if TYPE_CHECKING:
@@ -43,7 +48,7 @@ OFFLINE: Mapping[str, Mapping[str, str]] = {
     "r/out/pause": {},
     "r/out/resume": {},
     "r/out/ack": {"first": "12"},
-    "r/out/replay": {"from": "2", "to": "9", "ns": "^a"},
+    "r/out/replay": {"from": "2", "to": "9", "namespace": "^a"},
     "r/out/parked/retry": {"offsets": "3,7"},
     "r/out/parked/skip": {"offsets": "3"},
     "r/out/parked/note": {"offsets": "7", "text": "waits for ACME"},
@@ -154,6 +159,8 @@ def every_post(console: Console) -> list[str]:
     return [each.replace("<log>", "shop").replace("<part>", "out") for each in acts]
 
 
+BEARER = {"Authorization": f"Bearer {TOKENS['operator']}"} | JSON
+FORM = '<form method="post" class="stack"'
 FIELDS = {"first": "12", "from": "1", "offsets": "3", "text": "x", "reason": "r", "typed": "out"}
 
 
@@ -225,15 +232,30 @@ def test_every_act_has_a_form_and_a_post(folder: Path) -> None:
 
 
 def test_a_form_is_taken_once(folder: Path) -> None:
-    """A second click does nothing, and says where to look."""
-    person = Person(make_console(folder))
+    """A second click does nothing, and leads to the result of the first."""
+    console = make_console(folder)
+    person = Person(console)
     fields = fields_of(person.open("r/out/pause", {}))
     assert person.send("r/out/pause", fields).status_code == 303
     lines = audit_lines(folder)
     again = person.send("r/out/pause", fields)
-    assert again.status_code == 409
-    assert "was sent already" in again.text
+    assert again.status_code == 303
+    assert "Pause out: paused" in person.client.get(again.location).text
+    for other in (Person(console, "bob"), person):
+        act = "r/out/pause" if other is not person else "r/some/pause"
+        refused = other.send(act, fields)
+        assert (refused.status_code, "was sent already" in refused.text) == (409, True)
     assert audit_lines(folder) == lines
+
+
+def test_a_form_can_be_corrected(folder: Path) -> None:
+    """A wrong value is no use of it."""
+    person = Person(make_console(folder))
+    fields = fields_of(person.open("r/out/ack", {"first": "12"})) | {"first": "12"}
+    assert "give a reason" in person.send("r/out/ack", fields).text
+    wrong = person.send("r/out/ack", fields | {"reason": "r", "last": "1"})
+    assert "not an offset range" in wrong.text
+    assert person.send("r/out/ack", fields | {"reason": "r"}).status_code == 303
 
 
 def test_an_outcome_is_shown_once_and_to_its_person(folder: Path) -> None:
@@ -270,7 +292,7 @@ def test_a_replay_is_counted_first(folder: Path) -> None:
     """Without a range there is no button; with one there is the count, and the range is fixed."""
     person = Person(make_console(folder))
     assert '<form method="post" class="stack"' not in person.open("r/out/replay", {})
-    page = person.open("r/out/replay", {"from": "2", "to": "9", "ns": "^a"})
+    page = person.open("r/out/replay", {"from": "2", "to": "9", "namespace": "^a"})
     assert "hold <b>4</b> entries of <code>^a</code>" in page
     assert fields_of(page).items() >= {"from": "2", "to": "9", "typed": "4"}.items()
     assert "nothing to replay" in person.open("r/out/replay", {"from": "99"})
@@ -298,6 +320,283 @@ def test_a_program_acts_by_its_token(folder: Path) -> None:
     assert (wrong.status_code, wrong.json["error"]["exit_code"]) == (400, 2)
     wrong = client.post("/p/shop/r/out/ack", json=["x"], headers=bearer)
     assert wrong.status_code == 400
+
+
+def test_a_form_that_reached_no_engine_is_good_for_another_try(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page says: nothing was changed, try again."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise EngineUnreachable("4 acts still wait; nothing was changed, try again")
+
+    person = Person(make_console(folder))
+    fields = fields_of(person.open("r/out/pause", {}))
+    with monkeypatch.context() as patch:
+        patch.setattr(act_pages, "perform", fail)
+        assert person.send("r/out/pause", fields).status_code == 503
+    assert person.send("r/out/pause", fields).status_code == 303
+
+
+def test_a_program_that_sends_zero_means_zero(folder: Path) -> None:
+    """A number of JSON is what its digits are, also where it is the smallest."""
+    client = client_of(make_console(folder))
+    found = client.post(
+        "/p/shop/r/out/replay", json={"from": "0", "to": 0, "reason": "r"}, headers=BEARER
+    )
+    result = found.json["result"]
+    assert (result["replay"]["first"], result["replay"]["last"]) == (0, 0)
+    found = client.post("/p/shop/r/out/ack", json={"first": 0, "reason": "r"}, headers=BEARER)
+    assert "give a value" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("act", "fields"),
+    [
+        ("parked/retry", {"offsets": ","}),
+        ("parked/retry", {"offsets": ["", ""]}),
+        ("parked/skip", {"offsets": [None]}),
+        ("parked/retry", {"offsets": "3", "only": "perhaps"}),
+        ("parked/skip", {"offsets": "3", "offset": "7"}),
+        ("replay", {"from": "0", "ns": "^zzz"}),
+        ("replay", {"from": "0", "dry_run": "si"}),
+        ("replay", {"from": "0", "partial": 2}),
+        ("replay", {"from": "1" * 5000}),
+        ("ack", {"first": "9" * 30}),
+        ("pause", {"until": "tomorrow"}),
+    ],
+)
+def test_nothing_that_a_program_sends_is_read_loosely(
+    folder: Path, act: str, fields: dict[str, Any]
+) -> None:
+    """An unknown field, an empty list and anything but a boolean are refused, not passed over."""
+    client = client_of(make_console(folder))
+    before = audit_lines(folder)
+    found = client.post(f"/p/shop/r/out/{act}", json=fields | {"reason": "r"}, headers=BEARER)
+    assert (found.status_code, found.json["error"]["exit_code"]) == (400, 2), found.text
+    assert audit_lines(folder) == before
+
+
+def test_false_is_false(folder: Path) -> None:
+    """The word, too, as forms and command lines send it."""
+    client = client_of(make_console(folder))
+    fields = {"offsets": "3", "only": "false", "reason": "r"}
+    assert client.post("/p/shop/r/out/parked/retry", data=fields, headers=BEARER).status_code == 200
+    assert audit_lines(folder)[-2]["only"] is False
+    fields = {"from": "0", "to": "5", "dry_run": "false", "reason": "r"}
+    assert client.post("/p/shop/r/out/replay", data=fields, headers=BEARER).status_code == 200
+    assert audit_lines(folder)[-2]["action"] == "replay"
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused(folder: Path) -> None:
+    """It is the sender's mistake, and no bug."""
+    headers = BEARER | {"Content-Type": "application/json"}
+    client = client_of(make_console(folder))
+    found = client.post("/p/shop/r/out/pause", data="[" * 60_000, headers=headers)
+    assert (found.status_code, "nested too deeply" in found.text) == (400, True)
+
+
+def test_nothing_is_skipped_or_retried_that_was_not_seen(folder: Path) -> None:
+    """There is no form without its preview, and one takes no other offsets than it has shown."""
+    person = Person(make_console(folder))
+    before = audit_lines(folder)
+    for act in ("r/out/parked/skip", "r/out/parked/retry"):
+        assert FORM not in person.open(act, {})
+        fields = fields_of(person.open(act, {"offsets": "3"})) | {"reason": "r"}
+        found = person.send(act, fields | {"offsets": "0..99"})
+        assert (found.status_code, "look again" in found.text) == (409, True)
+    assert audit_lines(folder) == before
+
+
+def test_what_is_behind_is_left_parked_by_the_form_itself(folder: Path) -> None:
+    """Its box stands beside the button, so that nobody ticks it in vain."""
+    person = Person(make_console(folder))
+    page = person.open("r/out/parked/skip", {"offsets": "3"})
+    assert page.index(FORM) < page.index('type="checkbox" name="only"')
+    sent = fields_of(page) | {"only": "1", "reason": "r"}
+    assert person.send("r/out/parked/skip", sent).status_code == 303
+    assert audit_lines(folder)[-2]["only"] is True
+
+
+def test_a_route_is_forgotten_by_its_name_only(folder: Path) -> None:
+    """There is no form for a route that the file names, nor if the file cannot be read."""
+    person = Person(make_console(folder))
+    assert FORM not in person.open("r/some/forget", {})
+    leave_out(folder / "shop.yaml", "some")
+    fields = fields_of(person.open("r/some/forget", {})) | {"reason": "r"}
+    (folder / "shop.yaml").write_text("a: [")
+    page = person.open("r/some/forget", {})
+    assert FORM not in page
+    assert "nobody knows whether it names route some" in page
+    assert person.send("r/some/forget", fields).status_code == 409
+    assert (folder / "log/offsets/some").exists()
+
+
+def park(folder: Path, first: int, last: int, size: int = 1) -> None:
+    """Park entries of route ``out``, each with data of *size* bytes."""
+    messages = [Message("a", b"x" * size, b"k%d" % offset) for offset in range(first, last + 1)]
+    batch = with_offsets(messages_to_batch(messages), first, 1_700_000_000_000_000)
+    reason = ParkReason("no", 1, 1_700_000_000_000_000)
+    ParkedStore(route_folder(folder / "log", "out")).park_all(
+        [ParkedEntry(first + row, batch.slice(row, 1), reason) for row in range(last - first + 1)]
+    )
+
+
+def test_an_entry_beyond_those_of_a_page_is_parked_all_the_same(folder: Path) -> None:
+    """A preview counts and names all that is parked, and lists the oldest."""
+    person = Person(make_console(folder))
+    park(folder, 20, 1_050)
+    page = person.open("r/out/parked/skip", {"offsets": "1040"})
+    assert ("nothing is parked" in page, FORM in page) == (False, True)
+    page = person.open("r/out/parked/skip", {"offsets": "0..5000"})
+    assert f"<b>{count_text(1_033)}</b> parked entries" in page
+    assert fields_of(page)["offsets"] == "3,7,20..1050"
+    assert f"; the oldest {count_text(1_000)} are shown" in person.open("parked", {"route": "out"})
+
+
+def test_a_damaged_copy_is_parked_and_can_be_skipped(folder: Path) -> None:
+    """Only delivering it is refused."""
+    person = Person(make_console(folder))
+    parked_path(route_folder(folder / "log", "out"), 7).write_bytes(b"x")
+    page = person.open("parked", {"route": "out"})
+    assert (f"{count_text(2)} parked" in page, "Skip 7…" in page) == (True, True)
+    assert "Skip…" in person.open("log/7", {})
+    assert "not a parked entry" in person.open("r/out/parked/retry", {"offsets": "7"})
+    page = person.open("r/out/parked/retry", {"offsets": "3,7"})
+    assert ("7 cannot be delivered" in page, fields_of(page)["offsets"]) == (True, "3")
+    person.act("r/out/parked/skip", {"offsets": "3,7"})
+    assert audit_lines(folder)[-2]["offsets"] == [3, 7]
+    assert "Route out has parked nothing" in person.open("parked", {"route": "out"})
+
+
+def test_a_preview_names_what_waits_behind(folder: Path) -> None:
+    """Also what is beyond the rows that it lists."""
+    person = Person(make_console(folder))
+    batch = with_offsets(messages_to_batch([Message("a", b"x", b"k")]), 9, 1_700_000_000_000_000)
+    reason = ParkReason("no", 0, 1_700_000_000_000_000, behind=3)
+    ParkedStore(route_folder(folder / "log", "out")).park(ParkedEntry(9, batch, reason))
+    assert "Parked behind them: 9." in person.open("r/out/parked/retry", {"offsets": "3"})
+    assert "Parked behind them" not in person.open("r/out/parked/retry", {"offsets": "7"})
+
+
+RELOAD = {
+    "done": "would be reloaded",
+    "refusals": [],
+    "routes": [],
+    "readers": [],
+    "diff": [{"setting": "routes.out.slice_rows", "before": "1", "after": "2"}],
+}
+
+
+class Reloading:
+    """An engine that would reload its file, as far as a console sees."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.preview: dict[str, Any] = RELOAD | {"file": str(folder / "shop.yaml")}
+        self.result: dict[str, Any] = {"done": "reloaded", "live": True}
+        self.sent: list[object] = []
+        monkeypatch.setattr(act_pages, "run_command", lambda *_: self.preview)
+        monkeypatch.setattr(act_pages, "perform", self.perform)
+        look = Look("live", None, 0.0)
+        monkeypatch.setattr("transporter.console.sources.LogSource.look", lambda _: look)
+
+    def perform(self, _: Path, wanted: object, **__: object) -> dict[str, Any]:
+        """Take the request, and return the result."""
+        self.sent.append(wanted)
+        return self.result
+
+
+@pytest.fixture
+def reloading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Reloading:
+    """Return an engine that would reload its file."""
+    return Reloading(folder, monkeypatch)
+
+
+def test_a_reload_takes_up_what_was_shown(folder: Path, reloading: Reloading) -> None:
+    """If the file has changed meanwhile, the form is refused until somebody has looked again."""
+    person = Person(make_console(folder))
+    page = person.open("reload", {})
+    assert str(folder / "shop.yaml") in page
+    fields = fields_of(page) | {"reason": "r"}
+    reloading.preview = {**reloading.preview, "diff": []}
+    found = person.send("reload", fields)
+    assert (found.status_code, "look again" in found.text, reloading.sent) == (409, True, [])
+    assert person.send("reload", fields_of(person.open("reload", {}))).status_code == 303
+    assert len(reloading.sent) == 1
+
+
+def test_a_reload_of_another_file_is_refused(folder: Path, reloading: Reloading) -> None:
+    """A console shows one file, and the engine may run another one on the same log."""
+    console = make_console(folder)
+    reloading.preview = {**reloading.preview, "file": str(folder / "other.yaml")}
+    page = Person(console).open("reload", {})
+    assert (FORM in page, f"the engine runs {folder}/other.yaml" in page) == (False, True)
+    assert client_of(console).post("/p/shop/reload", headers=BEARER).status_code == 409
+    assert reloading.sent == []
+
+
+def test_a_reload_passes_the_check_of_its_command(folder: Path, reloading: Reloading) -> None:
+    """That is the one of SQL, in a process of its own, for people and programs."""
+    console = make_console(folder)
+    fields = fields_of(Person(console).open("reload", {}))
+    reloading.preview = {"type": "InvalidPipeline", "message": "shop.yaml:9: SELEC is no SQL"}
+    page = Person(console).open("reload", {})
+    assert (FORM in page, "SELEC is no SQL" in page) == (False, True)
+    assert "SELEC is no SQL" in Person(console).send("reload", fields).text
+    found = client_of(console).post("/p/shop/reload", headers=BEARER)
+    assert (found.status_code, "SELEC is no SQL" in found.text) == (409, True)
+    assert reloading.sent == []
+
+
+def test_a_reload_after_which_a_reader_fails_is_no_success(
+    folder: Path, reloading: Reloading
+) -> None:
+    """The page names the reader and its problem, and is not green."""
+    person = Person(make_console(folder))
+    reloading.result = {"done": "reloaded", "live": True, "problems": {"in": "no such file"}}
+    found = person.send("reload", fields_of(person.open("reload", {})))
+    page = person.client.get(found.location).text
+    assert re.search(r'<p class="note warn"[^>]*>.*reloaded; reader in: no such file', page)
+
+
+def test_a_count_that_takes_too_long_leaves_the_form(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at what would happen has changed nothing, and the page says so."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise EngineEnded("the engine did not answer within 45 s")
+
+    monkeypatch.setattr(act_pages, "perform", fail)
+    page = Person(make_console(folder)).open("r/out/replay", {"from": "0"})
+    assert "Nothing was changed. Name a shorter range" in page
+    assert (FORM in page, "Count first" in page) == (False, True)
+
+
+def test_previews_of_reloads_leave_room_for_pages(
+    folder: Path, reloading: Reloading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes one of the few places of acts, because its process may take half a minute."""
+    monkeypatch.setattr(act_pages, "AT_ONCE", 0)
+    page = Person(make_console(folder)).open("reload", {})
+    assert (FORM in page, "try again" in page) == (False, True)
+    assert reloading.sent == []
+
+
+@pytest.mark.parametrize("payloads", ["operators", "nobody"])
+def test_the_error_of_an_act_is_shown_to_those_who_may_see_payloads(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, payloads: str
+) -> None:
+    """A refusal may quote why a reader has stopped, and that may quote a message."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ActionRefused("reader in has stopped: card 4111")
+
+    monkeypatch.setattr(act_pages, "perform", fail)
+    client = client_of(make_console(folder, payloads=payloads))
+    found = client.post("/p/shop/reader/in/resume", headers=BEARER)
+    assert found.status_code == 409
+    assert ("4111" in found.text) == (payloads == "operators")
 
 
 @pytest.mark.parametrize("read_only", [True, False])
@@ -426,7 +725,8 @@ def test_every_act_shows_a_command_that_makes_its_request(
         monkeypatch.setattr(f"transporter.cli.{module}.perform_request", catch)
     monkeypatch.setattr("transporter.cli.reload._refuse_invalid_sql", lambda _: None)
     monkeypatch.setattr("transporter.offsets.offset_log.read_state", read_nothing)
-    values = FIELDS | {"reason": REASON, "last": "14", "to": "9", "partial": "1", "only": "1"}
+    every = FIELDS | {"last": "14", "to": "9", "partial": "1", "only": "1"}
+    values = {each.name: every.get(each.name, "") for each in act.inputs} | {"reason": REASON}
     wanted = act.request("out", values)
     execute(command_words(wanted, str(tmp_path)))
     assert sent == [wanted]

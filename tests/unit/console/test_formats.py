@@ -127,3 +127,12 @@ def test_a_name_that_looks_like_a_number_stays_text() -> None:
 def test_keys_are_text_or_base64() -> None:
     """Two keys are never shown alike because neither is text."""
     assert [bytes_text(each) for each in (None, b"k", b"\xff")] == ["null", "k", "base64:/w=="]
+
+
+def test_indentation_makes_no_page_large() -> None:
+    """JSON that would be long in lines is shown as it is."""
+    bomb = b"[" * 300 + b",".join([b"1"] * 100_000) + b"]" * 300
+    assert pretty_data(bomb) == bomb.decode()
+    assert pretty_data(b'[1,{"a":[]},{"b":2.50}]') == (
+        '[\n  1,\n  {\n    "a": []\n  },\n  {\n    "b": 2.50\n  }\n]'
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from transporter.console.app import HEADERS
 from transporter.console.guard import Guard, Identity, RequestFacts, host_name
 from transporter.pipeline.observe_config import ConsoleAccess, ListenAddress
 
@@ -100,6 +101,27 @@ def test_unsafe_requests_come_from_the_console_itself(
     assert guard().check_origin(facts("GET", **sent)) is None
 
 
+@pytest.mark.parametrize(
+    ("origin", "is_taken"),
+    [
+        ("http://console.example.org", True),
+        ("https://Console.example.org", True),
+        ("null", False),
+        ("http://evil.example", False),
+    ],
+)
+def test_under_another_name_the_origin_decides(origin: str, *, is_taken: bool) -> None:
+    """Over plain HTTP a browser sends Sec-Fetch-Site to loopback only."""
+    ours = guard(hosts=["console.example.org"])
+    found = ours.check_origin(facts("POST", host="console.example.org", origin=origin))
+    assert (found is None) is is_taken
+
+
+def test_pages_let_browsers_send_their_origin() -> None:
+    """With no-referrer Chromium sends 'Origin: null' with each form, which proves nothing."""
+    assert HEADERS["Referrer-Policy"] == "same-origin"
+
+
 def test_a_session_is_an_identity_and_nothing_is_none() -> None:
     """Without a session, a token or a proxy there is no identity."""
     assert guard().identify(facts()) is None
@@ -168,6 +190,17 @@ def test_the_groups_of_a_proxy_decide_about_the_role(groups: str, role: str) -> 
     )
     assert found is not None
     assert found.role == role
+
+
+@pytest.mark.parametrize("name", ["José", "Ψ", "ann"])
+def test_a_proxy_names_people_in_utf_8(name: str) -> None:
+    """WSGI reads its headers as Latin-1. One that is not UTF-8 stays as it was read."""
+    ours = guard(proxy=PROXY | {"operators": ["équipe"]})
+    headers = {"x_forwarded_user": name, "x_forwarded_groups": "équipe"}
+    raw = {key: value.encode().decode("latin-1") for key, value in headers.items()}
+    assert ours.identify(facts(peer="10.1.0.1", **raw)) == Identity(name, "operator", "proxy")
+    found = ours.identify(facts(peer="10.1.0.1", x_forwarded_user="Jos\xe9"))
+    assert found == Identity("José", "viewer", "proxy")
 
 
 def test_a_trusted_proxy_without_a_user_leaves_the_session() -> None:

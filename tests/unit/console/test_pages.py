@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flask import Flask
     from werkzeug.test import TestResponse
 
+BASE = "http://localhost/transporter"
 PAGES = (
     *("/", "/help", "/p/shop", "/p/shop?part=live", "/p/shop/r/out", "/p/shop/r/out?part=live"),
     *("/p/shop/log", "/p/shop/log?dir=live", "/p/shop/log?dir=live&part=live&after=2"),
@@ -136,6 +137,42 @@ def test_a_link_logs_in_once_and_logout_ends_it(folder: Path) -> None:
     assert client.get("/p/shop").status_code == 401
 
 
+def test_a_look_at_a_link_does_not_spend_it(folder: Path) -> None:
+    """Programs that check links send HEAD."""
+    console = make_console(folder)
+    path = console.login_link("ann").removeprefix("http://127.0.0.1:9465")
+    assert client_of(console).head(path).status_code == 200
+    assert client_of(console).get(path).status_code == 303
+
+
+def test_a_viewer_gets_no_form(folder: Path) -> None:
+    """Forms of people who change nothing would only make those of others expire."""
+    console = make_console(folder)
+    for role, count in (("viewer", 0), ("operator", 1)):
+        headers = {"Authorization": f"Bearer {TOKENS[role]}"}
+        text = client_of(console).get("/p/shop/health", headers=headers).text
+        assert text.count('name="form"') == count
+        assert len(vars(console.forms)["_known"]) == count
+
+
+def test_the_config_page_is_json_too(get: Callable[..., TestResponse]) -> None:
+    """It has the names and lines that the page has, and no value of an adaptor."""
+    found = get("/p/shop/config", **JSON).json["result"]
+    assert [each["name"] for each in found["routes"]] == ["out", "some"]
+    assert "password" in found["routes"][0]["hidden"]
+    assert SECRET not in str(found)
+
+
+def test_json_of_parked_entries_is_bounded(
+    get: Callable[..., TestResponse], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts what it leaves out, because a program cannot see that."""
+    monkeypatch.setattr("transporter.console.pages.JSON_BYTES", 1)
+    found = get("/p/shop/parked?route=out", **JSON).json
+    assert [each["offset"] for each in found["result"]] == [3]
+    assert (found["total"], found["left_out"], found["damaged"]) == (2, 1, [])
+
+
 def test_a_token_logs_in_with_its_own_role(folder: Path) -> None:
     """A form takes a token too, and its session has no more rights than the token."""
     client = client_of(make_console(folder))
@@ -152,10 +189,24 @@ def test_a_base_path_is_in_front_of_every_link(folder: Path) -> None:
     client = client_of(console)
     assert console.url == "http://127.0.0.1:9465/transporter/"
     link = console.login_link("ann").partition("/transporter")[2]
-    found = client.get(link, base_url="http://localhost/transporter")
+    found = client.get(link, base_url=BASE)
     assert "Path=/transporter" in found.headers["Set-Cookie"]
-    page = client.get("/p/shop", base_url="http://localhost/transporter").text
-    assert set(re.findall(r'(?:href|action|src)="(/[^/"]*)', page)) == {"/transporter"}
+    acts = ("r/out/pause", "r/out/replay?from=1", "r/out/parked/skip?offsets=3", "reload")
+    for path in (*PAGES[1:], *(f"/p/shop/{each}" for each in acts)):
+        page = client.get(path, base_url=BASE).text
+        found = set(re.findall(r'(?:href|action|src|data-icons|data-hx-get)="(/[^/"]*)', page))
+        assert found <= {"/transporter"}, path
+        assert found or "part=live" in path
+    live = re.findall(r'data-hx-get="([^"]*)"', client.get("/p/shop", base_url=BASE).text)
+    assert live == ["/transporter/p/shop?&amp;part=live"]
+    for path in ("health", "r/out/pause"):
+        page = client.get(f"/p/shop/{path}", base_url=BASE).text
+        form = re.findall(r'name="form" value="([^"]*)"', page)[0]
+        act = path.replace("health", "verify")
+        headers = {"Sec-Fetch-Site": "same-origin"}
+        sent = client.post(f"/p/shop/{act}", data={"form": form}, headers=headers, base_url=BASE)
+        assert (sent.status_code, sent.location[:15]) == (303, "/transporter/p/")
+    console.close()
 
 
 @pytest.mark.parametrize(
@@ -192,6 +243,10 @@ def test_a_page_as_json_is_the_command(
         ("/p/shop/r/zz", 404, "there is no route"),
         ("/p/shop/parked?route=zz", 404, "no route of this name"),
         ("/p/shop/log/99999", 404, "which holds 0..12"),
+        *(
+            (f"/p/shop/{page}={'1' * 5_000}", 400, "not a number")
+            for page in ("log?dir=live&after", "audit?last", "log?from", "log?to")
+        ),
         ("/p/shop/log?from=x", 400, "neither an offset nor a time"),
         ("/p/shop/log?ns=(", 400, "RE2"),
         ("/nowhere", 404, "not found"),

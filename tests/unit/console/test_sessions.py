@@ -63,3 +63,17 @@ def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     held = ExpiringSecrets(60)
     found = [held.issue(ANN) for _ in range(4)]
     assert [held.find(secret) for secret in found] == [None, ANN, ANN, ANN]
+
+
+def test_nobody_ends_the_sessions_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder who has most secrets makes room for a new one, whoever needs it."""
+    monkeypatch.setattr(sessions, "MOST", 3)
+    held = ExpiringSecrets[Identity](60, holder=lambda each: each)
+    viewer = Identity("dashboard", "viewer", "session")
+    ann = held.issue(ANN)
+    viewers = [held.issue(viewer) for _ in range(20)]
+    assert held.find(ann) == ANN
+    assert [held.find(each) for each in viewers[-2:]] == [viewer, viewer]
+    bob = Identity("bob", "operator", "session")
+    assert held.find(held.issue(bob)) == bob
+    assert (held.find(ann), held.find(viewers[-2])) == (ANN, None)

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,9 @@ from transporter.console.login_socket import (
 )
 from transporter.console.outline import read_outline
 from transporter.console.sources import LogSource, find_sources
+from transporter.control.requests import History
 from transporter.control.server import attach_control
+from transporter.control.wire import SOCKET, JsonLines
 from transporter.engine.engine import Engine
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.log.commit_log import CommitLog
@@ -175,3 +178,28 @@ def test_a_socket_that_is_left_over_is_replaced(tmp_path: Path) -> None:
         dead.bind(str(tmp_path / NAME))
     with listening(tmp_path) as listener, LoginSocket(listener, str):
         assert request_link(tmp_path)
+
+
+def test_an_older_engine_lacks_a_page_and_no_more(tmp_path: Path) -> None:
+    """A request that it does not know has no answer, and the conversation goes on."""
+    run_to_end(make_pipeline(tmp_path, ["a 1"], out={}))
+    refusal = {"type": "ActionRefused", "message": "no such operation: 'history'", "exit_code": 1}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "log" / SOCKET))
+        listener.listen()
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                lines = JsonLines(peer, 1 << 20)
+                lines.send({"pid": 1, "accepts": []})
+                while lines.receive() is not None:
+                    lines.send({"ok": False, "error": refusal})
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        source = LogSource("x", tmp_path / "log")
+        assert source.ask(History()) is None
+        assert source.ask(History()) is None
+        source.close()
+        thread.join()

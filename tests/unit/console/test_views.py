@@ -9,13 +9,15 @@ import pytest
 from transporter.console.rates import SAMPLES, RateMeter, Series
 from transporter.console.sources import Look
 from transporter.console.views.audit import change_rows, matching_changes
+from transporter.console.views.events import event_without_texts
 from transporter.console.views.marks import LOOK_MARKS, mark_of
 from transporter.console.views.overview import FEW, overview
-from transporter.console.views.parked import group_parked, normalized_error
-from transporter.console.views.privacy import HIDDEN, look_without_texts
+from transporter.console.views.parked import group_parked, normalized_error, parked_row
+from transporter.console.views.privacy import HIDDEN, error_without_text, look_without_texts
 from transporter.console.views.route import route_view
 from transporter.console.views.sparkline import HEIGHT, WIDTH, sparkline
 from transporter.engine.events import State
+from transporter.errors import ActionRefused, OffsetRefused, SinkError, TransporterError
 
 
 def route(name: str = "out", **fields: Any) -> dict[str, Any]:
@@ -143,6 +145,44 @@ def test_texts_of_errors_are_hidden_from_viewers() -> None:
     assert [each.text for each in view(found).problems] == [HIDDEN]
 
 
+def test_events_keep_what_the_engine_itself_says() -> None:
+    """Texts that may quote a message are hidden. Who did what, and numbers, are not."""
+    event = {
+        "event": "operator-acted",
+        "level": "info",
+        "timestamp": "t",
+        "number": 7,
+        "action": "pause",
+        "who": "ann",
+        "via": "",
+        "from": "",
+        "uid": 0,
+        "pid": 9,
+        "reason": "ACME",
+        "problem": "",
+        "retries": ["ACME"],
+    }
+    assert event_without_texts(event) == event | {"reason": HIDDEN, "retries": HIDDEN}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"),
+    [
+        (OffsetRefused("nothing is parked at 4"), True),
+        (ActionRefused("reader in has stopped: ACME"), False),
+        (SinkError("ACME"), False),
+        (TransporterError("ACME"), False),
+    ],
+)
+def test_errors_that_may_quote_a_message_are_hidden(
+    error: TransporterError, *, is_shown: bool
+) -> None:
+    """One about the request itself is shown as it is, and each other one is a refusal."""
+    found = error_without_text(error)
+    assert (str(found) == str(error)) is is_shown
+    assert is_shown or isinstance(found, ActionRefused)
+
+
 def test_a_route_shows_the_progress_of_its_replay() -> None:
     """In percent of the range, with the next offset."""
     replay = {"first": 100, "last": 299, "next": 150, "namespace": ""}
@@ -181,16 +221,15 @@ def test_like_errors_are_alike(one: str, other: str) -> None:
 
 def test_parked_entries_are_grouped_by_error_the_largest_first() -> None:
     """Those that wait behind another one of their key belong to its group."""
-    found = group_parked(
-        [
-            parked(1, "no city"),
-            parked(2, "refused 7"),
-            parked(3, "refused 8", None),
-            parked(5, "", "k", behind=1),
-            parked(6, "refused 9", "j"),
-            parked(9, "x", behind=4),
-        ]
-    )
+    values = [
+        parked(1, "no city"),
+        parked(2, "refused 7"),
+        parked(3, "refused 8", None),
+        parked(5, "", "k", behind=1),
+        parked(6, "refused 9", "j"),
+        parked(9, "x", behind=4),
+    ]
+    found = group_parked(list(map(parked_row, values)))
     groups = [(each.error, [row.offset for row in each.rows], each.keys) for each in found]
     assert groups == [
         ("refused #", [2, 3, 6], "k, null, j"),

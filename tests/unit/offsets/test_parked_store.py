@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from disks.faulty import Fault, FaultyDisk
 
-from transporter.errors import LogFull, LogPoisoned
+from transporter.errors import Corrupt, LogFull, LogPoisoned
 from transporter.log.filesystem import RealFileSystem
+from transporter.log.format import FRAME_HEADER_BYTES
 from transporter.message import Message, messages_to_batch, with_offsets
-from transporter.offsets.parked import FOLDER, ParkedEntry, ParkedStore, ParkReason
+from transporter.offsets.parked import FOLDER, ParkedEntry, ParkedStore, ParkReason, parked_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,3 +137,20 @@ class Watching:
     def __exit__(self, *_: object) -> None:
         self._look()
         self._lock.release()
+
+
+def test_a_reason_is_read_without_the_entry(tmp_path: Path) -> None:
+    """Damage of the payload is nothing to it, and its own is."""
+    ParkedStore(tmp_path).park_all(entries(1))
+    path = parked_path(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 1
+    path.write_bytes(data)
+    assert ParkedStore.read_reason(tmp_path, 0) == ParkReason("no", 1, 0)
+    data[FRAME_HEADER_BYTES + 3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Corrupt, match="checksum"):
+        ParkedStore.read_reason(tmp_path, 0)
+    path.write_bytes(b"x")
+    with pytest.raises(Corrupt, match="not a parked entry"):
+        ParkedStore.read_reason(tmp_path, 0)

@@ -25,9 +25,11 @@
 
   const fail = (status) => {
     const at = seen ? `Last seen ${seen.slice(11, 19)}Z. ` : "";
-    showBanner(status === 401
-      ? `${at}You are logged out: print a new link with 'transporter ui --login'.`
-      : `${at}The console does not answer; trying again.`);
+    const why = {
+      0: "The console does not answer; trying again.",
+      401: "You are logged out: print a new link with 'transporter ui --login'.",
+    };
+    showBanner(at + (why[status] || `The console cannot show this page now (${status}); trying again.`));
   };
 
   const showTimes = (root) => {

@@ -14,9 +14,16 @@ if TYPE_CHECKING:
 SHOWN: Final = 200
 """Events on a page: the newest."""
 OPEN: Final = frozenset(
-    {"number", "timestamp", "event", "level", "route", "reader", "pid", "shard", "term"}
+    {
+        *("number", "timestamp", "event", "level", "route", "reader", "shard"),
+        *("action", "who", "via", "from", "state", "leader", "holder"),
+        *("version", "master", "file", "url", "routes", "readers"),
+    }
 )
-"""Fields that everybody may see. Others may quote a message."""
+"""Fields that everybody may see, because the engine itself or the audit makes them.
+
+Others may quote a message. Numbers quote nothing.
+"""
 _APART: Final = frozenset({"number", "timestamp", "event", "level", "route", "reader"})
 _LEADERSHIP: Final = ("leader-", "worker-", "spark-", "reader-")
 
@@ -43,7 +50,10 @@ def cluster_events(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 def event_without_texts(event: Mapping[str, Any]) -> dict[str, Any]:
     """Return *event* without what may quote a message."""
-    return {name: value if name in OPEN else HIDDEN for name, value in event.items()}
+    return {
+        name: value if name in OPEN or not value or isinstance(value, int | float) else HIDDEN
+        for name, value in event.items()
+    }
 
 
 def _row(event: Mapping[str, Any]) -> EventRow:

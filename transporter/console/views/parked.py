@@ -11,17 +11,19 @@ from transporter.console.acts import ranges_text
 from transporter.console.formats import count_text, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _NUMBER: Final = re.compile(r"[0-9][0-9.,:_-]*")
+_LONGEST_KEY: Final = 200
+"""Letters of a key that are looked at."""
 _KEYS: Final = 5
 """Keys of a group that are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedRow:
-    """One parked entry."""
+    """One parked entry, small enough that a page may have many."""
 
     offset: int
     parked_at: str
@@ -51,12 +53,11 @@ def normalized_error(error: str) -> str:
     return _NUMBER.sub("#", _QUOTED.sub("'…'", one_line(error)))
 
 
-def group_parked(parked: Iterable[Mapping[str, Any]]) -> tuple[ParkedGroup, ...]:
-    """Return the plain values of *parked* entries in groups by error, the largest first.
+def group_parked(rows: Sequence[ParkedRow]) -> tuple[ParkedGroup, ...]:
+    """Return the *rows* of parked entries in groups by error, the largest first.
 
     An entry that only waits behind another one of its key is in the group of that one.
     """
-    rows = parked_rows(parked)
     errors = {each.offset: normalized_error(each.error) for each in rows}
     groups: defaultdict[str, list[ParkedRow]] = defaultdict(list)
     for each in rows:
@@ -64,11 +65,6 @@ def group_parked(parked: Iterable[Mapping[str, Any]]) -> tuple[ParkedGroup, ...]
         groups[errors.get(head, errors[each.offset])].append(each)
     found = [_group(error, members) for error, members in groups.items()]
     return tuple(sorted(found, key=lambda each: (-len(each.rows), each.first.offset)))
-
-
-def parked_rows(parked: Iterable[Mapping[str, Any]]) -> list[ParkedRow]:
-    """Return the plain values of *parked* entries as rows."""
-    return [_row(each) for each in parked]
 
 
 def _group(error: str, rows: Sequence[ParkedRow]) -> ParkedGroup:
@@ -90,12 +86,14 @@ def _note_text(note: Mapping[str, Any] | None) -> str:
     return "" if note is None else one_line(f"{note['text']} ({note['who']})", 300)
 
 
-def _row(parked: Mapping[str, Any]) -> ParkedRow:
+def parked_row(parked: Mapping[str, Any]) -> ParkedRow:
+    """Return the plain values of a *parked* entry as a row."""
     key = parked["entry"].get("key", "hidden")
+    text = "null" if key is None else key if isinstance(key, str) else key["base64"]
     return ParkedRow(
         offset=parked["offset"],
         parked_at=str(parked["parked_at"]).replace("+00:00", "Z"),
-        key=one_line("null" if key is None else key if isinstance(key, str) else key["base64"], 40),
+        key=one_line(text[:_LONGEST_KEY], 40),
         attempts=parked["attempts"],
         error=one_line(parked["error"], 400),
         behind=parked["behind"],

@@ -8,12 +8,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from transporter.errors import ActionRefused, ConfigError, EnvironmentFault, LogError, UnknownName
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from transporter.console.sources import Look
+    from transporter.errors import TransporterError
 
-HIDDEN: Final = "there is a problem; only operators may see its text"
+HIDDEN: Final = "not shown here, because it may quote a message"
+"""What stands for a text that the reader must not see, whether it is about a problem or not."""
+_PLAIN: Final = (UnknownName, ConfigError, EnvironmentFault, LogError)
+"""Errors whose texts name files, settings, routes and offsets, and quote no message."""
 _OPEN: Final = ("offset", "logged_at", "unconfirmed", "namespace", "op", "phase", "timestamp")
 """The fields of an entry without keys, ids, headers and data."""
 
@@ -42,6 +48,16 @@ def result_without_texts(result: Mapping[str, Any]) -> dict[str, Any]:
     if result.get("problems"):
         hidden["problems"] = dict.fromkeys(result["problems"], HIDDEN)
     return {**result, **hidden}
+
+
+def error_without_text(error: TransporterError) -> TransporterError:
+    """Return the *error* of a request as somebody may see it who must not see payloads.
+
+    A refusal may quote why a reader or an entry has failed.
+    """
+    if isinstance(error, _PLAIN):
+        return error
+    return ActionRefused(f"refused, and nothing was changed; the reason is {HIDDEN}")
 
 
 def entry_without_payload(entry: Mapping[str, Any]) -> dict[str, Any]:
