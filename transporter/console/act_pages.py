@@ -91,13 +91,14 @@ class Preview:
         return bool(self.shown and self.shown.get("refusals"))
 
 
-def add_acts(app: Flask, console: Console, pages: Pages) -> None:
-    """Add the forms of all acts to *app*."""
+def add_acts(app: Flask, console: Console, pages: Pages) -> ActForms:
+    """Add the forms of all acts to *app*, and return them."""
     forms = ActForms(console, pages)
     for each in ACTS:
         view = forms.view_of(each)
         app.add_url_rule(f"/p/<log>{each.rule}", each.endpoint, view, methods=["GET", "POST"])
     app.add_url_rule("/p/<log>/verify", "verify", forms.verify, methods=["POST"])
+    return forms
 
 
 class ActForms:
@@ -123,7 +124,7 @@ class ActForms:
 
     def _show(self, act: Act, source: LogSource, part: str) -> Answer:
         """Show the form, with what will happen as far as the values are known."""
-        preview, problem = Preview(_sent_values()), ""
+        preview, problem = Preview(sent_values()), ""
         look = source.look()
         offline = act.needs_engine and look.state != "live"
         complete = all(preview.values.get(each.name) for each in act.inputs if each.required)
@@ -183,7 +184,7 @@ class ActForms:
 
         Its process is the one that starts Java for that, and ends.
         """
-        with self._slot():
+        with self.slot():
             found = run_command("reload", self._console.targets[source.name], "--dry-run")
         if "done" not in found:
             raise ActionRefused(str(found.get("message", "the engine gave no answer")))
@@ -237,11 +238,11 @@ class ActForms:
 
     def _take(self, act: Act, source: LogSource, part: str) -> Answer:
         """Carry the form out, unless it was sent before, and show the result."""
-        values = _sent_values()
+        values = sent_values()
         form = f"{values.get('form', '')} {here()}"
         if (first := self._console.results.find(form)) and first.sender == g.identity:
             return self._show_outcome(act, source, part, first)
-        grant = self._find_form(values)
+        grant = self.find_form(values)
         if act.needs_reason and not values.get("reason", "").strip():
             raise ConfigError("give a reason, which the audit file keeps; nothing was changed")
         wanted = act.request(part, values)
@@ -249,7 +250,7 @@ class ActForms:
         if grant is not None:
             if grant.seen != _digest_of(act, preview):
                 raise ActionRefused(_OUTDATED)
-            self._use_form(values)
+            self.use_form(values)
         try:
             result = self._perform(source, wanted)
         except EngineEnded as error:
@@ -284,7 +285,7 @@ class ActForms:
         home = self._home_of(act, source, part)
         return redirect(f"{home}{'&' if '?' in home else '?'}done={shown}", 303)
 
-    def _find_form(self, values: Values) -> FormGrant | None:
+    def find_form(self, values: Values) -> FormGrant | None:
         """Return the right by which the form may be sent, ``None`` for a program.
 
         It is not used up yet, so that somebody can correct what they have typed.
@@ -304,7 +305,7 @@ class ActForms:
             raise ConfigError(f"type {grant.typed} to confirm; nothing was changed")
         return grant
 
-    def _use_form(self, values: Values) -> None:
+    def use_form(self, values: Values) -> None:
         """Use the form up, unless another request has done that meanwhile."""
         if self._console.forms.take(values.get("form", "")) is None:
             raise ActionRefused(_REPLAYED)
@@ -314,9 +315,9 @@ class ActForms:
         source = self._pages.source(log)
         if reason := self._console.guard.refusal_to_act(g.identity):
             return _refused(403, f"Nothing was begun: {reason}.")
-        values = _sent_values()
-        if self._find_form(values) is not None:
-            self._use_form(values)
+        values = sent_values()
+        if self.find_form(values) is not None:
+            self.use_form(values)
         if not self._console.verifier.start(source.name, self._console.targets[source.name]):
             raise ActionRefused("a log is being verified already; wait for its end")
         if wants_json():
@@ -328,7 +329,7 @@ class ActForms:
         person = OnBehalfOf(g.identity.name, "console", g.origin)
         payloads = self._console.guard.may_see_payloads(g.identity)
         try:
-            with self._slot():
+            with self.slot():
                 found = perform(source.directory, wanted, on_behalf_of=person, answer_within=ANSWER)
         except TransporterError as error:
             if payloads:
@@ -339,7 +340,7 @@ class ActForms:
         return found if payloads else result_without_texts(found)
 
     @contextmanager
-    def _slot(self) -> Iterator[None]:
+    def slot(self) -> Iterator[None]:
         """Hold one of the few places for what may wait for an engine or a process."""
         if not self._slots.acquire(blocking=False):
             raise EngineUnreachable(
@@ -367,7 +368,7 @@ class ActForms:
         return url_for("config" if act.path == "reload" else "overview", log=source.name)
 
 
-def _sent_values() -> Values:
+def sent_values() -> Values:
     """Return the fields of the request. Those of one name are joined: the boxes of a list."""
     if request.is_json:
         try:

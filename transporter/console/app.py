@@ -18,6 +18,7 @@ from transporter.console.exports import Exports
 from transporter.console.formats import count_text, one_line, visible
 from transporter.console.guard import Identity, RequestFacts
 from transporter.console.sessions import SESSION_SECONDS
+from transporter.console.trial import Trials
 from transporter.errors import (
     ActionRefused,
     ConfigError,
@@ -75,7 +76,7 @@ def create_app(console: Console) -> Flask:
     _add_login(app, console)
     added = pages.add_pages(app, console)
     Exports(app, added)
-    add_acts(app, console, added)
+    Trials(app, console, added, add_acts(app, console, added))
     return app
 
 

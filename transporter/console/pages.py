@@ -217,6 +217,7 @@ class Pages:
             is_cut=len(message.data or b"") > MOST_SHOWN,
             fates=shown,
             payloads=payloads,
+            form=self._form_for("try_entry", source, offset=offset) if payloads and shown else "",
             **self.frame(source, self._look(source)),
         )
 
@@ -307,10 +308,7 @@ class Pages:
         facts = log_facts(source.directory)
         facts["directory"] = str(facts["directory"])
         look = self._look(source)
-        form = ""
-        if not wants_json() and not self._console.guard.refusal_to_act(g.identity):
-            right = FormGrant(g.identity, url_for("verify", log=source.name))
-            form = self._console.forms.issue(right)
+        form = "" if wants_json() else self._form_for("verify", source)
         return render(
             "health.html",
             facts,
@@ -396,6 +394,13 @@ class Pages:
             known = ", ".join(each["name"] for each in routes) or "none"
             raise UnknownName(f"there is no route {visible(route)!r} on this log (known: {known})")
         return cast("Mapping[str, Any]", found)
+
+    def _form_for(self, endpoint: str, source: LogSource, offset: int | None = None) -> str:
+        """Return the right to send a form to *endpoint* once, empty for those who may not act."""
+        if self._console.guard.refusal_to_act(g.identity):
+            return ""
+        path = url_for(endpoint, log=source.name, offset=offset)
+        return self._console.forms.issue(FormGrant(g.identity, path))
 
     def query(self) -> Query:
         """Return the search in the address of this request."""

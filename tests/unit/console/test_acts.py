@@ -156,7 +156,8 @@ def every_post(console: Console) -> list[str]:
     rules = create_app(console).url_map.iter_rules()
     posts = {rule.rule for rule in rules if rule.methods and "POST" in rule.methods}
     acts = sorted(posts - {"/login", "/logout"})
-    return [each.replace("<log>", "shop").replace("<part>", "out") for each in acts]
+    values = {"<log>": "shop", "<part>": "out", "<int:offset>": "4"}
+    return [re.sub("<.*?>", lambda found: values[found.group()], each) for each in acts]
 
 
 BEARER = {"Authorization": f"Bearer {TOKENS['operator']}"} | JSON
@@ -225,7 +226,8 @@ def form_of(console: Console, kind: str, path: str) -> dict[str, str]:
 
 def test_every_act_has_a_form_and_a_post(folder: Path) -> None:
     """All acts of the table are addresses, and no other address but login takes a POST."""
-    own = {f"/p/<log>{each.rule}" for each in ACTS} | {"/p/<log>/verify"}
+    own = {f"/p/<log>{each.rule}" for each in ACTS}
+    own |= {"/p/<log>/verify", "/p/<log>/log/<int:offset>/try"}
     rules = create_app(make_console(folder)).url_map.iter_rules()
     posts = {rule.rule for rule in rules if rule.methods and "POST" in rule.methods}
     assert posts - {"/login", "/logout"} == own
