@@ -194,10 +194,13 @@ def test_an_engine_killed_on_a_full_disk_waits_for_room_and_goes_on(
         await_true(lambda: node.events("log-full"))
         node.stop(signal.SIGKILL)
         fill(place)
-        waited = len(node.events("log-full"))
+        waited, heard = len(node.events("log-full")), len(node.events("listening"))
         node.start()
         await_true(lambda: len(node.events("log-full")) > waited)
         # A full XFS does not have room for the sockets either, which the engine reports.
+        await_true(
+            lambda: len(node.events("listening")) > heard or node.events("control-unavailable")
+        )
         if not node.events("control-unavailable"):
             assert state_of_the_reader(node.folder / "pipeline.yaml") == "no space"
         assert len(numbers_in(out)) < LINES
