@@ -96,7 +96,7 @@ def test_without_a_copy_only_changes_come(shop: Database) -> None:
     assert [each[:3] for each in short(log.messages)] == [("insert", "sync", "2")]
 
 
-@pytest.mark.parametrize("rows", [1, 3, 7])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.exhaustive), 3, 7])
 def test_a_large_transaction_goes_on_where_it_was_cut(shop: Database, rows: int) -> None:
     """A kill in the middle of a transaction repeats nothing and leaves nothing out."""
     log = started(shop, batch_rows=rows)
