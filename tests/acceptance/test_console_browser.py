@@ -450,6 +450,7 @@ def test_a_wrong_step_is_corrected_and_replayed_by_page(browser: Browser, tmp_pa
         assert again == [(number, f"item-{number}-") for number in range(20, 25)]
 
 
+@pytest.mark.exhaustive
 def test_a_full_log_is_mended_by_page(browser: Browser, tmp_path: Path) -> None:
     """The overview names the reader that waits, log health the route that holds the log."""
     log = {"dir": "log", "segment_bytes": 65536, "max_bytes": 262144, "compression": "none"}
@@ -471,6 +472,7 @@ def test_a_full_log_is_mended_by_page(browser: Browser, tmp_path: Path) -> None:
         assert len(delivered(tmp_path / "sales.jsonl")) == 100
 
 
+@pytest.mark.exhaustive
 def test_a_corrupt_segment_is_mended_by_page(browser: Browser, tmp_path: Path) -> None:
     """The route names file, byte and offset; what verification calls lost is acknowledged."""
     routes = [route("sales"), route("audit")]
@@ -503,6 +505,7 @@ def test_a_corrupt_segment_is_mended_by_page(browser: Browser, tmp_path: Path) -
     assert [each["offset"] for each in delivered(tmp_path / "sales.jsonl")] == [*range(1, 22)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.postgres
 def test_a_lost_leadership_is_mended_by_page(
     browser: Browser, tmp_path: Path, outbox: Database

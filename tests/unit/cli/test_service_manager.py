@@ -17,7 +17,7 @@ from transporter.cli import service_manager
 from transporter.cli.run import _run_until_stopped, _Signals
 from transporter.cli.service_manager import ServiceNotifier, status_text, take_notifier
 from transporter.control.server import attach_control
-from transporter.engine import heartbeat
+from transporter.engine import thread_heartbeat
 from transporter.engine.engine import Engine
 from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State
 from transporter.pipeline.config import load
@@ -138,7 +138,7 @@ def test_the_watchdog_starves_while_a_poll_hangs(
     tmp_path: Path, manager: ServiceManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader whose poll does not return is named and feeds no watchdog, until it returns."""
-    monkeypatch.setattr(heartbeat, "HUNG_AFTER", 0.5)
+    monkeypatch.setattr(thread_heartbeat, "HUNG_AFTER", 0.5)
     make_pipeline(tmp_path, ["a 1"], end=False, out={})
     document = json.loads((tmp_path / "pipeline.yaml").read_text())
     document["readers"][0]["adaptor"] = "service_tools:HangingReader"
@@ -161,7 +161,7 @@ def test_the_watchdog_starves_while_a_thread_hangs(
     tmp_path: Path, manager: ServiceManager, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """A committer, or a route beside a worker, that does not come through its loop is named."""
-    monkeypatch.setattr(heartbeat, "HUNG_AFTER", 0.7)
+    monkeypatch.setattr(thread_heartbeat, "HUNG_AFTER", 0.7)
     go = threading.Event()
     go.set()
     with run(make_pipeline(tmp_path, ["a 1"], end=False, out={}), manager) as found:
@@ -190,12 +190,12 @@ def test_the_watchdog_starves_while_a_thread_is_missing(
         ended = threading.Thread(target=int, name="committer")
         ended.start()
         ended.join()
-        alive, found.engine._committer = found.engine._committer, ended
+        alive, found.engine._committer.thread = found.engine._committer.thread, ended
         manager.await_line("STATUS=not healthy: no sign of life of committer")
         fed = manager.count("WATCHDOG=1")
         threading.Event().wait(0.3)
         assert manager.count("WATCHDOG=1") == fed
-        found.engine._committer = alive
+        found.engine._committer.thread = alive
         manager.await_line("WATCHDOG=1", fed + 1)
 
 
@@ -203,7 +203,7 @@ def test_a_route_that_waits_for_spark_does_not_hang(
     tmp_path: Path, manager: ServiceManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that is awaited, and an idle or paused route, are no reasons for a restart."""
-    monkeypatch.setattr(heartbeat, "HUNG_AFTER", 1.2)
+    monkeypatch.setattr(thread_heartbeat, "HUNG_AFTER", 1.2)
     held = tmp_path / "out.held"
     held.touch()
     with run(make_pipeline(tmp_path, ["a 1"], end=False, out=HELD), manager) as found:
@@ -219,7 +219,7 @@ def test_long_waits_that_are_configured_are_no_hangs(
     tmp_path: Path, manager: ServiceManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A route that lingers, and a committer that rarely commits, are alive."""
-    monkeypatch.setattr(heartbeat, "HUNG_AFTER", 0.7)
+    monkeypatch.setattr(thread_heartbeat, "HUNG_AFTER", 0.7)
     pipeline = make_pipeline(tmp_path, ["a 1"], end=False, out={"linger": "60s"})
     with run(pipeline.model_copy(update={"commit_interval": 60.0}), manager) as found:
         manager.await_line("READY=1")

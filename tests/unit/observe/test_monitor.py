@@ -193,11 +193,11 @@ def test_a_thread_that_is_gone_is_no_health(tmp_path: Path) -> None:
         ended = threading.Thread(target=str, name="committer")
         ended.start()
         ended.join()
-        committer, seen.engine._committer = seen.engine._committer, ended
+        committer, seen.engine._committer.thread = seen.engine._committer.thread, ended
         assert seen.get("healthz")[0] == 503
         assert json.loads(seen.get("healthz")[1])["dead"] == ["committer"]
         assert seen.value("transporter_dead_threads") == 1
-        seen.engine._committer = committer
+        seen.engine._committer.thread = committer
         assert seen.get("healthz")[0] == 200
 
 
