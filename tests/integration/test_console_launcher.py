@@ -124,6 +124,23 @@ def test_a_console_that_cannot_start_is_reported_and_tried_again(tmp_path: Path)
         until(lambda: _answers(launcher.url))
 
 
+def test_a_console_without_a_place_for_its_errors_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no temporary file can be made that is reported, and the next caller is served."""
+    file, events = write_pipeline(tmp_path), Events()
+
+    def fail() -> None:
+        raise OSError(28, "No space left on device")
+
+    with launched(file, events) as launcher:
+        with monkeypatch.context() as patch:
+            patch.setattr("transporter.console.launcher.TemporaryFile", fail)
+            assert not _answers(launcher.url)
+            assert "No space left" in events.await_count("console-failed")["problem"]
+        until(lambda: _answers(launcher.url))
+
+
 def _answers(url: str) -> bool:
     try:
         return get(url, "/healthz") == 200

@@ -54,9 +54,12 @@ class Exports:
         if not self._slots.acquire(blocking=False):
             raise ActionRefused(f"{_MOST} downloads are under way; try again when one has ended")
         name = f"{source.name}-{span.first}-{span.last}.{kind}"
-        response = Response(
-            _parts(kind, source.directory, span, found.confirmed), mimetype=FORMATS[kind]
-        )
+        try:
+            parts = _parts(kind, source.directory, span, found.confirmed)
+        except BaseException:
+            self._slots.release()
+            raise
+        response = Response(parts, mimetype=FORMATS[kind])
         response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
         # Also when the client goes away, or has never read anything.
         response.call_on_close(self._slots.release)

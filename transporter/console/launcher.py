@@ -101,15 +101,14 @@ class ConsoleLauncher:
     def _serve(self) -> None:
         """Run one child until it has left."""
         began = time.monotonic()
-        with TemporaryFile() as errors:
-            try:
+        try:
+            with TemporaryFile() as errors:
                 code = self._run_child(errors)
-            except OSError as error:
-                problem = f"its process cannot be started: {error}"
-            else:
                 if code == 0 or self._stopping.is_set():
                     return
                 problem = _last_words(errors) or f"it has ended with exit code {code}"
+        except OSError as error:
+            problem = f"its process cannot be started: {error}"
         if time.monotonic() - began > _LONGEST:
             self._pause = _SHORTEST
         self._observe("console-failed", problem=problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from flask import g, render_template
@@ -44,16 +45,19 @@ class Trials:
         if reason:
             return error_json("Refused", f"Nothing was tried: {reason}.", 1), 403
         values = sent_values()
-        if self._forms.find_form(values) is not None:
-            self._forms.use_form(values)
+        has_form = self._forms.find_form(values) is not None
         route, file = values.get("route", ""), source.file
         if file is None:
             raise ActionRefused("nobody knows the pipeline file of this log, which has the steps")
         place = str(offset)
         with self._forms.slot():
+            if has_form:  # Not before there is a place, so that it is good for another try.
+                self._forms.use_form(values)
             found = run_command("dry-run", str(file), route, "--from", place, "--to", place)
-        if route not in found:
-            raise ActionRefused(str(found.get("message", "the command gave no answer")))
+        tried = found.get(route)
+        if not isinstance(tried, list) or not tried:
+            why = found.get("message") or (tried or {}).get("unknown")
+            raise ActionRefused(str(why or f"the log has no entry {offset} to try"))
         if wants_json():
             return result_json(found)
         return render_template(
@@ -61,13 +65,18 @@ class Trials:
             offset=offset,
             route=route,
             file=file,
-            tried=found[route][0],
-            made=[_shown(each) for each in found[route][0]["output"] or ()],
+            tried=tried[0],
+            made=[_shown(each) for each in tried[0]["output"] or ()],
             **self._pages.frame(source, source.look()),
         )
 
 
-def _shown(message: dict[str, Any]) -> dict[str, Any]:
-    data = message.get("data")
-    text = None if data is None else pretty_data(str(data).encode())
-    return {**message, "data": text}
+def _shown(output: dict[str, Any]) -> dict[str, Any]:
+    """Return a message, or the row for a sink of Spark's, with its data as text."""
+    if "row" in output:
+        text = pretty_data(json.dumps(output["row"], ensure_ascii=False).encode())
+        return {"namespace": "a row", "op": "", "key": None, "headers": [], "data": text}
+    data = output.get("data")
+    if isinstance(data, dict):  # not UTF-8
+        return {**output, "data": f"base64: {data['base64']}"}
+    return {**output, "data": None if data is None else pretty_data(data.encode())}

@@ -10,6 +10,7 @@ from console_tools import TOKENS, client_of, make_console, make_shop
 from pyarrow import parquet
 
 from transporter.cli.app import execute
+from transporter.errors import Corrupt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,3 +91,18 @@ def test_the_page_of_entries_links_them(folder: Path) -> None:
         page = client.get("/p/shop/log?ns=^a", headers=bearer).text
         assert page.count("/p/shop/export?") == links
     assert "ns=^a" in page or "ns=%5Ea" in page
+
+
+def test_a_download_that_fails_keeps_no_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage that is found before the first byte is sent is an error of this download alone."""
+
+    def fail(_: object) -> None:
+        raise Corrupt("damaged")
+
+    client = client_of(make_console(folder))
+    with monkeypatch.context() as patch:
+        patch.setattr("transporter.console.exports.text_columns", fail)
+        assert [get(client, "?format=parquet").status_code for _ in range(3)] == [503] * 3
+    assert get(client, "").status_code == 200

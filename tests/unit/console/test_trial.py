@@ -76,6 +76,28 @@ def test_a_person_sees_what_a_route_would_make_of_an_entry(folder: Path) -> None
     assert client.post("/p/shop/log/4/try", **sent).status_code == 409
 
 
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ({"row": {"city": "Köln"}}, "Köln"),
+        ({"namespace": "n", "op": "insert", "key": None, "headers": [], "data": {"base64": "/w=="}},
+         "base64: /w=="),
+        ({"namespace": "n", "op": "delete", "key": "k", "headers": [], "data": None}, "a tombstone"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_output_is_shown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, output: dict[str, Any], text: str
+) -> None:
+    """A row for a sink of Spark's, data that are not text, and none."""
+    found = {"out": [{"offset": 4, "input": {}, "output": [output], "error": None}]}
+    monkeypatch.setattr("transporter.console.trial.run_command", lambda *_: found)
+    headers = {"Authorization": f"Bearer {TOKENS['operator']}", "Accept": "text/html"}
+    shown = client_of(make_console(folder)).post(
+        "/p/shop/log/4/try", data={"route": "out"}, headers=headers
+    )
+    assert (shown.status_code, text in shown.text) == (200, True), shown.text
+
+
 def test_what_a_program_gets(folder: Path) -> None:
     """The result of the command: output, an error of the user's code, or that it is left out."""
     console = make_console(folder)
@@ -86,8 +108,9 @@ def test_what_a_program_gets(folder: Path) -> None:
         assert [each["data"] for each in tried["output"]] == data
     (tried,) = as_program(console, 6, "some").get_json()["result"]["some"]
     assert "no six here" in tried["error"]
-    refused = as_program(console, 4, "nothere")
-    assert (refused.status_code, "nothere" in refused.text) == (409, True)
+    for offset, route, text in ((4, "nothere", "nothere"), (10**6, "some", "")):
+        refused = as_program(console, offset, route)
+        assert (refused.status_code, text in refused.text) == (409, True), refused.text
 
 
 def test_only_those_who_may_act_and_see_payloads_try(folder: Path) -> None:
