@@ -82,7 +82,7 @@ def test_a_person_sees_what_a_route_would_make_of_an_entry(folder: Path) -> None
         ({"row": {"city": "Köln"}}, "Köln"),
         ({"namespace": "n", "op": "insert", "key": None, "headers": [], "data": {"base64": "/w=="}},
          "base64: /w=="),
-        ({"namespace": "n", "op": "delete", "key": "k", "headers": [], "data": None}, "a tombstone"),
+        ({"namespace": "n", "op": "delete", "key": "k", "headers": [], "data": None}, "tombstone"),
     ],
 )  # fmt: skip
 def test_each_kind_of_output_is_shown(
