@@ -238,7 +238,8 @@ def test_tables_of_a_source_that_a_target_cannot_have(
     postgres.execute(
         "CREATE SCHEMA shop; CREATE TYPE shop.mood AS ENUM ('sad');"
         "CREATE TABLE shop.people (id int PRIMARY KEY, mood shop.mood, age numeric(5, 2));"
-        "CREATE TABLE shop.fine (id int PRIMARY KEY);"
+        "CREATE TABLE shop.fine (id int PRIMARY KEY, made shop.mood"
+        " GENERATED ALWAYS AS ('sad'::shop.mood) STORED);"
         "CREATE TABLE shop.other (id int PRIMARY KEY, mood shop.mood)"
     )
     reader = {

@@ -22,11 +22,11 @@ from transporter.errors import ConfigError, EnvironmentFault
 from transporter.process_limits import end_first_without_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from transporter.console.sources import LogSource
     from transporter.console.state import Console
-    from transporter.pipeline.observe_config import ConsoleConfig
+    from transporter.pipeline.observe_config import ConsoleAccess, ConsoleConfig, ListenAddress
 
 _TICK: Final = 1.0
 """Seconds between two looks at a verification that keeps an idle console."""
@@ -81,7 +81,6 @@ def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
     from transporter.console.listening import bind  # noqa: PLC0415
     from transporter.console.serve import serving  # noqa: PLC0415
     from transporter.console.sources import find_sources  # noqa: PLC0415
-    from transporter.console.state import Console  # noqa: PLC0415
 
     sources = find_sources(targets, os.environ)
     settings = _settings(next(iter(sources.values())), listen)
@@ -91,8 +90,7 @@ def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
     directories = [each.directory for each in sources.values()]
     place = _first_without_console(directories)
     listener, address = bind(settings.console)
-    names = dict(zip(sources, map(str, targets), strict=True))
-    console = Console.of(sources, names, address, access)
+    console = _create_console(targets, sources, address, access)
     with ExitStack() as stack:
         stack.callback(listener.close)
         _open_login_socket(stack, console, directories[place])
@@ -103,6 +101,19 @@ def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
         # As Ctrl-C does, so that the socket is removed.
         signal.signal(signal.SIGTERM, _interrupt)
         serve()
+
+
+def _create_console(
+    targets: list[Path],
+    sources: Mapping[str, LogSource],
+    address: ListenAddress,
+    access: ConsoleAccess,
+) -> Console:
+    """Return the console of *sources*, which commands call by their *targets*."""
+    from transporter.console.state import Console  # noqa: PLC0415 - heavy; `--help` does without
+
+    names = dict(zip(sources, map(str, targets), strict=True))
+    return Console.of(sources, names, address, access)
 
 
 def _first_without_console(directories: list[Path]) -> int:
@@ -132,7 +143,6 @@ def _serve_for_engine(
     from transporter.console.login_socket import LoginSocket  # noqa: PLC0415 - heavy
     from transporter.console.serve import serving  # noqa: PLC0415
     from transporter.console.sources import find_sources  # noqa: PLC0415
-    from transporter.console.state import Console  # noqa: PLC0415
 
     # Its memory counts in the engine's container, and a page is worth no delivery.
     end_first_without_memory()
@@ -140,8 +150,7 @@ def _serve_for_engine(
     sources = find_sources(targets, os.environ)
     settings = _settings(next(iter(sources.values())), None)
     address = settings.console._replace(port=listener.getsockname()[1])
-    names = dict(zip(sources, map(str, targets), strict=True))
-    console = Console.of(sources, names, address, settings.console_access)
+    console = _create_console(targets, sources, address, settings.console_access)
     with (
         suppress(KeyboardInterrupt),
         LoginSocket(login_listener, console.login_link, is_shared=True),

@@ -101,8 +101,7 @@ class ChangeTranslator:
 
     def namespace(self, oid: int) -> str:
         """Return the namespace of the table *oid*."""
-        table = self.state.tables[oid]
-        return self._config.namespace.format(schema=table.schema, table=table.name)
+        return self._config.namespace_of(self.state.tables[oid].full_name)
 
     def use(self, state: TablesState) -> None:
         """Follow the tables of *state* from now on."""

@@ -211,6 +211,10 @@ class CdcConfig(AdaptorConfig):
         """Return the number of the copy that a table of *item* is to have."""
         return max(self.copy_run, item.copy_run)
 
+    def namespace_of(self, table: TableName) -> str:
+        """Return the namespace of the entries of *table*."""
+        return self.namespace.format(schema=table.schema, table=table.name)
+
     def item_of(self, table: TableName) -> TableItem | None:
         """Return the item that *table* falls under, or ``None`` if it is not to be read."""
         found = None

@@ -11,7 +11,7 @@ from psycopg.rows import class_row
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
@@ -89,12 +89,16 @@ class Member:
 
     def published(self, columns: Iterable[Column]) -> list[Column]:
         """Return those of a table's *columns* that are published."""
-        listed = self.columns
-        return [
-            each
-            for each in columns
-            if (each.name in listed if listed is not None else not each.is_generated)
-        ]
+        return published_columns(columns, self.columns)
+
+
+def published_columns(columns: Iterable[Column], listed: Collection[str] | None) -> list[Column]:
+    """Return those of *columns* that a publication has: the *listed* ones, or all not generated."""
+    return [
+        each
+        for each in columns
+        if (each.name in listed if listed is not None else not each.is_generated)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

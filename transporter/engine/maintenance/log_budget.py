@@ -199,13 +199,15 @@ class Housekeeper:
             max(0, budget - max(self._config.segment_bytes, wanted)),
             through=self._log.durable if limit is None else limit.through,
         )
+        before, self._reported_limit = self._reported_limit, ""
         if end is not None and end > hold.through:
-            self._reported_limit = ""
             self._holds.release(hold.name, end)
             self._retain(now, wanted)
-        elif limit is not None and str(limit) != self._reported_limit:
+        elif limit is not None:
             self._reported_limit = str(limit)
-            self._observe("release-refused", route=hold.name, reader=limit.name, why=_why(limit))
+            if before != self._reported_limit:
+                why = _why(limit)
+                self._observe("release-refused", route=hold.name, reader=limit.name, why=why)
 
 
 def _why(limit: Hold) -> str:

@@ -96,9 +96,9 @@ class RetentionHolds:
         Also for readers that have left, as long as some route has yet to deliver their entries.
         """
         # In this order: one that leaves is among the left before it is gone from the feeds.
-        told, feeds = self.acknowledged_offsets(), self._running.feeds
+        acknowledged, feeds = self.acknowledged_offsets(), self._running.feeds
         waiting = {feed.name for feed in feeds if feed.loses_released}
-        running = {name: through for name, through in told.items() if name in waiting}
+        running = {name: through for name, through in acknowledged.items() if name in waiting}
         return running | {hold.name: hold.through for hold in self._left_holds(feeds)}
 
     def release_limit(self) -> Hold | None:

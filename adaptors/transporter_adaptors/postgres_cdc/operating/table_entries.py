@@ -9,6 +9,7 @@ from transporter.message import Message
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc.columns import SCHEMA_TYPE, schema_document
 from transporter_adaptors.postgres_cdc.plan import find_plan, key_of
+from transporter_adaptors.postgres_cdc.publication import published_columns
 from transporter_adaptors.postgres_cdc.server import read_server
 from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
 
@@ -36,10 +37,14 @@ def describe_tables(config: CdcConfig) -> Iterator[Message]:
     for table, item, definition in tables:
         columns = [
             (column.name, column.full_type, column.not_null)
-            for column in definition.columns
-            if not item.columns or column.name in item.columns
+            for column in published_columns(definition.columns, item.columns or None)
         ]
         key = key_of(item, definition)
-        namespace = config.namespace.format(schema=table.schema, table=table.name)
         document = schema_document(columns, key, table.schema, table.name)
-        yield Message(namespace, document, None, "command", content_type=SCHEMA_TYPE)
+        yield Message(
+            config.namespace_of(table.full_name),
+            document,
+            None,
+            "command",
+            content_type=SCHEMA_TYPE,
+        )

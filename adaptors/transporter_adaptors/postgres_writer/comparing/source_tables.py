@@ -91,7 +91,7 @@ class Source:
         found = []
         for oid, (table, item, definition) in plan.tables.items():
             name = table.full_name
-            namespace = self.config.namespace.format(schema=name.schema, table=name.name)
+            namespace = self.config.namespace_of(name)
             if route.takes(namespace):
                 problem = self._problem_of(item, phases.get(str(name)))
                 is_partitioned = table.kind == "p"
