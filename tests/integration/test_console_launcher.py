@@ -7,8 +7,9 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,7 +19,13 @@ import pytest
 from engine_tools import Events, until
 
 from transporter.console.launcher import ConsoleLauncher
-from transporter.console.login_socket import NAME, refuse_second, request_link
+from transporter.console.login_socket import (
+    NAME,
+    LoginSocket,
+    listening,
+    refuse_second,
+    request_link,
+)
 from transporter.errors import EnvironmentFault
 from transporter.log.commit_log import CommitLog
 from transporter.message import Message, messages_to_batch
@@ -109,19 +116,100 @@ def test_a_console_begins_with_the_first_who_asks_and_leaves_when_nobody_does(
         get(launcher.url, "/healthz")
 
 
-def test_a_console_that_cannot_start_is_reported_and_tried_again(tmp_path: Path) -> None:
+def test_a_console_that_cannot_start_is_reported_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A caller is refused instead of waiting for ever, and the engine is left alone."""
     file, events = write_pipeline(tmp_path), Events()
-    whole = file.read_text()
-    file.write_text(whole.replace("127.0.0.1:0", "no address"))
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho one >&2\necho no Flask >&2\nexit 1\n")
+    broken.chmod(0o700)
     with launched(file, events) as launcher:
-        with pytest.raises((ConnectionError, http.client.HTTPException)):
-            get(launcher.url, "/healthz")
-        problem = events.await_count("console-failed")["problem"]
-        assert "console" in problem
-        assert "\n" not in problem
-        file.write_text(whole)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(broken))
+            with pytest.raises((ConnectionError, http.client.HTTPException)):
+                get(launcher.url, "/healthz")
+            assert events.await_count("console-failed") == {"problem": "no Flask"}
         until(lambda: _answers(launcher.url))
+
+
+def test_a_broken_pipeline_file_takes_nobody_the_console(tmp_path: Path) -> None:
+    """Its log is shown to the user of the engine, and as the file says once it is mended."""
+    file, events = write_pipeline(tmp_path), Events()
+    whole = file.read_text()
+    file.write_text("{")
+    with launched(file, events) as launcher:
+        assert get(launcher.url, "/healthz") == 200
+        link = urlsplit(request_link(tmp_path / "log"))
+        peer = http.client.HTTPConnection(link.netloc, timeout=20)
+        peer.request("GET", f"{link.path}?{link.query}")
+        answer = peer.getresponse()
+        answer.read()
+        cookie = answer.headers["Set-Cookie"].partition(";")[0]
+        peer.request("GET", "/p/log/log/0", headers={"Cookie": cookie})
+        page = peer.getresponse().read().decode()
+        peer.close()
+        assert "hidden" in page
+        (first,) = children()
+        file.write_text(whole)
+        until(lambda: first not in children())
+        until(lambda: _answers(launcher.url))
+        assert children() not in ([], [first])
+    assert events.named("console-failed") == []
+
+
+def test_callers_of_a_console_that_failed_do_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who come before the next try are refused at once, and a stop does not wait."""
+    monkeypatch.setattr("transporter.console.launcher._SHORTEST", 30.0)
+    file, events = write_pipeline(tmp_path), Events()
+
+    def fail() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("transporter.console.launcher.TemporaryFile", fail)
+    with launched(file, events) as launcher:
+        began = time.monotonic()
+        assert [_answers(launcher.url) for _ in range(3)] == [False] * 3
+        with pytest.raises(EnvironmentFault, match="has ended without an answer"):
+            request_link(tmp_path / "log")
+    assert time.monotonic() - began < 10
+
+
+def test_a_console_comes_once_the_other_one_has_gone(tmp_path: Path) -> None:
+    """One that was started by hand serves the log before; nobody listens beside it in vain."""
+    file, events = write_pipeline(tmp_path), Events()
+    (tmp_path / "log").mkdir(exist_ok=True)
+    with ExitStack() as other:
+        other.enter_context(listening(tmp_path / "log"))
+        with launched(file, events) as launcher:
+            assert launcher.url == ""
+            assert "already serves" in events.await_count("console-failed")["problem"]
+            other.close()
+            assert events.await_count("console-listening") == {"url": launcher.url}
+            assert get(launcher.url, "/healthz") == 200
+            assert len(events.named("console-failed")) == 1
+
+
+def test_a_link_is_given_though_the_first_console_leaves(tmp_path: Path) -> None:
+    """One may leave because nobody has asked just when somebody does."""
+    (tmp_path / "log").mkdir()
+    with listening(tmp_path / "log") as listener:
+
+        def serve() -> None:
+            listener.accept()[0].close()
+            with LoginSocket(listener, lambda name: f"link of {name}"):
+                done.wait(20)
+
+        done = threading.Event()
+        server = threading.Thread(target=serve)
+        server.start()
+        try:
+            assert request_link(tmp_path / "log").startswith("link of ")
+        finally:
+            done.set()
+            server.join()
 
 
 def test_a_console_without_a_place_for_its_errors_is_tried_again(
@@ -242,10 +330,14 @@ def test_a_console_ends_with_a_killed_engine(tmp_path: Path) -> None:
         url = engine.stdout.readline().strip()
         assert get(url, "/healthz") == 200
         (console,) = psutil.Process(engine.pid).children()
+        # Somebody is being answered, which the next engine does not wait for.
+        busy = socket.create_connection((urlsplit(url).hostname, urlsplit(url).port))
+        busy.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     finally:
         engine.kill()
         engine.communicate()
-    console.wait(10)
+    console.wait(2)
+    busy.close()
     with launched(file, Events(), urlsplit(url).netloc) as launcher:
         assert launcher.url == url
         assert get(url, "/healthz") == 200

@@ -10,7 +10,14 @@ import typer
 
 from transporter.cli.command_group import command_group
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import printable, problem_text, write, write_json, write_table
+from transporter.cli.output import (
+    others_print_to_stderr,
+    printable,
+    problem_text,
+    write,
+    write_json,
+    write_table,
+)
 from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +37,8 @@ def list_adaptors(*, as_json: AsJson = False) -> None:
     """List the installed readers and writers."""
     from transporter.pipeline.adaptor_description import installed_adaptors  # noqa: PLC0415 - imports all of them
 
-    found = installed_adaptors()
+    with others_print_to_stderr():
+        found = installed_adaptors()
     if as_json:
         write_json([asdict(each) for each in found])
         return
@@ -58,7 +66,8 @@ def show_adaptor(
         transporter adaptors show kafka
         transporter adaptors show my_sink:MySinkWriter
     """
-    found = _find_adaptors(name)
+    with others_print_to_stderr():
+        found = _find_adaptors(name)
     if as_json:
         write_json([asdict(each) for each in found])
         return

@@ -12,7 +12,15 @@ import typer
 
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import align_columns, printable, text_lines, write, write_json
+from transporter.cli.output import (
+    align_columns,
+    others_print_to_stderr,
+    printable,
+    text_lines,
+    write,
+    write_json,
+)
+from transporter.cli.pipeline_file import load_pipeline_with_lines
 from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -59,11 +67,10 @@ def check(
         return _check_without_env(pipeline, as_json=as_json)
     from transporter.cli.check_sql import sql_problems  # noqa: PLC0415 - heavy
     from transporter.observe.span_export import refuse_without_extra  # noqa: PLC0415 - the same
-    from transporter.pipeline.config import load_with_lines  # noqa: PLC0415 - the same
     from transporter.pipeline.path_checks import path_problems  # noqa: PLC0415 - the same
     from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415 - the same
 
-    found, document = load_with_lines(pipeline, os.environ)
+    found, document = load_pipeline_with_lines(pipeline)
     in_sql = sql_problems(found.spark, document, on_start=_note_parsing)
     if problems := [*path_problems(found, document), *_route_problems(found, document), *in_sql]:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
@@ -71,7 +78,8 @@ def check(
     _warn_of_open_secrets(found, document)
     if not as_json:
         _write_summary(found, document.defaulted)
-    results = _probe_connections(found, quiet=as_json) if connect else []
+    with others_print_to_stderr(when=as_json):
+        results = _probe_connections(found, quiet=as_json) if connect else []
     wrong = any(each.has_problem for each in results)
     if as_json:
         summary = _summary(found) | {"defaulted": sorted(document.defaulted)}
@@ -104,7 +112,8 @@ def _note_parsing() -> None:
 def _check_without_env(file: Path, *, as_json: bool) -> int:
     from transporter.pipeline.config import load_without_environment  # noqa: PLC0415 - heavy
 
-    found, unchecked = load_without_environment(file, os.environ)
+    with others_print_to_stderr():
+        found, unchecked = load_without_environment(file, os.environ)
     if as_json:
         summary = {"file": file.absolute()} if found is None else _summary(found)
         write_json(summary | {"unchecked": [each._asdict() for each in unchecked]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from transporter.cli.action_options import RouteName  # noqa: TC001 - as above
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - as above
 from transporter.cli.output import count_text, printable, problem_text, write, write_json
+from transporter.cli.pipeline_file import load_pipeline
 from transporter.errors import EnvironmentFault, TransporterError
 
 if TYPE_CHECKING:
@@ -85,10 +85,9 @@ def compare(  # noqa: PLR0913 - one argument an option
     """
     from transporter.comparison import CompareOptions  # noqa: PLC0415 - `--help` does without
     from transporter.dry_run.compared_route import LoggedRoute, find_compared  # noqa: PLC0415 - heavy
-    from transporter.pipeline.config import load  # noqa: PLC0415 - the same
 
     patience = _parse_wait(wait)
-    found = load(pipeline, os.environ)
+    found = load_pipeline(pipeline)
     config, writer = find_compared(found, route)
     report = _Report(found, limit, quiet=as_json)
     with _translated(found), _progress() as show:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.cli.output import count_text, problem_text, write, write_json
+from transporter.cli.pipeline_file import load_pipeline_with_lines
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -64,9 +64,8 @@ def _diagnoses(target: Path | None) -> Iterator[Diagnosis]:
 
     if target is None or target.is_dir():
         return examine((target or Path()).absolute())
-    from transporter.pipeline.config import load_with_lines  # noqa: PLC0415 - the same
 
-    pipeline, document = load_with_lines(target, os.environ)
+    pipeline, document = load_pipeline_with_lines(target)
     return examine(pipeline.log.dir, pipeline, document)
 
 

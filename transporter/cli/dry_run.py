@@ -23,6 +23,7 @@ from transporter.cli.entry_selection import (
 from transporter.cli.log_target import AsJson, log_directory
 from transporter.cli.output import (
     count_text,
+    others_print_to_stderr,
     printable,
     problem_text,
     value_text,
@@ -78,7 +79,7 @@ def dry_run(  # noqa: PLR0913 - one argument an option
     """
     from transporter.dry_run.routes import select_route, trial_routes  # noqa: PLC0415 - imports pyarrow
 
-    with trial_spark() as spark:
+    with others_print_to_stderr(), trial_spark() as spark:
         known = trial_routes(pipeline, os.environ, spark)
         wanted = [select_route(known, name, str(pipeline)) for name in routes or known]
         found = inspect_log(log_directory(pipeline))

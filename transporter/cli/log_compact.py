@@ -19,6 +19,7 @@ from transporter.cli.output import (
     write_json,
     write_table,
 )
+from transporter.cli.pipeline_file import load_pipeline
 from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -120,9 +121,8 @@ def _refuse_unknown_sources(file: Path) -> None:
     """
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - as above
     from transporter.log.meta import read_meta  # noqa: PLC0415 - as above
-    from transporter.pipeline.config import load  # noqa: PLC0415 - as above
 
-    pipeline = load(file, os.environ)
+    pipeline = load_pipeline(file)
     directory = pipeline.log.dir
     meta = read_meta(RealFileSystem(), directory)
     waiting = any(reader.waits_for_delivery for reader in pipeline.readers)

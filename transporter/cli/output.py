@@ -12,7 +12,7 @@ import os
 import re
 import select
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,6 +124,23 @@ def write_json_list(items: Iterable[object]) -> int:
         return error.exit_code
     sys.stdout.write('], "ok": true}\n')
     return 0
+
+
+@contextmanager
+def others_print_to_stderr(*, when: bool = True) -> Iterator[None]:
+    """Let what is printed to stdout in the block, by user code for example, go to stderr."""
+    if not when:
+        yield
+        return
+    sys.stdout.flush()
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(ours, 1)
+        os.close(ours)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -11,12 +10,12 @@ import typer
 
 from transporter.cli.log_target import AsJson  # noqa: TC001 - as above
 from transporter.cli.output import align_columns, printable, write, write_json
+from transporter.cli.pipeline_file import load_pipeline
 from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.config import Pipeline
     from transporter.sizing import Load, Plan
 
 T = TypeVar("T")
@@ -82,17 +81,11 @@ def plan(  # noqa: PLR0913 - one argument an option
     else:
         data = made_up_data(_check_size(_parse(parse_size, "--size", size)))
     load = Load(rate, batch or batch_of(rate), data)
-    found = make_plan(load, seconds, None if pipeline is None else _load(pipeline), routes)
+    found = make_plan(load, seconds, None if pipeline is None else load_pipeline(pipeline), routes)
     if as_json:
         write_json(_as_json(found, load))
     else:
         _write_plan(found, load, outage)
-
-
-def _load(file: Path) -> Pipeline:
-    from transporter.pipeline.config import load  # noqa: PLC0415 - heavy; `--help` does without
-
-    return load(file, os.environ)
 
 
 def _parse(parse: Callable[[object], T], option: str, text: object) -> T:

@@ -11,7 +11,7 @@ import typer
 
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import printable, write, write_json
+from transporter.cli.output import others_print_to_stderr, printable, write, write_json
 from transporter.cli.spark_process import trial_spark
 from transporter.errors import EnvironmentFault
 
@@ -37,7 +37,7 @@ def test(files: Files, *, as_json: AsJson = False) -> int:  # noqa: PT028 - a co
     from transporter.dry_run.cases import run_cases  # noqa: PLC0415 - imports pyarrow
 
     results = []
-    with trial_spark() as spark:
+    with others_print_to_stderr(when=as_json), trial_spark() as spark:
         for file in files:
             for result in run_cases(file, os.environ, spark):
                 results.append(result)

@@ -22,14 +22,14 @@ from transporter.errors import ConfigError, EnvironmentFault
 from transporter.process_limits import end_first_without_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from transporter.console.sources import LogSource
     from transporter.console.state import Console
     from transporter.pipeline.observe_config import ConsoleAccess, ConsoleConfig, ListenAddress
 
 _TICK: Final = 1.0
-"""Seconds between two looks at a verification that keeps an idle console."""
+"""Seconds between two looks at what a console of an engine ends with."""
 Targets = Annotated[
     list[Path],
     typer.Argument(help="Pipeline files, or their log directories.", metavar="PIPELINE|DIR..."),
@@ -71,7 +71,8 @@ def ui(
         write(request_link(log_directory(targets[0])))
     elif inherit:
         listener, login_listener = (socket.socket(fileno=int(each)) for each in inherit.split(","))
-        _serve_for_engine(targets, listener, login_listener, idle)
+        file, directory = targets
+        _serve_for_engine(file, directory, listener, login_listener, idle)
     else:
         _serve(targets, listen, read_only=read_only)
 
@@ -137,9 +138,17 @@ def _first_without_console(directories: list[Path]) -> int:
 
 
 def _serve_for_engine(
-    targets: list[Path], listener: socket.socket, login_listener: socket.socket, idle: float
+    file: Path,
+    directory: Path,
+    listener: socket.socket,
+    login_listener: socket.socket,
+    idle: float,
 ) -> None:
-    """Serve the sockets of an engine until it ends, or nobody has asked for *idle* seconds."""
+    """Serve the sockets of an engine until it ends, or nobody has asked for *idle* seconds.
+
+    It runs the pipeline *file*. While that has errors its log in *directory* is shown, to the
+    user of this process alone.
+    """
     from transporter.console.login_socket import LoginSocket  # noqa: PLC0415 - heavy
     from transporter.console.serve import serving  # noqa: PLC0415
     from transporter.console.sources import find_sources  # noqa: PLC0415
@@ -147,28 +156,53 @@ def _serve_for_engine(
     # Its memory counts in the engine's container, and a page is worth no delivery.
     end_first_without_memory()
     signal.signal(signal.SIGTERM, _interrupt)
-    sources = find_sources(targets, os.environ)
-    settings = _settings(next(iter(sources.values())), None)
+    waits = [_end_with_engine]
+    try:
+        target, before = file, _state_of(file)
+        sources = find_sources([target], os.environ)
+        settings = _settings(next(iter(sources.values())), None)
+    except (ConfigError, EnvironmentFault):
+        target = directory
+        sources, settings = find_sources([target], os.environ), _settings_of_nobody()
+        waits.append(partial(_end_when_changed, file, before))
     address = settings.console._replace(port=listener.getsockname()[1])
-    console = _create_console(targets, sources, address, settings.console_access)
+    console = _create_console([target], sources, address, settings.console_access)
+    waits.append(partial(_end_when_idle, console, idle))
     with (
         suppress(KeyboardInterrupt),
         LoginSocket(login_listener, console.login_link, is_shared=True),
         serving(console, listener) as serve,
     ):
-        for wait in (partial(_wait_until_idle, console, idle), sys.stdin.read):
-            Thread(target=_end_after, args=(wait,), daemon=True).start()
+        for wait in waits:
+            Thread(target=wait, daemon=True).start()
         serve()
 
 
-def _end_after(wait: Callable[[], object]) -> None:
-    wait()
+def _end_with_engine() -> None:
+    sys.stdin.read()
+    # At once, whoever is being answered: the next engine needs the address.
+    os._exit(0)
+
+
+def _end_when_idle(console: Console, seconds: float) -> None:
+    while (left := seconds - console.activity.idle_seconds) > 0 or console.verifier.is_running:
+        time.sleep(max(left, _TICK))
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _wait_until_idle(console: Console, seconds: float) -> None:
-    while (left := seconds - console.activity.idle_seconds) > 0 or console.verifier.is_running:
-        time.sleep(max(left, _TICK))
+def _end_when_changed(file: Path, before: tuple[int, ...]) -> None:
+    """Make room for a console that knows from *file* who may do what."""
+    while _state_of(file) == before:
+        time.sleep(_TICK)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _state_of(file: Path) -> tuple[int, ...]:
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _interrupt(*_: Any) -> None:  # noqa: ANN401 - a signal's
@@ -183,7 +217,7 @@ def _settings(source: LogSource, listen: str | None) -> ConsoleConfig:
     from pydantic import ValidationError  # noqa: PLC0415 - heavy
 
     from transporter.pipeline.console_settings import read_console_settings  # noqa: PLC0415
-    from transporter.pipeline.observe_config import ConsoleAccess, ConsoleConfig  # noqa: PLC0415
+    from transporter.pipeline.observe_config import ConsoleConfig  # noqa: PLC0415
 
     file, found = source.file, ConsoleConfig()
     if file is not None and file.exists():
@@ -193,7 +227,7 @@ def _settings(source: LogSource, listen: str | None) -> ConsoleConfig:
             f"{file} is missing, and with it who may do what: the console is read-only and shows "
             "no payloads; name the pipeline file, if it was moved"
         )
-        found = ConsoleConfig(console_access=ConsoleAccess(read_only=True, payloads="nobody"))
+        found = _settings_of_nobody()
     if listen is None:
         return found
     try:
@@ -201,6 +235,13 @@ def _settings(source: LogSource, listen: str | None) -> ConsoleConfig:
     except ValidationError as error:
         reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
         raise ConfigError(f"--listen: {reason.removeprefix('console: ')}") from None
+
+
+def _settings_of_nobody() -> ConsoleConfig:
+    """Return the settings for where nobody knows who may do what."""
+    from transporter.pipeline.observe_config import ConsoleAccess, ConsoleConfig  # noqa: PLC0415
+
+    return ConsoleConfig(console_access=ConsoleAccess(read_only=True, payloads="nobody"))
 
 
 def _open_login_socket(stack: ExitStack, console: Console, directory: Path) -> None:

@@ -11,8 +11,10 @@ import hashlib
 import json
 import shlex
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,12 +55,17 @@ if TYPE_CHECKING:
 
 ANSWER: Final = 45.0
 """Seconds for an engine's answer: a skip waits up to 30 for the slice that the route is at."""
+SECOND_CLICK: Final = 5.0
+"""Seconds for which a form that is sent again waits for the result of the first."""
+_TICK: Final = 0.05
 AT_ONCE: Final = 4
 """Acts at once, so that one engine that hangs leaves threads for pages."""
 _REPLAYED: Final = (
     "This form was sent already, is older than an hour, or was not made for you. Nothing was done "
     "by this request. The audit page shows whether the first one was carried out."
 )
+_SEE_AUDIT: Final = "the audit page has its outcome, once it is known"
+_UNDER_WAY: Final = f"It is being carried out; {_SEE_AUDIT}"
 _OUTDATED: Final = (
     "What you were shown is not what would be done now. Nothing was changed. Open the form again, "
     "and look again."
@@ -68,6 +75,10 @@ _NOT_COUNTED: Final = (
     "shorter range, or use the command in a terminal, which waits for longer."
 )
 _PREVIEW_ROWS: Final = 200
+
+
+class FormSpent(ActionRefused):
+    """The form was used up, has expired, or is of somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +119,7 @@ class ActForms:
         """Act on the logs of *console*, framed as its *pages* are."""
         self._console, self._pages = console, pages
         self._slots = threading.BoundedSemaphore(AT_ONCE)
+        self._using = threading.Lock()
 
     def view_of(self, act: Act) -> Callable[..., Answer]:
         """Return the view that shows the form of *act*, and takes it."""
@@ -237,11 +249,19 @@ class ActForms:
         }
 
     def _take(self, act: Act, source: LogSource, part: str) -> Answer:
-        """Carry the form out, unless it was sent before, and show the result."""
+        """Carry the form out, and show the result. One that is sent again has that of the first."""
         values = sent_values()
         form = f"{values.get('form', '')} {here()}"
-        if (first := self._console.results.find(form)) and first.sender == g.identity:
-            return self._show_outcome(act, source, part, first)
+        try:
+            return self._carry_out(act, source, part, values, form)
+        except FormSpent:
+            if (first := self._await_first(form)) is None:
+                raise
+        return self._show_outcome(act, source, part, first)
+
+    def _carry_out(
+        self, act: Act, source: LogSource, part: str, values: Values, form: str
+    ) -> Answer:
         grant = self.find_form(values)
         if act.needs_reason and not values.get("reason", "").strip():
             raise ConfigError("give a reason, which the audit file keeps; nothing was changed")
@@ -250,24 +270,47 @@ class ActForms:
         if grant is not None:
             if grant.seen != _digest_of(act, preview):
                 raise ActionRefused(_OUTDATED)
-            self.use_form(values)
+            self._use_form(values, form)
+        keep = partial(self._console.results.keep, form)
+        name = f"{act.title}{f' {part}' if part else ''}"
         try:
             result = self._perform(source, wanted)
         except EngineEnded as error:
+            keep(Outcome(g.identity, f"{name}: {error}; {_SEE_AUDIT}", "bad"))
             return self._unknown(source, str(error))
         except EngineUnreachable:
+            self._console.results.take(form)
             if grant is not None:  # Nothing was begun, so the form is good for another try.
                 self._console.forms.keep(values["form"], grant)
             raise
+        except TransporterError as error:
+            keep(Outcome(g.identity, f"{name}: {error}", "bad"))
+            raise
+        problems = _problems_in(result)
+        tone = "warn" if result.get("outcome") == "failed" or problems else "good"
+        outcome = Outcome(g.identity, f"{name}: {_result_text(act, result, problems)}", tone)
+        keep(outcome)
         if wants_json():
             return result_json(result)
-        problems = _problems_in(result)
-        text = f"{act.title}{f' {part}' if part else ''}: {_result_text(act, result, problems)}"
-        tone = "warn" if result.get("outcome") == "failed" or problems else "good"
-        outcome = Outcome(g.identity, text, tone)
-        if grant is not None:
-            self._console.results.keep(form, outcome)
         return self._show_outcome(act, source, part, outcome)
+
+    def _use_form(self, values: Values, form: str) -> None:
+        """Use the form up, unless another request has done that meanwhile."""
+        with self._using:
+            if self._console.forms.take(values["form"]) is None:
+                raise FormSpent(_REPLAYED)
+            self._console.results.keep(form, Outcome(g.identity, _UNDER_WAY))
+
+    def _await_first(self, form: str) -> Outcome | None:
+        """Return what has become of the same form, for somebody who has clicked twice."""
+        until = time.monotonic() + SECOND_CLICK
+        while (found := self._console.results.find(form)) and found.sender == g.identity:
+            if found.tone:
+                return found
+            if time.monotonic() > until:
+                return replace(found, tone="warn")
+            time.sleep(_TICK)
+        return None
 
     def _look_again(self, source: LogSource, wanted: Request, values: Values) -> Preview:
         """Return what is about to be done. Refuse what the pipeline file forbids by now."""
@@ -291,7 +334,7 @@ class ActForms:
         It is not used up yet, so that somebody can correct what they have typed.
 
         Raises:
-            ActionRefused: there is none.
+            FormSpent: there is none.
             ConfigError: the text to confirm is not typed.
 
         """
@@ -300,26 +343,19 @@ class ActForms:
             return None
         grant = self._console.forms.find(values.get("form", ""))
         if grant is None or (grant.sender, grant.path) != (g.identity, here()):
-            raise ActionRefused(_REPLAYED)
+            raise FormSpent(_REPLAYED)
         if grant.typed and values.get("typed", "").strip() != grant.typed:
             raise ConfigError(f"type {grant.typed} to confirm; nothing was changed")
         return grant
-
-    def use_form(self, values: Values) -> None:
-        """Use the form up, unless another request has done that meanwhile."""
-        if self._console.forms.take(values.get("form", "")) is None:
-            raise ActionRefused(_REPLAYED)
 
     def verify(self, log: str) -> Answer:
         """Begin to verify a log's files, which changes nothing but costs reads of all of them."""
         source = self._pages.source(log)
         if reason := self._console.guard.refusal_to_act(g.identity):
             return _refused(403, f"Nothing was begun: {reason}.")
-        values = sent_values()
-        if self.find_form(values) is not None:
-            self.use_form(values)
+        self.find_form(sent_values())
         if not self._console.verifier.start(source.name, self._console.targets[source.name]):
-            raise ActionRefused("a log is being verified already; wait for its end")
+            raise ActionRefused("another log is being verified; wait for its end")
         if wants_json():
             return result_json({"log": source.name, "done": "verification begun"})
         return redirect(url_for("health", log=source.name), 303)

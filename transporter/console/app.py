@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from flask import Flask, Response, g, redirect, render_template, request, url_for
 from jinja2 import StrictUndefined
 from werkzeug.exceptions import HTTPException
+from werkzeug.wsgi import ClosingIterator
 
 from transporter.console import pages
 from transporter.console.act_pages import add_acts
@@ -30,6 +31,9 @@ from transporter.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
     from flask.json.provider import DefaultJSONProvider
 
     from transporter.console.answers import Answer
@@ -69,6 +73,7 @@ def create_app(console: Console) -> Flask:
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 3600
     app.jinja_env.undefined = StrictUndefined
     app.jinja_env.filters.update(count=count_text, line=one_line, visible=visible)
+    app.wsgi_app = _counting(app.wsgi_app, console)  # type: ignore[assignment, method-assign]
     app.before_request(lambda: _admit(console))
     app.after_request(_add_headers)
     app.context_processor(lambda: _common_values(console))
@@ -80,10 +85,23 @@ def create_app(console: Console) -> Flask:
     return app
 
 
+def _counting(answer: WSGIApplication, console: Console) -> WSGIApplication:
+    """Return *answer* with its requests counted until all that they are answered is sent."""
+
+    def counted(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        console.activity.begin()
+        try:
+            return ClosingIterator(answer(environ, start_response), console.activity.end)
+        except BaseException:
+            console.activity.end()
+            raise
+
+    return counted
+
+
 def _admit(console: Console) -> Answer | None:
     """Refuse the request, or find out who sends it."""
     g.identity = None
-    console.activity.note()
     facts = RequestFacts(
         method=request.method,
         peer=request.environ.get("REMOTE_ADDR", ""),

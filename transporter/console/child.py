@@ -1,49 +1,60 @@
-"""Commands that run user code, or for long: in a process of their own, with a deadline."""
+"""Commands that run user code, or for long: each in a process that ends with this one."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from transporter.errors import EnvironmentFault
 
 SECONDS: Final = 30.0
-COMMAND: Final = (sys.executable, "-m", "transporter")
 
 
-def run_command(*words: str, seconds: float = SECONDS) -> dict[str, Any]:
+def run_command(*words: str, seconds: float | None = SECONDS) -> dict[str, Any]:
     """Return the result of ``transporter *words --json``, or the error that it reports.
 
+    The command is ended after *seconds*, if they are given. What its code has started and left
+    running ends with it.
+
     Raises:
-        EnvironmentFault: it took too long, or printed no JSON.
+        EnvironmentFault: it could not be started, took too long, or printed no JSON.
 
     """
     name = f"transporter {words[0]}"
+    # Nobody else has the end that is written to, so it is closed when this process is killed.
+    tether, ours = os.pipe()
     try:
-        found = subprocess.run(
-            [*COMMAND, *words, "--json"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=seconds,
-            check=False,
-        )
+        with subprocess.Popen(
+            [sys.executable, "-m", "transporter.console.tethered", *words, "--json"],
+            stdin=tether,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=seconds)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
     except subprocess.TimeoutExpired as error:
         raise EnvironmentFault(f"{name!r} took longer than {seconds:g} s and was ended") from error
-    return parse_answer(name, found.stdout)
+    except OSError as error:
+        raise EnvironmentFault(f"{name!r} cannot be started: {error.strerror}") from error
+    finally:
+        os.close(tether)
+        os.close(ours)
+    return _parse_answer(name, output)
 
 
-def parse_answer(name: str, output: bytes) -> dict[str, Any]:
-    """Return the result in the *output* of a command, or its error.
-
-    Raises:
-        EnvironmentFault: it is not JSON.
-
-    """
+def _parse_answer(name: str, output: bytes) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(output)
     except ValueError as error:
@@ -67,24 +78,20 @@ class Verifier:
     def __init__(self) -> None:
         """Start with nothing verified."""
         self._lock = threading.Lock()
-        self._running: tuple[str, subprocess.Popen[bytes]] | None = None
+        self._running: str | None = None
         self._found: dict[str, Verification] = {}
 
     def start(self, name: str, target: str) -> bool:
-        """Begin with the log *name*, that commands call *target*, unless one is verified now."""
+        """Begin with the log *name*, that commands call *target*.
+
+        Return ``False`` if another one is being verified. One that is verified already goes on.
+        """
         with self._lock:
             if self._running is not None:
-                return False
-            words = [*COMMAND, "log", "verify", target, "--json"]
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-            self._running = name, process
+                return self._running == name
+            self._running = name
             self._found[name] = Verification(time.time())
-        threading.Thread(target=self._await, args=(name, process), daemon=True).start()
+        threading.Thread(target=self._verify, args=(name, target), daemon=True).start()
         return True
 
     def state(self, name: str) -> Verification | None:
@@ -98,17 +105,10 @@ class Verifier:
         with self._lock:
             return self._running is not None
 
-    def close(self) -> None:
-        """End the process that runs, if one does."""
-        with self._lock:
-            if self._running is not None:
-                self._running[1].kill()
-
-    def _await(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        output, _ = process.communicate()
+    def _verify(self, name: str, target: str) -> None:
         began = self._found[name].began
         try:
-            found = Verification(began, parse_answer("transporter log verify", output))
+            found = Verification(began, run_command("log", "verify", target, seconds=None))
         except EnvironmentFault as error:
             found = Verification(began, problem=str(error))
         with self._lock:

@@ -33,7 +33,7 @@ _PATIENCE: Final = 3.0
 """Seconds within which a child ends that is asked to."""
 _SHORTEST: Final = 1.0
 _LONGEST: Final = 60.0
-"""Seconds until the next child after one that failed, at first and at most."""
+"""Seconds until the next try after one that failed, at first and at most."""
 _MOST: Final = 2048
 """Bytes of a failed child's last words that are reported."""
 
@@ -50,18 +50,16 @@ class ConsoleLauncher:
         seconds without a request, by default those of ``transporter ui``.
         """
         self._file, self._directory, self._idle = file, directory, idle
+        self._config = config
         self._observe: Callable[..., None] = lambda *_, **__: None
         self._opened = ExitStack()
-        self.url, self._problem = "", ""
-        """The address of the first page, empty without a console."""
-        try:
-            self._listener, address = _bind_or_other_port(config.console)
-        except EnvironmentFault as error:
-            self._problem = str(error)
-        else:
-            self._opened.enter_context(self._listener)
-            self.url = page_url(address, config.console_access.base_path)
-        self._wake, self._woken = map(self._opened.enter_context, socket.socketpair())
+        """What is open of the two sockets."""
+        self._listeners: tuple[socket.socket, ...] = ()
+        self.url = ""
+        """The address of the first page, empty while nobody listens there."""
+        with suppress(EnvironmentFault):  # The start tries again, and reports it.
+            self._bind()
+        self._wake, self._woken = socket.socketpair()
         self._stopping = threading.Event()
         self._pause = _SHORTEST
         self._thread = threading.Thread(target=self._run, name="console-launcher", daemon=True)
@@ -71,17 +69,8 @@ class ConsoleLauncher:
         self._observe = observe
 
     def start(self, _: Callable[[BaseException], None]) -> None:
-        """Begin. Without a place for the login socket there is no console."""
-        if not self._problem:
-            try:
-                self._login = self._opened.enter_context(listening(self._directory))
-            except (EnvironmentFault, OSError) as error:
-                self._problem = str(error)
-        if self._problem:
-            self._observe("console-failed", problem=self._problem)
-            self._opened.close()
-            return
-        self._observe("console-listening", url=self.url)
+        """Begin. Where no console is possible yet, that is tried again and again."""
+        self._problem = self._try_to_listen("")
         self._thread.start()
 
     def stop(self) -> None:
@@ -90,13 +79,43 @@ class ConsoleLauncher:
         if self._thread.is_alive():
             self._wake.send(b"\0")
             self._thread.join()
-        self._opened.close()
+        for each in (self._opened, self._wake, self._woken):
+            each.close()
+
+    def _bind(self) -> None:
+        self._listener, address = _bind_or_other_port(self._config.console)
+        self._opened.enter_context(self._listener)
+        self.url = page_url(address, self._config.console_access.base_path)
+
+    def _try_to_listen(self, known: str) -> str:
+        """Listen on both sockets, or return what prevents that. Report it unless it is *known*."""
+        try:
+            if not self.url:
+                self._bind()
+            login = self._opened.enter_context(listening(self._directory))
+        except (EnvironmentFault, OSError) as error:
+            # Nobody would answer there.
+            self._opened.close()
+            self.url, problem = "", str(error)
+            if problem != known:
+                self._observe("console-failed", problem=problem)
+            return problem
+        self._listeners = (self._listener, login)
+        self._observe("console-listening", url=self.url)
+        return ""
 
     def _run(self) -> None:
+        while self._problem and not self._stopping.wait(self._next_pause()):
+            self._problem = self._try_to_listen(self._problem)
+        self._pause = _SHORTEST
         while not self._stopping.is_set():
-            select.select([self._listener, self._login, self._woken], [], [])
+            select.select([*self._listeners, self._woken], [], [])
             if not self._stopping.is_set():
                 self._serve()
+
+    def _next_pause(self) -> float:
+        found, self._pause = self._pause, min(2 * self._pause, _LONGEST)
+        return found
 
     def _serve(self) -> None:
         """Run one child until it has left."""
@@ -112,16 +131,15 @@ class ConsoleLauncher:
         if time.monotonic() - began > _LONGEST:
             self._pause = _SHORTEST
         self._observe("console-failed", problem=problem)
-        self._refuse_waiting()
-        self._stopping.wait(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST)
+        self._refuse_callers(self._next_pause())
 
     def _run_child(self, errors: IO[bytes]) -> int:
-        inherited = (self._listener.fileno(), self._login.fileno())
+        inherited = [each.fileno() for each in self._listeners]
+        sockets = ",".join(map(str, inherited))
         idle = [] if self._idle is None else ["--idle", str(self._idle)]
         with subprocess.Popen(
-            [sys.executable, "-m", "transporter.cli.app", "ui", str(self._file),
-             "--inherit", ",".join(map(str, inherited)), *idle],
+            [sys.executable, "-m", "transporter.cli.app", "ui",
+             str(self._file), str(self._directory), "--inherit", sockets, *idle],
             # Its end tells the child that the engine is gone, however that has ended.
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -138,12 +156,18 @@ class ConsoleLauncher:
                     child.kill()
             return child.returncode
 
-    def _refuse_waiting(self) -> None:
-        """Close the connections that wait: they would begin the next child at once."""
-        for listener in (self._listener, self._login):
-            while select.select([listener], [], [], 0)[0]:
-                with suppress(OSError):
-                    listener.accept()[0].close()
+    def _refuse_callers(self, seconds: float) -> None:
+        """Close the connections that wait, and those of the next *seconds*.
+
+        The former would begin the next child at once, and the latter would hang.
+        """
+        until = time.monotonic() + seconds
+        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
+            ready, _, _ = select.select([*self._listeners, self._woken], [], [], left)
+            for listener in ready:
+                if listener is not self._woken:
+                    with suppress(OSError):
+                        listener.accept()[0].close()
 
 
 def _bind_or_other_port(listen: ListenAddress) -> tuple[socket.socket, ListenAddress]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Final
 
 from transporter.console.guard import bracketed
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from transporter.pipeline.observe_config import ListenAddress
+
+UNREAD: Final = 60
+"""Seconds after which a connection is closed whose peer takes nothing of what is sent, on Linux."""
 
 
 def bind(listen: ListenAddress) -> tuple[socket.socket, ListenAddress]:
@@ -28,6 +32,9 @@ def bind(listen: ListenAddress) -> tuple[socket.socket, ListenAddress]:
         raise EnvironmentFault(f"{listen.host}: {error.strerror or error}") from error
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "linux":
+            # Accepted connections inherit it. One who takes nothing more would hold a thread.
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREAD)
         found.bind(address)
         # At once: two sockets may be bound to one address until one of them listens.
         found.listen()

@@ -26,6 +26,8 @@ _SECONDS: Final = 5.0
 _START_SECONDS: Final = 20.0
 """Seconds within which a console of an engine is up on a busy host, and answers."""
 _MOST: Final = 4096
+_TRIES: Final = 2
+"""One more than consoles of an engine that may leave just then because nobody has asked."""
 _PAUSE: Final = 0.5
 """Seconds until another try where no descriptor is left."""
 
@@ -136,19 +138,31 @@ def request_link(directory: Path) -> str:
 
     """
     try:
-        with _connect(directory) as peer, peer.makefile("rb") as lines:
-            peer.settimeout(_START_SECONDS)
-            answer = json.loads(lines.readline(_MOST))
-            found = answer.get("link")
-            problem = answer.get("error", "the console gave no link")
+        line = next(filter(None, (_ask(directory) for _ in range(_TRIES))), b"")
     except PermissionError as error:
         raise EnvironmentFault(
             f"{directory / NAME}: only the console's own user and root may log in by a link"
         ) from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise EnvironmentFault(
             f"no console runs on {directory}; start it with 'transporter ui {directory}'"
         ) from error
-    if not isinstance(found, str):
-        raise EnvironmentFault(str(problem))
-    return found
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        raise EnvironmentFault(
+            f"the console of {directory} has ended without an answer; the event console-failed "
+            "says why, if an engine has started it"
+        ) from None
+    if "link" not in answer:
+        raise EnvironmentFault(answer["error"])
+    return str(answer["link"])
+
+
+def _ask(directory: Path) -> bytes:
+    """Return the line of an answer, or nothing from a console that has ended meanwhile."""
+    with _connect(directory) as peer, peer.makefile("rb") as lines:
+        peer.settimeout(_START_SECONDS)
+        with suppress(ConnectionResetError):
+            return lines.readline(_MOST)
+    return b""

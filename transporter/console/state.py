@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -44,11 +45,14 @@ class FormGrant:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of an act, which the page after it shows to the person who acted."""
+    """The result of an act, which the page after it shows to the person who acted.
+
+    It has no ``tone`` while the act is under way.
+    """
 
     sender: Identity
     text: str
-    tone: str
+    tone: str = ""
 
 
 def _sender_of(held: FormGrant | Outcome) -> Identity:
@@ -56,19 +60,34 @@ def _sender_of(held: FormGrant | Outcome) -> Identity:
 
 
 class Activity:
-    """The time since the last request."""
+    """The requests that are under way, and the time since the last one. Thread-safe."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
         self._last = time.monotonic()
 
     def note(self) -> None:
+        """Take note that somebody is here."""
+        with self._lock:
+            self._last = time.monotonic()
+
+    def begin(self) -> None:
         """Take note of a request."""
-        self._last = time.monotonic()
+        with self._lock:
+            self._open += 1
+
+    def end(self) -> None:
+        """Take note that a request is answered, with all that its answer has."""
+        with self._lock:
+            self._open -= 1
+            self._last = time.monotonic()
 
     @property
     def idle_seconds(self) -> float:
         """Seconds without a request."""
-        return time.monotonic() - self._last
+        with self._lock:
+            return 0.0 if self._open else time.monotonic() - self._last
 
 
 @dataclass(frozen=True)
@@ -130,7 +149,6 @@ class Console:
         return f"{self.url}login?link={secret}"
 
     def close(self) -> None:
-        """Close the conversations with engines, and end a verification."""
-        self.verifier.close()
+        """Close the conversations with engines."""
         for source in self.sources.values():
             source.close()

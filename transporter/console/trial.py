@@ -26,7 +26,7 @@ class Trials:
     """Tries entries by ``transporter dry-run``, in a process with a deadline.
 
     It runs the steps of the pipeline file, which are the user's own code. So each trial is asked
-    for by an operator's form, and none is automatic.
+    for by an operator's form, which is good for several, and none is automatic.
     """
 
     def __init__(self, app: Flask, console: Console, pages: Pages, forms: ActForms) -> None:
@@ -45,14 +45,12 @@ class Trials:
         if reason:
             return error_json("Refused", f"Nothing was tried: {reason}.", 1), 403
         values = sent_values()
-        has_form = self._forms.find_form(values) is not None
+        self._forms.find_form(values)
         route, file = values.get("route", ""), source.file
         if file is None:
             raise ActionRefused("nobody knows the pipeline file of this log, which has the steps")
         place = str(offset)
         with self._forms.slot():
-            if has_form:  # Not before there is a place, so that it is good for another try.
-                self._forms.use_form(values)
             found = run_command("dry-run", str(file), route, "--from", place, "--to", place)
         tried = found.get(route)
         if not isinstance(tried, list) or not tried:

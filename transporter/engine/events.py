@@ -239,7 +239,9 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "info", ("url",), "'transporter ui --login' prints a link to the console"
         ),
         "console-failed": Event(
-            "warning", ("problem",), "there is no console, or its process has failed"
+            "warning",
+            ("problem",),
+            "there is no console, or its process has failed; it is tried again",
         ),
         "release-refused": Event(
             "warning",

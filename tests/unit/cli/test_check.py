@@ -53,6 +53,25 @@ def test_variables_that_are_unset_are_named(
     assert "default counts" not in capsys.readouterr().out
 
 
+def test_what_user_code_prints_is_no_result(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The one object of ``--json`` is all of stdout, whatever an import prints."""
+    (tmp_path / "loud_step.py").write_text(
+        "import os\nprint('imported')\nos.system('echo by a process')\ndef same(m): return m\n"
+    )
+    assert check(tmp_path, "log") == 0
+    file = tmp_path / "p.yaml"
+    document = json.loads(file.read_text())
+    document["routes"][0]["steps"] = [{"python": {"function": "loud_step:same"}}]
+    file.write_text(json.dumps(document))
+    capfd.readouterr()
+    assert app.execute(["check", "--json", str(file)]) == 0
+    found = capfd.readouterr()
+    assert json.loads(found.out)["ok"]
+    assert found.err.split("\n")[:2] == ["imported", "by a process"]
+
+
 @pytest.mark.parametrize("log", ["log", "a/b/log", ".", "link"])
 def test_directories_that_can_be_made_are_accepted(tmp_path: Path, log: str) -> None:
     """The directories need not exist, and none is created."""

@@ -250,6 +250,52 @@ def test_a_form_is_taken_once(folder: Path) -> None:
     assert audit_lines(folder) == lines
 
 
+@pytest.mark.parametrize("patience", [5.0, 0.0])
+def test_a_second_click_waits_for_the_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    """It leads to the result, or says that there is none yet, and changes nothing."""
+    monkeypatch.setattr(act_pages, "SECOND_CLICK", patience)
+    person = Person(make_console(folder))
+    fields = fields_of(person.open("r/out/pause", {}))
+    begun, go_on, done = threading.Event(), threading.Event(), []
+
+    def perform(*_: object, **__: object) -> dict[str, Any]:
+        done.append(begun.set())
+        assert go_on.wait(20)
+        return {"done": "paused", "live": True}
+
+    monkeypatch.setattr(act_pages, "perform", perform)
+    first = threading.Thread(target=Person(person.console).send, args=("r/out/pause", fields))
+    first.start()
+    assert begun.wait(20)
+    timer = threading.Timer(0.3 if patience else 3.0, go_on.set)
+    timer.start()
+    again = person.send("r/out/pause", fields)
+    assert go_on.is_set() == bool(patience)
+    timer.join()
+    first.join()
+    text = person.client.get(again.location).text
+    assert ("Pause out: paused" if patience else "It is being carried out") in text
+    assert len(done) == 1
+
+
+def test_a_second_click_has_the_error_of_the_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the browser shows is the answer to the last click."""
+
+    def perform(*_: object, **__: object) -> None:
+        raise ActionRefused("the route steps")
+
+    person = Person(make_console(folder))
+    fields = fields_of(person.open("r/out/pause", {}))
+    monkeypatch.setattr(act_pages, "perform", perform)
+    assert person.send("r/out/pause", fields).status_code == 409
+    again = person.send("r/out/pause", fields)
+    assert "Pause out: the route steps" in person.client.get(again.location).text
+
+
 def test_a_form_can_be_corrected(folder: Path) -> None:
     """A wrong value is no use of it."""
     person = Person(make_console(folder))
@@ -705,8 +751,11 @@ def test_a_verification_names_the_damage(folder: Path) -> None:
     found = person.send("verify", fields_of(person.open("health", {})))
     assert found.status_code == 303
     assert "and still reading" in person.client.get(found.location).text
-    again = person.send("verify", fields_of(person.open("health", {})))
-    assert (again.status_code, "wait for its end" in again.text) == (409, True)
+    first = console.verifier.state("shop")
+    fields = fields_of(person.open("health", {}))
+    assert [person.send("verify", fields).status_code for _ in range(2)] == [303, 303]
+    assert console.verifier.state("shop") == first
+    assert not console.verifier.start("another", "log")
     until(lambda: "still reading" not in person.open("health", {}))
     assert re.search(rf"{segment.name}, byte \d+: ", person.open("health", {}))
     console.close()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from console_tools import make_console
+from console_tools import TOKENS, client_of, make_console, make_shop
 from engine_tools import make_pipeline
 
-from transporter.console import serve
+from transporter.console import listening, serve
+from transporter.pipeline.observe_config import ListenAddress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pytest
@@ -45,6 +47,45 @@ def test_half_a_request_keeps_nobody_out(tmp_path: Path) -> None:
         client.request("GET", "/healthz")
         assert client.getresponse().status == 200
         client.close()
+
+
+def test_who_takes_nothing_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that reads no more holds a place among the downloads for a while only."""
+    monkeypatch.setattr(listening, "UNREAD", 1)
+    ended = threading.Event()
+
+    def answer(_: object, start_response: Callable[..., object]) -> Iterator[bytes]:
+        start_response("200 OK", [])
+        try:
+            while True:
+                yield bytes(1 << 20)
+        finally:
+            ended.set()
+
+    listener, address = listening.bind(ListenAddress("127.0.0.1", 0))
+    monkeypatch.setattr(serve, "create_app", lambda _: answer)
+    with serve.serving(make_console(make_shop(tmp_path)), listener) as run:
+        threading.Thread(target=run, daemon=True).start()
+        with socket.create_connection(address) as peer:
+            peer.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert ended.wait(30)
+
+
+def test_a_download_is_no_idle_time(tmp_path: Path) -> None:
+    """It counts until all of it is sent, or its peer has gone, and an error counts no longer."""
+    console = make_console(make_shop(tmp_path))
+    client = client_of(console)
+    bearer = {"Authorization": f"Bearer {TOKENS['operator']}"}
+    sent = client.get("/p/shop/export", headers=bearer, buffered=False)
+    time.sleep(0.01)
+    assert console.activity.idle_seconds == 0
+    sent.close()
+    missing = client.get("/p/nowhere/export", headers=bearer, buffered=True)
+    assert missing.status_code == 404
+    time.sleep(0.01)
+    assert console.activity.idle_seconds > 0
 
 
 def test_half_a_request_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

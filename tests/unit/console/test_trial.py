@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from child_paths import python_path
 from console_tools import TOKENS, client_of, make_console, make_shop
+from engine_tools import until
 
+from transporter.console.child import run_command
 from transporter.console.guard import Identity
 
 if TYPE_CHECKING:
@@ -20,9 +26,16 @@ if TYPE_CHECKING:
     from transporter.console.state import Console
 
 STEPS = """
-import dataclasses
+import dataclasses, os, subprocess, time
+
+print("steps are imported")
 
 def loud(message):
+    print("loud is called")
+    os.system("echo a process of it")
+    if message.data == b"2":
+        subprocess.Popen(["sleep", "618"])
+        time.sleep(60)
     if message.data == b"6":
         raise ValueError("no six here")
     if message.data == b"8":
@@ -57,7 +70,7 @@ def as_program(console: Console, offset: int, route: str, role: str = "operator"
 
 
 def test_a_person_sees_what_a_route_would_make_of_an_entry(folder: Path) -> None:
-    """By the form on its page, which is good once; what is shown is escaped."""
+    """By the form on its page, which is good for several; what is shown is escaped."""
     console = make_console(folder)
     client = client_of(console)
     client.set_cookie(console.cookie, console.sessions.issue(Identity("a", "operator", "session")))
@@ -73,7 +86,7 @@ def test_a_person_sees_what_a_route_would_make_of_an_entry(folder: Path) -> None
     assert "<code>4!</code>" in tried.text
     assert "&lt;b&gt;" in tried.text
     assert "<b>" not in tried.text.replace("<b>out", "").replace("<b>some", "")
-    assert client.post("/p/shop/log/4/try", **sent).status_code == 409
+    assert client.post("/p/shop/log/4/try", **sent).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -111,6 +124,30 @@ def test_what_a_program_gets(folder: Path) -> None:
     for offset, route, text in ((4, "nothere", "nothere"), (10**6, "some", "")):
         refused = as_program(console, offset, route)
         assert (refused.status_code, text in refused.text) == (409, True), refused.text
+
+
+def test_code_that_hangs_ends_with_its_deadline_and_with_the_console(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So do the processes that it has started; those of a console that is killed as well."""
+    monkeypatch.setattr("transporter.console.trial.run_command", partial(run_command, seconds=8))
+    refused = as_program(make_console(folder), 2, "some")
+    assert (refused.status_code, "took longer" in refused.text) == (503, True)
+    until(lambda: sleepers() == [])
+    code = (
+        "import sys; from transporter.console.child import run_command; run_command(*sys.argv[1:])"
+    )
+    words = ["dry-run", str(folder / "shop.yaml"), "some", "--from", "2", "--to", "2"]
+    with subprocess.Popen([sys.executable, "-c", code, *words]) as console:
+        until(sleepers)
+        console.kill()
+    until(lambda: sleepers() == [])
+
+
+def sleepers() -> list[int]:
+    """Return the processes that the step has started."""
+    found = psutil.process_iter(["cmdline"])
+    return [each.pid for each in found if each.info["cmdline"] == ["sleep", "618"]]
 
 
 def test_only_those_who_may_act_and_see_payloads_try(folder: Path) -> None:
