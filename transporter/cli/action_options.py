@@ -44,3 +44,13 @@ def progress_question(action: str, route: str, watermark: int) -> str:
     """Return the question whether to lose the progress of *route*."""
     through = f", up to offset {watermark}" if watermark >= 0 else ", which has settled no entry"
     return f"{action} the progress of route {printable(route)}{through}?"
+
+
+def parse_wait(text: str) -> float:
+    """Return the seconds of the option ``--wait``, or raise a usage error."""
+    from transporter.units import parse_duration  # noqa: PLC0415 - imports pydantic
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--wait {text!r} {error}") from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.action_options import RouteName  # noqa: TC001 - as above
+from transporter.cli.action_options import RouteName, parse_wait
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - as above
 from transporter.cli.output import count_text, printable, problem_text, write, write_json
@@ -86,7 +86,7 @@ def compare(  # noqa: PLR0913 - one argument an option
     from transporter.comparison import CompareOptions  # noqa: PLC0415 - `--help` does without
     from transporter.dry_run.compared_route import LoggedRoute, find_compared  # noqa: PLC0415 - heavy
 
-    patience = _parse_wait(wait)
+    patience = parse_wait(wait)
     found = load_pipeline(pipeline)
     config, writer = find_compared(found, route)
     report = _Report(found, limit, quiet=as_json)
@@ -115,15 +115,6 @@ def compare(  # noqa: PLR0913 - one argument an option
 def _as_generator(results: Iterator[Any]) -> Any:  # noqa: ANN401 - a generator, or closed by itself
     """Return *results* with a method ``close``, which ends their sessions."""
     return (each for each in results) if not hasattr(results, "close") else results
-
-
-def _parse_wait(text: str) -> float:
-    from transporter.units import parse_duration  # noqa: PLC0415 - imports pydantic
-
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"--wait {text!r} {error}") from error
 
 
 @contextmanager

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from transporter.cli.action_options import Reason, RouteName, perform_request, report_result
+from transporter.cli.action_options import (
+    Reason,
+    RouteName,
+    parse_wait,
+    perform_request,
+    report_result,
+)
 from transporter.cli.command_group import command_group
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson, Target, log_directory, offset_range
@@ -19,6 +26,7 @@ from transporter.cli.output import (
     write_table,
 )
 from transporter.control.entry_values import time_text
+from transporter.control.parked_selection import range_text
 from transporter.control.parked_values import list_parked_offsets, parked_json, read_parked
 from transporter.control.request_arguments import named_ranges
 from transporter.control.requests import NoteParked, RetryParked, SkipParked
@@ -30,6 +38,10 @@ if TYPE_CHECKING:
     from transporter.control.parked_notes import ParkedNote
     from transporter.errors import Corrupt
     from transporter.offsets.parked import ParkedEntry
+
+_TICK: Final = 0.1
+"""Seconds between two looks at what becomes of retries."""
+_MOST_NAMED: Final = 5
 
 Only = Annotated[
     bool, typer.Option("--only", help="Leave entries parked behind these where they are.")
@@ -158,12 +170,16 @@ def retry(
     *,
     only: Only = False,
     reason: Reason = "",
+    wait: Annotated[
+        str, typer.Option("--wait", help="How long to wait for what becomes of them; 0s: not.")
+    ] = "10s",
     as_json: AsJson = False,
 ) -> None:
     """Deliver parked entries again.
 
     Each key is delivered in order. Entries that fail again stay parked. Entries parked
-    behind a delivered one follow it.
+    behind a delivered one follow it. The running engine delivers them: the command waits,
+    and shows how many were delivered and how many have failed again.
 
     Examples:
         transporter parked retry pipeline.yaml events 14
@@ -172,7 +188,47 @@ def retry(
     request = RetryParked(
         route, reason=reason, only=only, **named_ranges([*map(offset_range, offsets or [])])
     )
-    report_result(perform_request(target, request), as_json=as_json)
+    patience = parse_wait(wait)
+    result = perform_request(target, request)
+    if not result["live"]:
+        report_result(result, as_json=as_json)
+        return
+    if not as_json:
+        report_result(result, as_json=False)
+    outcome = _await_retries(log_directory(target), route, result["offsets"], patience)
+    if as_json:
+        write_json({**result, "outcome": outcome})
+    elif patience:
+        _write_outcome(outcome, wait)
+
+
+def _await_retries(
+    directory: Path, route: str, offsets: list[int], patience: float
+) -> dict[str, list[int]]:
+    """Return which *offsets* are delivered, parked again and not yet tried after *patience*."""
+    from transporter.offsets.offset_log import read_state  # noqa: PLC0415 - imports pyarrow
+
+    until = time.monotonic() + patience
+    asked = {*offsets}
+    while (pending := asked.intersection(read_state(directory, route).retries)) and (
+        left := until - time.monotonic()
+    ) > 0:
+        time.sleep(min(_TICK, left))
+    parked = asked.intersection(list_parked_offsets(directory, route)) - pending
+    found = {"delivered": asked - parked - pending, "parked": parked, "pending": pending}
+    return {name: sorted(each) for name, each in found.items()}
+
+
+def _write_outcome(outcome: dict[str, list[int]], wait: str) -> None:
+    counts = {name: len(each) for name, each in outcome.items()}
+    text = f"outcome: {counts['delivered']} delivered, {counts['parked']} parked again"
+    if outcome["parked"]:
+        shown = range_text([(each, each) for each in outcome["parked"][:_MOST_NAMED]])
+        more = " and more" if counts["parked"] > _MOST_NAMED else ""
+        text += f" (offset {shown}{more}: 'transporter parked show' has the error)"
+    if outcome["pending"]:
+        text += f", {counts['pending']} not tried within {wait}; look at 'transporter status'"
+    write(printable(text))
 
 
 def skip(

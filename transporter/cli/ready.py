@@ -18,8 +18,9 @@ def ready(target: Target, *, as_json: AsJson = False) -> int:
     """Show whether the engine is ready.
 
     The rule is that of /readyz: every reader and route makes progress, or has nothing to
-    do. If not, the exit code is 1, and the reasons are printed. A reader or route that an
-    operator has paused is not a reason. Exit code 3 means that no engine runs.
+    do. If not, or if the engine is about to end, the exit code is 1, and the reasons are
+    printed. A reader or route that an operator has paused is not a reason. Exit code 3 means
+    that no engine runs.
 
     Example:
         transporter ready pipeline.yaml
@@ -37,8 +38,9 @@ def report_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the report as text: the answer, and a line for each reason and each pause."""
     yield "ready" if found["ready"] else "not ready"
     for reason in found["reasons"]:
-        part = f"{reason['kind']} {printable(reason['name'])}"
-        still = f"no progress for {duration_text(reason['seconds'])}"
+        part = f"{reason['kind']} {printable(reason['name'])}".rstrip()
+        lasts = "for" if reason["kind"] == "engine" else "no progress for"
+        still = f"{lasts} {duration_text(reason['seconds'])}"
         yield f"  {part}: {reason['state']}, {reason['why']}; {still}"
     for name in found["paused"]:
         yield f"  {printable(name)}: paused by an operator"

@@ -140,7 +140,7 @@ def status_text(status: EngineStatus, patience: float, *, starting: bool) -> str
     first, others = reasons[0], len(reasons) - 1
     more = f" (and {count_text(others, 'other', 'others')})" if others else ""
     state = "starting" if starting else "not ready"
-    return f"{state}: {first.kind} {printable(first.name)}: {first.why}{more}"
+    return f"{state}: {f'{first.kind} {printable(first.name)}'.rstrip()}: {first.why}{more}"
 
 
 def _extension(seconds: float) -> str:

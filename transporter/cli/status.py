@@ -39,7 +39,9 @@ def headline(found: dict[str, Any]) -> str:
     """Return a line about the log and its engine."""
     silent = f"engine {found['pid']} does not answer" if found["pid"] else "no engine runs"
     engine = f"engine {found['pid']} runs" if found["running"] else silent
-    if found["running"] and not found["spark"]:
+    if found.get("stopping"):
+        engine = f"engine {found['pid']} is stopping: it delivers what is logged, and ends"
+    elif found["running"] and not found["spark"]:
         engine += ", Spark is starting"
     size = f"{found['size'] / (1 << 20):,.1f} MiB"
     place = printable(found["directory"])

@@ -141,7 +141,8 @@ class Engine:
         self._running.assemble(opened)
         self._holds = RetentionHolds(self._log, self._running, observe, self.audit, stored)
         self._services: list[Service] = []
-        self._change_lock, self._stopping = threading.Lock(), False
+        self._change_lock = threading.Lock()
+        self._stop_began: float | None = None
         self._housekeeper = Housekeeper(self._log, pipeline.log, self._holds, observe, self._fail)
         self._watch = LogWarnings(self._log, observe)
         self._committer = Committer(
@@ -216,7 +217,7 @@ class Engine:
 
         """
         with self._change_lock:
-            self._stopping = True
+            self._stop_began = time.monotonic()
         self._observe("engine-stopping", reason=self._stop_reason())
         limit = self._pipeline.shutdown_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
@@ -271,7 +272,7 @@ class Engine:
     @property
     def stopping(self) -> bool:
         """Whether :meth:`stop` was called. From then on requests are refused."""
-        return self._stopping
+        return self._stop_began is not None
 
     def route(self, name: str) -> tuple[Route, OffsetLog] | None:
         """Return the running route *name* and its offset log, or ``None``."""
@@ -307,7 +308,7 @@ class Engine:
 
         """
         with self._change_lock:
-            if self._stopping:
+            if self.stopping:
                 raise EngineUnreachable("the engine is stopping; nothing was changed")
             changed = describe_changes(self._pipeline, wanted)
             self._register_secrets(wanted.secrets)
@@ -365,6 +366,7 @@ class Engine:
             syncs=self._files.syncs.read(),
             dead=tuple(self._dead_threads()),
             hung=tuple(self._hung_threads()),
+            ending=None if self._stop_began is None else time.monotonic() - self._stop_began,
         )
 
     def _measure_size(self) -> int:

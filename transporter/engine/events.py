@@ -451,7 +451,8 @@ class EngineStatus:
 
     ``used`` is the part of the budget ``max_bytes`` that is spent. ``syncs`` has the durations
     of syncs. ``dead`` names the threads that should be running and are not, and ``hung`` those
-    that run and have not come through their loop for minutes.
+    that run and have not come through their loop for minutes. ``ending`` is for how many seconds
+    the engine drains already, to end then, or ``None``.
     """
 
     directory: str
@@ -465,3 +466,4 @@ class EngineStatus:
     syncs: Histogram = NOTHING
     dead: tuple[str, ...] = ()
     hung: tuple[str, ...] = ()
+    ending: float | None = None

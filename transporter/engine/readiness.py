@@ -31,10 +31,12 @@ _STUCK: Final = "it settles nothing although entries are pending"
 class NotReadyReason:
     """A reason why an engine is not ready: the part, its state, and for how many seconds.
 
+    The engine itself as the part has no name.
+
     Fixed texts and counts only, because an error may quote a message (Invariant 20).
     """
 
-    kind: Literal["reader", "route"]
+    kind: Literal["engine", "reader", "route"]
     name: str
     state: str
     why: str
@@ -45,11 +47,13 @@ class NotReadyReason:
 def not_ready_reasons(status: EngineStatus, patience: float) -> tuple[NotReadyReason, ...]:
     """Return the reasons why the engine is not ready; empty if it is ready.
 
-    A part that is stopped or starting counts at once. One that retries, waits for space or
-    makes no progress counts after *patience* seconds. A paused or a removed one does not
-    count.
+    One that drains before its end is not. A part that is stopped or starting counts at once. One
+    that retries, waits for space or makes no progress counts after *patience* seconds. A paused
+    or a removed one does not count.
     """
+    ends = () if status.ending is None else (_ends(status.ending),)
     return (
+        *ends,
         *(found for each in status.readers for found in _reader_reasons(each, patience)),
         *(found for each in status.routes for found in _route_reasons(each, patience)),
     )
@@ -86,6 +90,11 @@ def readiness_report(status: EngineStatus, patience: float) -> dict[str, Any]:
         ],
         "paused": paused_names(status),
     }
+
+
+def _ends(seconds: float) -> NotReadyReason:
+    why = "it delivers what is logged, and ends"
+    return NotReadyReason("engine", "", "stopping", why, seconds, {})
 
 
 def _reader_reasons(reader: ReaderStatus, patience: float) -> Iterator[NotReadyReason]:

@@ -232,7 +232,8 @@ class KafkaWriterConfig(KafkaConnection):
         BeforeValidator(_parse_switch, json_schema_input_type=bool | CreateTopics),
     ] = None
     """Create topics that are missing: ``true`` with the brokers' defaults, or a mapping of
-    ``partitions``, ``replication`` and ``config``. Without it, wait for them."""
+    ``partitions``, ``replication`` and ``config``. Without it, a fixed topic is waited for, and
+    an entry fails whose namespace names a missing one."""
 
     id_headers: bool = False
     """Add headers with the entry's id and its source id behind the entry's own headers."""

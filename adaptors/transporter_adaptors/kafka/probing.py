@@ -56,7 +56,10 @@ def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
         missing="warning" if config.create_topics else "problem",
     )
     if config.fixed_topic is None:
-        yield Finding(f"topics {config.topic}: checked when entries arrive, not now")
+        text = f"topics {config.topic}: checked when entries arrive, not now"
+        if not config.create_topics:
+            text += "; without create_topics an entry fails whose topic is missing"
+        yield Finding(text)
 
 
 def _check_group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Finding:

@@ -24,6 +24,15 @@ def report(**changes: Any) -> list[str]:
     )
 
 
+def test_an_engine_that_ends_says_so() -> None:
+    """The reason is the engine's own, which has no name."""
+    ends = {"kind": "engine", "name": "", "state": "stopping", "why": "it drains", "seconds": 2.0}
+    assert report(ready=False, reasons=[ends]) == [
+        "not ready",
+        "  engine: stopping, it drains; for 2 s",
+    ]
+
+
 def test_a_ready_engine_is_one_word_and_its_pauses() -> None:
     """A pause is shown, and is not a reason."""
     assert report() == ["ready"]

@@ -56,6 +56,34 @@ def test_a_list_is_retried_and_the_rest_is_named(op: Operated, tmp_path: Path) -
     assert op.audited()[-1]["offsets"] == [3, 7]
 
 
+def test_the_command_tells_what_has_become_of_retries(
+    op: Operated,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which were delivered, which have failed again, and which nobody has tried yet."""
+    monkeypatch.setattr(
+        "transporter.cli.parked.perform_request", lambda _, request: {"live": True} | op(request)
+    )
+    words = ["parked", "retry", str(tmp_path / "log"), "out"]
+    assert app.execute([*words, "3", "7"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    again = "(offset 3, 7: 'transporter parked show' has the error)"
+    assert said[1] == f"outcome: 0 delivered, 2 parked again {again}"
+    op(requests.Pause("out"))
+    assert app.execute([*words, "1", "--wait", "50ms"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1].endswith("1 not tried within 50ms; look at 'transporter status'")
+    op(requests.Resume("out"))
+    mend(op)
+    assert app.execute([*words, "--json"]) == 0
+    outcome = json.loads(capsys.readouterr().out)["result"]["outcome"]
+    assert outcome["pending"] == outcome["parked"] == []
+    assert {3, 5, 7} <= {*outcome["delivered"]}
+    assert app.execute([*words, "--wait", "soon"]) == 2
+
+
 def test_a_list_is_skipped(op: Operated, tmp_path: Path) -> None:
     """Skipped entries are gone for good, the others stay parked."""
     told = op(requests.SkipParked("out", offsets=((1, 1), (5, 5)), reason="tests"))

@@ -14,6 +14,7 @@ from engine_tools import PATIENCE, delivered, offsets, until
 from live_tools import ME, Operated, lines, operated, sink
 
 from transporter.audit import AUDIT
+from transporter.cli.status import headline
 from transporter.control import requests
 from transporter.control import running_engine as module
 from transporter.control.offline_status import read_status
@@ -640,10 +641,12 @@ def test_an_engine_that_stops_takes_no_actions(tmp_path: Path) -> None:
     """Every change is refused once the stop has begun, and the status is still reported."""
     with operated(tmp_path, lines(2), out={}) as op:
         until(lambda: op.route()["watermark"] == 1)
-        op.engine._stopping = True
+        op.engine._stop_began = time.monotonic()
         with pytest.raises(EngineUnreachable, match="stopping"):
             op(requests.Pause("out"))
-        assert op(requests.Status())["stopping"]
+        found = op(requests.Status())
+        assert (found["stopping"], found["ready"]) == (True, False)
+        assert "is stopping: it delivers what is logged, and ends · log" in headline(found)
     assert not read_state(tmp_path / "log", "out").paused
 
 

@@ -75,6 +75,16 @@ def test_not_ready(changes: dict[str, Any], name: str, why: str) -> None:
     assert [(each.name, each.why) for each in found] == [(name, why)]
 
 
+def test_an_engine_that_ends_is_not_ready() -> None:
+    """Nothing new is taken, so whoever routes work or counts ready engines must know at once."""
+    found = readiness_report(replace(status(), ending=0.25), 30)
+    assert (found["ready"], found["reasons"]) == (
+        False,
+        [{"kind": "engine", "name": "", "state": "stopping",
+          "why": "it delivers what is logged, and ends", "seconds": 0.2}],
+    )  # fmt: skip
+
+
 def test_the_report_names_the_paused() -> None:
     """A paused route is shown, and the engine is ready."""
     found = readiness_report(status(state=State.PAUSED, lag=3, still=99), 30)
