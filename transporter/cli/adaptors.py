@@ -119,7 +119,9 @@ def example_lines(adaptor: AdaptorInfo) -> list[str]:
     """Return lines of a pipeline file that use *adaptor* with its required settings."""
     from transporter.scaffold.pipelines import quote_name, variable_line  # noqa: PLC0415 - imports adaptors
 
-    required = [variable_line(adaptor, each) for each in adaptor.settings if each.required]
+    required = [
+        variable_line(adaptor.short_name, each) for each in adaptor.settings if each.required
+    ]
     if adaptor.kind == "reader":
         return [
             "readers:",

@@ -14,6 +14,7 @@ from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.cli.output import (
     align_columns,
+    count_text,
     others_print_to_stderr,
     printable,
     text_lines,
@@ -86,6 +87,8 @@ def check(
         if connect:
             summary["connections"] = [asdict(each) for each in results]
         write_json(summary, ok=not wrong)
+    elif connect:
+        write(_verdict(results))
     return EnvironmentFault.exit_code if wrong else 0
 
 
@@ -152,6 +155,15 @@ def _probe_connections(pipeline: Pipeline, *, quiet: bool) -> list[ProbeResult]:
     return found
 
 
+def _verdict(results: Collection[ProbeResult]) -> str:
+    levels = [each.level for result in results for each in result.findings]
+    problems, warnings = levels.count("problem"), levels.count("warning")
+    return (
+        f"connections: {count_text(problems, 'problem', 'problems')}, "
+        f"{count_text(warnings, 'warning', 'warnings')}"
+    )
+
+
 def _warn_of_open_secrets(pipeline: Pipeline, document: Document) -> None:
     """Warn of secret files that every user may read. Outside of containers that is a mistake."""
     from transporter.pipeline.secret_files import (  # noqa: PLC0415 - as above
@@ -192,7 +204,7 @@ def _write_summary(pipeline: Pipeline, defaulted: Collection[str] = ()) -> None:
 
     log = pipeline.log
     cut = f"(segments of {format_size(log.segment_bytes)}, {log.compression})"
-    write(printable(f"{pipeline.name} is valid: {pipeline.file}"))
+    write(printable(f"{pipeline.name}: the file is valid: {pipeline.file}"))
     rows = [
         *(["reader", each.name, each.adaptor] for each in pipeline.readers),
         ["log", "", f"{log.dir} {cut}"],

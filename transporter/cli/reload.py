@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,11 @@ from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import printable, problem_text, value_text, write, write_json
 from transporter.control.requests import Reload, Status
 from transporter.errors import ConfigError
+
+_UNSET: Final = "environment variable "
+_ENVIRONMENT: Final = (
+    "the variables of the engine's start count, not those of this shell; restart it to set one"
+)
 
 
 def reload(
@@ -44,7 +49,12 @@ def reload(
     _refuse_invalid_sql(target)
     if dry_run:
         return _show_preview(perform_request(target, Reload(dry_run=True)), as_json=as_json)
-    result = perform_request(target, Reload(reason))
+    try:
+        result = perform_request(target, Reload(reason))
+    except ConfigError as error:
+        if _UNSET in str(error):
+            note(_ENVIRONMENT)
+        raise
     if as_json:
         write_json(result)
         return 0
@@ -83,12 +93,18 @@ def _show_preview(result: dict[str, Any], *, as_json: bool) -> int:
         return code
     write(f"{printable(result['file'])}: {result['done']}: {_changes_text(result)}")
     for each in result["diff"]:
-        before, after = (problem_text(value_text(each[when])) for when in ("before", "after"))
+        before, after = (_setting_text(each[when]) for when in ("before", "after"))
         write(f"  {printable(each['setting'])}: {before} -> {after}")
     for each in refusals:
         place = f"{each['file']}:{each['line']}: " if each["line"] else ""
         write(problem_text(f"{place}{each['problem']}"))
+    if any(_UNSET in each["problem"] for each in refusals):
+        note(_ENVIRONMENT)
     return code
+
+
+def _setting_text(value: Any) -> str:  # noqa: ANN401 - a plain value
+    return "not set" if value is None else problem_text(value_text(value))
 
 
 def _refuse_invalid_sql(target: Path) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from transporter.cli.action_options import perform_request
 from transporter.cli.log_target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
-from transporter.cli.output import printable, problem_text, write, write_json, write_table
+from transporter.cli.output import (
+    align_columns,
+    printable,
+    problem_text,
+    write,
+    write_json,
+    write_table,
+)
 from transporter.control.requests import Status
 from transporter.control.status_texts import activity, source_lag
 
@@ -33,6 +41,9 @@ def status(target: Target, *, as_json: AsJson = False) -> None:
     write_table(COLUMNS, status_rows(found))
     for line in problem_lines(found):
         write(line)
+    if found["running"]:
+        for line in next_lines(found, shlex.quote(str(target))):
+            write(line)
 
 
 def headline(found: dict[str, Any]) -> str:
@@ -68,6 +79,30 @@ def status_rows(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
             f"{route['parked']:,}",
             activity(route),
         )
+
+
+def next_lines(found: dict[str, Any], target: str) -> Iterator[str]:
+    """Yield the commands for each reader and route that waits for an operator."""
+    for reader in found["readers"]:
+        if reader["state"] == "stopped":
+            name = shlex.quote(printable(reader["name"]))
+            yield f"next for reader {name}, once the cause is removed:"
+            yield f"  transporter reader restart {target} {name}"
+    for route in found["routes"]:
+        if route["state"] == "stopped":
+            name, offset = shlex.quote(printable(route["name"])), route["next"]
+            yield f"next for route {name}, which stands before entry {offset}:"
+            commands = (
+                (f"log show {target} {offset}", "look at the entry"),
+                (f"route resume {target} {name}", "try again, once the cause is removed"),
+                (f"ack {target} {name} {offset} --reason …", "or go on without this entry"),
+            )
+            yield from (
+                f"  {line}"
+                for line in align_columns(
+                    [[f"transporter {words}", f"# {what}"] for words, what in commands]
+                )
+            )
 
 
 def problem_lines(found: dict[str, Any]) -> Iterator[str]:

@@ -25,7 +25,21 @@ def path_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
     found += [
         (place, name, _parent_problem(path)) for place, name, path in _path_settings(pipeline)
     ]
+    found += _loops(pipeline)
     return [document.problem(place, f"{name}: {text}") for place, name, text in found if text]
+
+
+def _loops(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str, str]]:
+    """Yield the writers' files that a reader reads: each delivery would be read again."""
+    settings = [
+        (place, name, path)
+        for place, name, path in _path_settings(pipeline)
+        if path.is_file() or not path.exists()
+    ]
+    read = {os.path.realpath(path): name for place, name, path in settings if place[0] == "readers"}
+    for place, name, path in settings:
+        if place[0] == "routes" and (reader := read.get(os.path.realpath(path))) is not None:
+            yield place, name, f"{path} is read by {reader}, so it would feed itself"
 
 
 def log_problem(path: Path) -> str:

@@ -36,6 +36,13 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 32
 MAX_LINE: Final = 64 * 1024
+_ADVICE: Final = {
+    "expected <block end>": ": align it with the lines that it belongs to",
+    "mapping values are not allowed": ": begin a new line, or quote a text with a colon",
+    "unexpected end": ": a quote or a bracket is not closed",
+    "'\\t'": ": indent by blanks",
+}
+"""What to do about a problem, by a part of the text that the parser has for it."""
 MAX_VALUES: Final = 5_000
 """Keys, values and items: so many take a second to read."""
 _SHORTEST_SECRET: Final = 4
@@ -252,7 +259,11 @@ class _Builder:
         except MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 0
-            raise self._error(f"is not YAML: {error.problem or error.context}", line) from error
+            problem = str(error.problem or error.context)
+            advice = next((each for text, each in _ADVICE.items() if text in problem), "")
+            began = error.context_mark.line + 1 if error.context_mark else line
+            place = f" (in what begins in line {began})" if began < line else ""
+            raise self._error(f"is not YAML: {problem}{place}{advice}", line) from error
         except YAMLError as error:
             # A character that no text may hold. The error has its position, not its line.
             line = text.count("\n", 0, getattr(error, "position", 0)) + 1

@@ -60,7 +60,7 @@ def first_pipeline(source: str, sink: str, folder: Path) -> str:
         *_headline(reader, "  "),
         f"  - name: {source}",
         f"    adaptor: {quote_name(reader.name)}",
-        *(f"    {line}".rstrip() for line in _setting_lines(reader)),
+        *(f"    {line}".rstrip() for line in _setting_lines(reader, twice=source == sink)),
         "",
         "routes:",
         f"  - name: {sink}",
@@ -74,7 +74,7 @@ def first_pipeline(source: str, sink: str, folder: Path) -> str:
         *_headline(writer, "    "),
         "    writer:",
         f"      adaptor: {quote_name(writer.name)}",
-        *(f"      {line}".rstrip() for line in _setting_lines(writer)),
+        *(f"      {line}".rstrip() for line in _setting_lines(writer, twice=source == sink)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -137,10 +137,12 @@ def _headline(adaptor: AdaptorInfo, indent: str) -> Iterator[str]:
         yield f"{indent}# {line}"
 
 
-def _setting_lines(adaptor: AdaptorInfo) -> Iterator[str]:
+def _setting_lines(adaptor: AdaptorInfo, *, twice: bool) -> Iterator[str]:
+    """Yield the settings of *adaptor*, which may be in the file *twice*: as source and sink."""
+    name = f"{adaptor.short_name}-{adaptor.kind}" if twice else adaptor.short_name
     for setting in sorted(adaptor.settings, key=lambda each: not each.required):
         yield from (f"# {line}" for line in wrap(setting.doc, _WIDTH))
-        yield variable_line(adaptor, setting) if setting.required else _optional_line(setting)
+        yield variable_line(name, setting) if setting.required else _optional_line(setting)
 
 
 def _optional_line(setting: Setting) -> str:
@@ -154,10 +156,12 @@ def _optional_line(setting: Setting) -> str:
     return f"# {setting.name}: {json.dumps(default) if text else default}  # {setting.type}"
 
 
-def variable_line(adaptor: AdaptorInfo, setting: Setting) -> str:
-    """Return the line that takes a required setting from a variable."""
+def variable_line(adaptor: str, setting: Setting) -> str:
+    """Return the line that takes a required setting of *adaptor* from a variable."""
+    # A variable is one item of a list, and its name must not invite to more.
+    name = setting.name.removesuffix("s") if _is_list(setting) else setting.name
     # The adaptor's name is the prefix, so that a setting `path` does not become $PATH.
-    variable = f"{adaptor.short_name}_{setting.name}".upper().replace("-", "_")
+    variable = f"{adaptor}_{name}".upper().replace("-", "_")
     value = f"${{{variable}:?{_advice(setting)}}}"
     if _is_list(setting):
         value = f'["{value}"]'

@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,7 @@ _EXAMPLE: Final = "SELECT namespace, count(*) FROM log GROUP BY namespace"
 _OURS: Final = re.compile(r"transporter\.errors\.\w+: (.+)")
 _PLAN: Final = re.compile(r"\n\n|;\n|\n\tat ")
 """The beginning of Spark's plan, or of the code that failed, in an error's text."""
+_NO_FILES: Final = ("[UNABLE_TO_INFER_SCHEMA]", "[PATH_NOT_FOUND]")
 _SHOWN: Final = 100
 """Rows of a result that the SQL prompt shows."""
 
@@ -60,9 +62,14 @@ class Request:
 def main() -> int:
     """Serve the request in the environment."""
     request = Request(**json.loads(os.environ.pop(REQUEST)))
+    with tempfile.TemporaryDirectory(prefix="transporter-shell-") as warehouse:
+        return _serve(request, warehouse)
+
+
+def _serve(request: Request, warehouse: str) -> int:
     # We report a failed statement once. Spark's Python side would log it as well.
     logging.getLogger("SQLQueryContextLogger").disabled = True
-    session = _new_session(request)
+    session = _new_session(request, warehouse)
     try:
         if request.kind == "execute":
             return run_statement(session, request)
@@ -73,7 +80,7 @@ def main() -> int:
     return 0
 
 
-def _new_session(request: Request) -> SparkSession:
+def _new_session(request: Request, warehouse: str) -> SparkSession:
     count = str(os.cpu_count() or 1)
     settings = {
         "spark.app.name": "transporter shell",
@@ -81,6 +88,8 @@ def _new_session(request: Request) -> SparkSession:
         **LOOPBACK,
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
+        # Not in the user's folder. The tables end with the session, which has no other catalog.
+        "spark.sql.warehouse.dir": warehouse,
         "spark.ui.showConsoleProgress": str(request.kind != "execute").lower(),
         "spark.sql.shuffle.partitions": count,
         # Users need the text of our error, but not the traceback through our code.
@@ -111,7 +120,7 @@ def run_statement(session: SparkSession, request: Request) -> int:
         for row in found.toLocalIterator():
             _print_json({"row": [to_json_value(cell) for cell in row]})
     except (PySparkException, Py4JError) as error:
-        _print_json({"error": brief_text(error)})
+        _print_json({"error": _advised(brief_text(error))})
         return 1
     _print_json({"end": True})
     return 0
@@ -138,6 +147,12 @@ def brief_text(error: Exception) -> str:
     if ours := _OURS.findall(text):
         return str(ours[-1])
     return _PLAN.split(text, maxsplit=1)[0].strip()
+
+
+def _advised(text: str) -> str:
+    if text.startswith(_NO_FILES):
+        return f"{text.rstrip('.')}. If a route delivers there, it has delivered nothing yet"
+    return text
 
 
 def _innermost(error: Any) -> str:  # noqa: ANN401 - an exception of Java's

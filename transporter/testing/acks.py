@@ -23,6 +23,11 @@ class RecordingAck:
         self.failures: list[tuple[SinkError, int | None]] = []
         """Errors with the offset they name, in the order in which they were reported."""
 
+    def __repr__(self) -> str:
+        """Return what was reported, which pytest shows where an assertion fails."""
+        failures = ", ".join(f"{error!r} at {offset}" for error, offset in self.failures)
+        return f"<{len(self.acked)} of {len(self._expected)} acked; failures: {failures or 'none'}>"
+
     def __call__(self, offsets: Iterable[int]) -> None:
         """Record *offsets* as delivered."""
         told = list(offsets)

@@ -295,7 +295,10 @@ class KafkaWriterConfig(KafkaConnection):
 
 def _check_topic(name: str) -> str:
     if not is_topic(name):
-        raise ValueError("is not a topic name: use letters, digits, '.', '_' and '-', at most 249")
+        several = "; each topic is an item of its own" if "," in name else ""
+        raise ValueError(
+            f"is not a topic name: use letters, digits, '.', '_' and '-', at most 249{several}"
+        )
     return name
 
 

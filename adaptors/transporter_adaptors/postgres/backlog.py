@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 EVERY: Final = 10.0
 """Seconds between two measurements."""
+_SOON: Final = 1.0
+"""Seconds until the next one after a few rows, which are gone soon."""
+_FEW: Final = 1_000
 _RARELY: Final = 300.0
 """Seconds after a measurement that took too long, for example in a table full of dead rows."""
 _LIMIT: Final = "500ms"
@@ -35,7 +38,7 @@ FROM (
 
 
 class Backlog:
-    """Measurement of an outbox at most each :data:`EVERY` seconds. Not thread-safe."""
+    """Measurement of an outbox each :data:`EVERY` seconds or so. Not thread-safe."""
 
     def __init__(self) -> None:
         """Make the first measurement due at once."""
@@ -69,6 +72,8 @@ class Backlog:
                 ((rows, age),) = connection.execute(question, [str(table)]).fetchall()
         except Error:
             self._due = now + _RARELY
+        if rows and rows <= _FEW:
+            self._due = now + min(EVERY, _SOON)
         resume.measure("backlog_messages", rows)
         # An application's clock may be ahead.
         resume.measure("lag_seconds", None if rows is None else max(0.0, age or 0.0))

@@ -228,7 +228,8 @@ def _key_problems(table: FoundTable, item: TableItem, definition: TableDefinitio
     if not key and not item.insert_only:
         yield (
             f"{name} has no primary key, so its entries would have no key; name unique columns by "
-            "key in its item of tables"
+            "key in its item of tables, or write insert_only: true and copy: none there, and "
+            "deliver it by a route with mode: append"
         )
     not_null = {column.name for column in definition.columns if column.not_null}
     if unfit := {*item.key} - not_null:

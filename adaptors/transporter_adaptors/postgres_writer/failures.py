@@ -27,6 +27,7 @@ _CONVERSION: Final = "22"
 _QUOTES: Final = "[\"'\u00ab\u00bb\u2018-\u201e\u300c-\u300f]"
 _QUOTED: Final = re.compile(f"{_QUOTES}.*{_QUOTES}", re.DOTALL)
 """A value in quotes, as messages of any language have it. It may have quotes itself."""
+_ENUM: Final = re.compile(r"invalid input value for enum (\S+):")
 _HIDDEN: Final = '"…"'
 _CANCELED: Final = "57014"
 _NO_ROOM: Final = frozenset({"53200", "53400"})
@@ -91,6 +92,11 @@ def problem_of(error: Exception) -> str:
     text = text_of(error)
     if isinstance(error, psycopg.errors.ForeignKeyViolation):
         return f"{text}; where a parent may come later, as in a copy, use constraints: replica"
+    if found := _ENUM.match(text):
+        return (
+            f"{text}; if the source's type has got a new value, add it here as well: "
+            f"ALTER TYPE {found[1]} ADD VALUE '...'"
+        )
     return text
 
 

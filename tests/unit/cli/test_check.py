@@ -53,6 +53,16 @@ def test_variables_that_are_unset_are_named(
     assert "default counts" not in capsys.readouterr().out
 
 
+def test_a_file_that_is_read_and_written_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each delivery would be read again, for ever. A device is another thing at each end."""
+    (tmp_path / "link").symlink_to(tmp_path / "in.jsonl")
+    assert check(tmp_path, "log", sink="link") == 2
+    assert "is read by readers[0].path, so it would feed itself" in capsys.readouterr().err
+    assert check(tmp_path, "log", sink="/dev/null", source="/dev/null") == 0
+
+
 def test_what_user_code_prints_is_no_result(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

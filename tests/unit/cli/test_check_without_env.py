@@ -170,7 +170,7 @@ routes: [{name: out, writer: {adaptor: file, path: "${WHERE}"}}]
     monkeypatch.setenv("WHERE", "-")
     assert check(tmp_path, text, "--without-env") == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == f"p is valid: {tmp_path}/p.yaml"
+    assert shown[0] == f"p: the file is valid: {tmp_path}/p.yaml"
     assert shown[-1] == "not checked: whether the paths can be used, which depends on the host"
     assert check(tmp_path, text, "--without-env", "--json") == 0
     result = json.loads(capsys.readouterr().out)["result"]

@@ -33,7 +33,7 @@ PAIRS = [
     *(("demo", writer) for writer in sorted(adaptor_entry_points(WRITER).names)),
 ]
 CHOICES = {
-    (READER, "kafka"): 'topics: ["${KAFKA_TOPICS:?the topics to read}"]',
+    (READER, "kafka"): 'topics: ["${KAFKA_TOPIC:?the topics to read}"]',
     (WRITER, "spark"): "path: ${SPARK_PATH:?a folder, relative to the pipeline file",
 }
 """Settings of which one of several is needed. The file asks for the first."""

@@ -166,7 +166,7 @@ def test_the_command_shows_changes_and_refusals(
         assert app.execute(["reload", str(pipeline.file), "--dry-run"]) == 0
         out = capsys.readouterr().out
         assert out.startswith(f"{pipeline.file}: would be reloaded: routes updated: out; ")
-        assert "  routes.out.namespace: none -> ^b\n" in out
+        assert "  routes.out.namespace: not set -> ^b\n" in out
         document["name"] = "another"
         pipeline.file.write_text(json.dumps(document, indent=1))
         assert app.execute(["reload", str(pipeline.file), "--dry-run"]) == 2

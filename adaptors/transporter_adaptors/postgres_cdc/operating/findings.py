@@ -78,7 +78,12 @@ class _Checks:
             slot = slots.find_slot(self._queries, self._logged.slot, self._version)
         yield from self._check_slot(slot)
         yield from check_limits(self._queries, slot, has_failover=self._config.failover)
-        yield from describe_large_values(self._queries, self._names)
+        updated = {
+            oid: table.full_name
+            for oid, (table, item, _) in self._plan.tables.items()
+            if not item.insert_only
+        }
+        yield from describe_large_values(self._queries, updated)
         if to_copy := self._tables_to_copy():
             yield describe_copy(self._queries, to_copy)
 

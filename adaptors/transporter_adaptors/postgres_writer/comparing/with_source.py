@@ -81,7 +81,8 @@ def compare_with_source(
         compared = []
         for source, table, name in pairs:
             if table.problem:
-                yield Finding(f"{table.name} is not compared: {table.problem}", "problem")
+                text = f"{table.name} is not compared: {table.problem}"
+                yield Finding(f"{text}; leave it out by --table, which names others", "problem")
                 continue
             one = _TableComparison(route, sink, options, source, table, name)
             for keys in one.search(pool):
