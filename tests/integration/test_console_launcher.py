@@ -30,6 +30,7 @@ from transporter.errors import EnvironmentFault
 from transporter.log.commit_log import CommitLog
 from transporter.message import Message, messages_to_batch
 from transporter.pipeline.observe_config import ConsoleConfig
+from transporter.process_limits import raise_descriptor_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,7 @@ def write_pipeline(folder: Path, address: str = "127.0.0.1:0") -> Path:
 
 @contextmanager
 def launched(
-    file: Path, events: Events, address: str = "127.0.0.1:0", idle: float | None = None
+    file: Path, events: Events, address: str = "127.0.0.1:0", idle: float = 600.0
 ) -> Iterator[ConsoleLauncher]:
     """Run a launcher without its engine, and check that it leaves nothing behind."""
     config = ConsoleConfig.model_validate({"console": address})
@@ -73,7 +74,8 @@ def children() -> list[psutil.Process]:
     return [
         each
         for each in psutil.Process().children()
-        if each.status() != psutil.STATUS_ZOMBIE and "--inherit" in each.cmdline()
+        if each.status() != psutil.STATUS_ZOMBIE
+        and "transporter.cli.engine_console" in each.cmdline()
     ]
 
 
@@ -133,29 +135,60 @@ def test_a_console_that_cannot_start_is_reported_and_tried_again(
         until(lambda: _answers(launcher.url))
 
 
-def test_a_broken_pipeline_file_takes_nobody_the_console(tmp_path: Path) -> None:
-    """Its log is shown to the user of the engine, and as the file says once it is mended."""
+@pytest.mark.parametrize("broken", ["{", "log: ./log", "[1, 2]", "observe: [1]", "${file:none}"])
+def test_a_broken_pipeline_file_takes_nobody_the_console(tmp_path: Path, broken: str) -> None:
+    """Its log is shown to the user of the engine, and as the file says once it can be read."""
     file, events = write_pipeline(tmp_path), Events()
     whole = file.read_text()
-    file.write_text("{")
-    with launched(file, events) as launcher:
+    if "file:" in broken:
+        token = [{"name": "ci", "token": "${file:token}", "role": "viewer"}]
+        document = json.loads(whole)
+        document["observe"]["console_access"] = {"tokens": token}
+        file.write_text(json.dumps(document))
+    else:
+        file.write_text(broken)
+    with launched(file, events, "127.0.0.2:0") as launcher:
         assert get(launcher.url, "/healthz") == 200
         link = urlsplit(request_link(tmp_path / "log"))
+        assert f"http://{link.netloc}/" == launcher.url
         peer = http.client.HTTPConnection(link.netloc, timeout=20)
         peer.request("GET", f"{link.path}?{link.query}")
         answer = peer.getresponse()
         answer.read()
         cookie = answer.headers["Set-Cookie"].partition(";")[0]
         peer.request("GET", "/p/log/log/0", headers={"Cookie": cookie})
-        page = peer.getresponse().read().decode()
+        assert "hidden" in peer.getresponse().read().decode()
         peer.close()
-        assert "hidden" in page
         (first,) = children()
-        file.write_text(whole)
+        if "file:" in broken:
+            (tmp_path / "token").write_text("x" * 16)
+        else:
+            file.write_text(whole)
         until(lambda: first not in children())
         until(lambda: _answers(launcher.url))
         assert children() not in ([], [first])
     assert events.named("console-failed") == []
+
+
+def test_a_file_that_names_another_log_moves_no_console(tmp_path: Path) -> None:
+    """The engine's own log is shown, whatever the file says by now."""
+    file = write_pipeline(tmp_path)
+    document = json.loads(file.read_text())
+    with launched(file, Events()) as launcher:
+        file.write_text(json.dumps(document | {"log": {"dir": "another"}}))
+        assert get(launcher.url, "/healthz") == 200
+        assert request_link(tmp_path / "log").startswith(launcher.url)
+
+
+def test_high_descriptors_are_no_obstacle(tmp_path: Path) -> None:
+    """An engine has thousands of files open, and select() knows the first 1024."""
+    file = write_pipeline(tmp_path)
+    raise_descriptor_limit()
+    with ExitStack() as stack:
+        for _ in range(1100):
+            stack.enter_context(Path("/dev/null").open())
+        with launched(file, Events()) as launcher:
+            assert get(launcher.url, "/healthz") == 200
 
 
 def test_callers_of_a_console_that_failed_do_not_hang(
@@ -311,6 +344,7 @@ import sys, time
 from pathlib import Path
 from transporter.console.launcher import ConsoleLauncher
 from transporter.pipeline.observe_config import ConsoleConfig
+from transporter.process_limits import raise_descriptor_limit
 file = Path(sys.argv[1])
 launcher = ConsoleLauncher(file, file.parent / "log", ConsoleConfig.model_validate(
     {"console": "127.0.0.1:0"}))

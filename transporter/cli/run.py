@@ -127,9 +127,9 @@ def run_pipeline(
 
     # Before anything is opened, so that a signal always closes open parts in order.
     with _handle_signals() as signals, unfailing_stderr(), _console_of(pipeline) as console:
-        if console is not None and console.url:
+        if console is not None:
             name = shlex.quote(short_path(pipeline.file))
-            hints = [f"  transporter ui --login {name}    # the console, {console.url}", *hints]
+            hints = [f"  transporter ui --login {name}    # a link to the console", *hints]
         with (
             engine_reporter(
                 log_format, live=live, hints=_hint_text(pipeline.log.dir, hints), level=log_level

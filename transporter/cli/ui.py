@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import sys
-import time
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
-from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +14,6 @@ from transporter.cli.entry_output import note
 from transporter.cli.log_target import log_directory
 from transporter.cli.output import write
 from transporter.errors import ConfigError, EnvironmentFault
-from transporter.process_limits import end_first_without_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +22,6 @@ if TYPE_CHECKING:
     from transporter.console.state import Console
     from transporter.pipeline.observe_config import ConsoleAccess, ConsoleConfig, ListenAddress
 
-_TICK: Final = 1.0
-"""Seconds between two looks at what a console of an engine ends with."""
 Targets = Annotated[
     list[Path],
     typer.Argument(help="Pipeline files, or their log directories.", metavar="PIPELINE|DIR..."),
@@ -52,8 +44,6 @@ def ui(
     login: Annotated[
         bool, typer.Option("--login", help="Print a login link of the running console, and end.")
     ] = False,
-    inherit: Annotated[str, typer.Option(hidden=True)] = "",
-    idle: Annotated[float, typer.Option(hidden=True)] = 600.0,
 ) -> None:
     """Serve the operator console.
 
@@ -69,10 +59,6 @@ def ui(
 
     if login:
         write(request_link(log_directory(targets[0])))
-    elif inherit:
-        listener, login_listener = (socket.socket(fileno=int(each)) for each in inherit.split(","))
-        file, directory = targets
-        _serve_for_engine(file, directory, listener, login_listener, idle)
     else:
         _serve(targets, listen, read_only=read_only)
 
@@ -84,14 +70,14 @@ def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
     from transporter.console.sources import find_sources  # noqa: PLC0415
 
     sources = find_sources(targets, os.environ)
-    settings = _settings(next(iter(sources.values())), listen)
+    settings = read_settings(next(iter(sources.values())), listen)
     access = settings.console_access
     if read_only:
         access = access.model_copy(update={"read_only": True})
     directories = [each.directory for each in sources.values()]
     place = _first_without_console(directories)
     listener, address = bind(settings.console)
-    console = _create_console(targets, sources, address, access)
+    console = create_console(targets, sources, address, access)
     with ExitStack() as stack:
         stack.callback(listener.close)
         _open_login_socket(stack, console, directories[place])
@@ -104,7 +90,7 @@ def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
         serve()
 
 
-def _create_console(
+def create_console(
     targets: list[Path],
     sources: Mapping[str, LogSource],
     address: ListenAddress,
@@ -137,79 +123,11 @@ def _first_without_console(directories: list[Path]) -> int:
     return 0
 
 
-def _serve_for_engine(
-    file: Path,
-    directory: Path,
-    listener: socket.socket,
-    login_listener: socket.socket,
-    idle: float,
-) -> None:
-    """Serve the sockets of an engine until it ends, or nobody has asked for *idle* seconds.
-
-    It runs the pipeline *file*. While that has errors its log in *directory* is shown, to the
-    user of this process alone.
-    """
-    from transporter.console.login_socket import LoginSocket  # noqa: PLC0415 - heavy
-    from transporter.console.serve import serving  # noqa: PLC0415
-    from transporter.console.sources import find_sources  # noqa: PLC0415
-
-    # Its memory counts in the engine's container, and a page is worth no delivery.
-    end_first_without_memory()
-    signal.signal(signal.SIGTERM, _interrupt)
-    waits = [_end_with_engine]
-    try:
-        target, before = file, _state_of(file)
-        sources = find_sources([target], os.environ)
-        settings = _settings(next(iter(sources.values())), None)
-    except (ConfigError, EnvironmentFault):
-        target = directory
-        sources, settings = find_sources([target], os.environ), _settings_of_nobody()
-        waits.append(partial(_end_when_changed, file, before))
-    address = settings.console._replace(port=listener.getsockname()[1])
-    console = _create_console([target], sources, address, settings.console_access)
-    waits.append(partial(_end_when_idle, console, idle))
-    with (
-        suppress(KeyboardInterrupt),
-        LoginSocket(login_listener, console.login_link, is_shared=True),
-        serving(console, listener) as serve,
-    ):
-        for wait in waits:
-            Thread(target=wait, daemon=True).start()
-        serve()
-
-
-def _end_with_engine() -> None:
-    sys.stdin.read()
-    # At once, whoever is being answered: the next engine needs the address.
-    os._exit(0)
-
-
-def _end_when_idle(console: Console, seconds: float) -> None:
-    while (left := seconds - console.activity.idle_seconds) > 0 or console.verifier.is_running:
-        time.sleep(max(left, _TICK))
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _end_when_changed(file: Path, before: tuple[int, ...]) -> None:
-    """Make room for a console that knows from *file* who may do what."""
-    while _state_of(file) == before:
-        time.sleep(_TICK)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _state_of(file: Path) -> tuple[int, ...]:
-    try:
-        found = file.stat()
-    except OSError:
-        return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
 def _interrupt(*_: Any) -> None:  # noqa: ANN401 - a signal's
     raise KeyboardInterrupt
 
 
-def _settings(source: LogSource, listen: str | None) -> ConsoleConfig:
+def read_settings(source: LogSource, listen: str | None) -> ConsoleConfig:
     """Return the console's settings of the pipeline file of *source*, with *listen* over them.
 
     Where the file is missing they are unknown, so nothing is changed and no payload shown.
@@ -227,7 +145,7 @@ def _settings(source: LogSource, listen: str | None) -> ConsoleConfig:
             f"{file} is missing, and with it who may do what: the console is read-only and shows "
             "no payloads; name the pipeline file, if it was moved"
         )
-        found = _settings_of_nobody()
+        found = settings_of_nobody()
     if listen is None:
         return found
     try:
@@ -237,7 +155,7 @@ def _settings(source: LogSource, listen: str | None) -> ConsoleConfig:
         raise ConfigError(f"--listen: {reason.removeprefix('console: ')}") from None
 
 
-def _settings_of_nobody() -> ConsoleConfig:
+def settings_of_nobody() -> ConsoleConfig:
     """Return the settings for where nobody knows who may do what."""
     from transporter.pipeline.observe_config import ConsoleAccess, ConsoleConfig  # noqa: PLC0415
 

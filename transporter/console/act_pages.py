@@ -58,12 +58,15 @@ ANSWER: Final = 45.0
 SECOND_CLICK: Final = 5.0
 """Seconds for which a form that is sent again waits for the result of the first."""
 _TICK: Final = 0.05
+_MOST_WAITING: Final = 2
+"""Forms that wait so at once. Others are told at once that the first is under way."""
 AT_ONCE: Final = 4
 """Acts at once, so that one engine that hangs leaves threads for pages."""
 _REPLAYED: Final = (
     "This form was sent already, is older than an hour, or was not made for you. Nothing was done "
     "by this request. The audit page shows whether the first one was carried out."
 )
+_UNREACHED: Final = "The first click has reached no engine. Nothing was changed; try again."
 _SEE_AUDIT: Final = "the audit page has its outcome, once it is known"
 _UNDER_WAY: Final = f"It is being carried out; {_SEE_AUDIT}"
 _OUTDATED: Final = (
@@ -120,6 +123,7 @@ class ActForms:
         self._console, self._pages = console, pages
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._using = threading.Lock()
+        self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
 
     def view_of(self, act: Act) -> Callable[..., Answer]:
         """Return the view that shows the form of *act*, and takes it."""
@@ -256,7 +260,9 @@ class ActForms:
             return self._carry_out(act, source, part, values, form)
         except FormSpent:
             if (first := self._await_first(form)) is None:
-                raise
+                if self._console.forms.find(values.get("form", "")) is None:
+                    raise
+                raise ActionRefused(_UNREACHED) from None
         return self._show_outcome(act, source, part, first)
 
     def _carry_out(
@@ -279,12 +285,14 @@ class ActForms:
             keep(Outcome(g.identity, f"{name}: {error}; {_SEE_AUDIT}", "bad"))
             return self._unknown(source, str(error))
         except EngineUnreachable:
-            self._console.results.take(form)
             if grant is not None:  # Nothing was begun, so the form is good for another try.
                 self._console.forms.keep(values["form"], grant)
+            self._console.results.take(form)
             raise
-        except TransporterError as error:
-            keep(Outcome(g.identity, f"{name}: {error}", "bad"))
+        except BaseException as error:
+            known = isinstance(error, TransporterError)
+            text = str(error) if known else f"it has failed; {_SEE_AUDIT}"
+            keep(Outcome(g.identity, f"{name}: {text}", "bad"))
             raise
         problems = _problems_in(result)
         tone = "warn" if result.get("outcome") == "failed" or problems else "good"
@@ -303,11 +311,18 @@ class ActForms:
 
     def _await_first(self, form: str) -> Outcome | None:
         """Return what has become of the same form, for somebody who has clicked twice."""
-        until = time.monotonic() + SECOND_CLICK
+        if not self._waiting.acquire(blocking=False):
+            return self._find_first(form, time.monotonic())
+        try:
+            return self._find_first(form, time.monotonic() + SECOND_CLICK)
+        finally:
+            self._waiting.release()
+
+    def _find_first(self, form: str, until: float) -> Outcome | None:
         while (found := self._console.results.find(form)) and found.sender == g.identity:
             if found.tone:
                 return found
-            if time.monotonic() > until:
+            if time.monotonic() >= until:
                 return replace(found, tone="warn")
             time.sleep(_TICK)
         return None

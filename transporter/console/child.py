@@ -11,9 +11,13 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from transporter.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SECONDS: Final = 30.0
 
@@ -29,38 +33,42 @@ def run_command(*words: str, seconds: float | None = SECONDS) -> dict[str, Any]:
 
     """
     name = f"transporter {words[0]}"
+    try:
+        # A file, because a process that user code has left would keep a pipe open.
+        with TemporaryFile() as output:
+            _run_tethered(words, output, seconds)
+            output.seek(0)
+            # User code may print behind the answer, at its exit.
+            answer: dict[str, Any] = json.loads(output.readline())
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentFault(f"{name!r} took longer than {seconds:g} s and was ended") from error
+    except OSError as error:
+        raise EnvironmentFault(f"{name!r} cannot be started: {error.strerror}") from error
+    except ValueError as error:
+        raise EnvironmentFault(f"{name!r} printed no answer") from error
+    found: dict[str, Any] = answer["result"] if "result" in answer else answer["error"]
+    return found
+
+
+def _run_tethered(words: Sequence[str], output: IO[bytes], seconds: float | None) -> None:
     # Nobody else has the end that is written to, so it is closed when this process is killed.
     tether, ours = os.pipe()
     try:
         with subprocess.Popen(
             [sys.executable, "-m", "transporter.console.tethered", *words, "--json"],
             stdin=tether,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         ) as process:
             try:
-                output, _ = process.communicate(timeout=seconds)
+                process.wait(seconds)
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-    except subprocess.TimeoutExpired as error:
-        raise EnvironmentFault(f"{name!r} took longer than {seconds:g} s and was ended") from error
-    except OSError as error:
-        raise EnvironmentFault(f"{name!r} cannot be started: {error.strerror}") from error
     finally:
         os.close(tether)
         os.close(ours)
-    return _parse_answer(name, output)
-
-
-def _parse_answer(name: str, output: bytes) -> dict[str, Any]:
-    try:
-        answer: dict[str, Any] = json.loads(output)
-    except ValueError as error:
-        raise EnvironmentFault(f"{name!r} printed no answer") from error
-    found: dict[str, Any] = answer["result"] if "result" in answer else answer["error"]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,10 @@ class Verifier:
                 return self._running == name
             self._running = name
             self._found[name] = Verification(time.time())
-        threading.Thread(target=self._verify, args=(name, target), daemon=True).start()
+        try:
+            threading.Thread(target=self._verify, args=(name, target), daemon=True).start()
+        except RuntimeError:  # no room for one more
+            self._end(name, Verification(time.time(), problem="it could not be started"))
         return True
 
     def state(self, name: str) -> Verification | None:
@@ -107,9 +118,14 @@ class Verifier:
 
     def _verify(self, name: str, target: str) -> None:
         began = self._found[name].began
+        found = Verification(began, problem="it has failed")
         try:
             found = Verification(began, run_command("log", "verify", target, seconds=None))
         except EnvironmentFault as error:
             found = Verification(began, problem=str(error))
+        finally:
+            self._end(name, found)
+
+    def _end(self, name: str, found: Verification) -> None:
         with self._lock:
             self._found[name], self._running = found, None

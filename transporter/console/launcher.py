@@ -18,7 +18,7 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Final
 
 from transporter.console.listening import bind, page_url
-from transporter.console.login_socket import listening
+from transporter.console.login_socket import NAME, listening
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from transporter.pipeline.observe_config import ConsoleConfig, ListenAddress
 
+IDLE: Final = 600.0
 _TICK: Final = 0.25
 """Seconds between two looks at the child."""
 _PATIENCE: Final = 3.0
@@ -42,12 +43,12 @@ class ConsoleLauncher:
     """Implements ``engine.Service``. Its failures are reported, and never end the engine."""
 
     def __init__(
-        self, file: Path, directory: Path, config: ConsoleConfig, idle: float | None = None
+        self, file: Path, directory: Path, config: ConsoleConfig, idle: float = IDLE
     ) -> None:
-        """Listen on the address that *config* names, or another port if it is taken on this host.
+        """Prepare to listen on the address that *config* names.
 
-        The child serves the pipeline *file*, whose log is in *directory*, and leaves after *idle*
-        seconds without a request, by default those of ``transporter ui``.
+        If that is taken on this host it will be another port. The child serves the pipeline *file*,
+        whose log is in *directory*, and leaves after *idle* seconds without a request.
         """
         self._file, self._directory, self._idle = file, directory, idle
         self._config = config
@@ -57,8 +58,6 @@ class ConsoleLauncher:
         self._listeners: tuple[socket.socket, ...] = ()
         self.url = ""
         """The address of the first page, empty while nobody listens there."""
-        with suppress(EnvironmentFault):  # The start tries again, and reports it.
-            self._bind()
         self._wake, self._woken = socket.socketpair()
         self._stopping = threading.Event()
         self._pause = _SHORTEST
@@ -78,40 +77,50 @@ class ConsoleLauncher:
         self._stopping.set()
         if self._thread.is_alive():
             self._wake.send(b"\0")
-            self._thread.join()
+            self._thread.join(_LONGEST)
         for each in (self._opened, self._wake, self._woken):
             each.close()
-
-    def _bind(self) -> None:
-        self._listener, address = _bind_or_other_port(self._config.console)
-        self._opened.enter_context(self._listener)
-        self.url = page_url(address, self._config.console_access.base_path)
 
     def _try_to_listen(self, known: str) -> str:
         """Listen on both sockets, or return what prevents that. Report it unless it is *known*."""
         try:
-            if not self.url:
-                self._bind()
             login = self._opened.enter_context(listening(self._directory))
-        except (EnvironmentFault, OSError) as error:
-            # Nobody would answer there.
-            self._opened.close()
-            self.url, problem = "", str(error)
-            if problem != known:
-                self._observe("console-failed", problem=problem)
-            return problem
-        self._listeners = (self._listener, login)
-        self._observe("console-listening", url=self.url)
-        return ""
+            listener, self._address = _bind_or_other_port(self._config.console)
+        except EnvironmentFault as error:
+            problem = str(error)
+        except OSError as error:
+            problem = f"{self._directory / NAME}: {error.strerror}"
+        else:
+            self._listeners = (self._opened.enter_context(listener), login)
+            self.url = page_url(self._address, self._config.console_access.base_path)
+            self._observe("console-listening", url=self.url)
+            return ""
+        self._opened.close()
+        if problem != known:
+            self._observe("console-failed", problem=problem)
+        return problem
 
     def _run(self) -> None:
-        while self._problem and not self._stopping.wait(self._next_pause()):
-            self._problem = self._try_to_listen(self._problem)
-        self._pause = _SHORTEST
-        while not self._stopping.is_set():
-            select.select([*self._listeners, self._woken], [], [])
-            if not self._stopping.is_set():
-                self._serve()
+        try:
+            while self._problem and not self._stopping.wait(self._next_pause()):
+                self._problem = self._try_to_listen(self._problem)
+            self._pause = _SHORTEST
+            while not self._stopping.is_set():
+                self._ready()
+                if not self._stopping.is_set():
+                    self._serve()
+        except Exception as error:  # noqa: BLE001 - a console is worth no engine
+            self._opened.close()  # Nobody would answer there.
+            self.url, problem = "", f"{type(error).__name__}: {error}"
+            self._observe("console-failed", problem=problem)
+
+    def _ready(self, seconds: float | None = None) -> list[socket.socket]:
+        """Return the listeners on which somebody waits, within *seconds* or once it is stopping."""
+        look = select.poll()  # A descriptor may be too high for select().
+        for each in (*self._listeners, self._woken):
+            look.register(each, select.POLLIN)
+        found = {number for number, _ in look.poll(None if seconds is None else 1000 * seconds)}
+        return [each for each in self._listeners if each.fileno() in found]
 
     def _next_pause(self) -> float:
         found, self._pause = self._pause, min(2 * self._pause, _LONGEST)
@@ -135,11 +144,10 @@ class ConsoleLauncher:
 
     def _run_child(self, errors: IO[bytes]) -> int:
         inherited = [each.fileno() for each in self._listeners]
-        sockets = ",".join(map(str, inherited))
-        idle = [] if self._idle is None else ["--idle", str(self._idle)]
+        numbers = (self._address.port, *inherited, self._idle)
         with subprocess.Popen(
-            [sys.executable, "-m", "transporter.cli.app", "ui",
-             str(self._file), str(self._directory), "--inherit", sockets, *idle],
+            [sys.executable, "-m", "transporter.cli.engine_console", str(self._file),
+             str(self._directory), self._address.host, *map(str, numbers)],
             # Its end tells the child that the engine is gone, however that has ended.
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -163,11 +171,9 @@ class ConsoleLauncher:
         """
         until = time.monotonic() + seconds
         while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
-            ready, _, _ = select.select([*self._listeners, self._woken], [], [], left)
-            for listener in ready:
-                if listener is not self._woken:
-                    with suppress(OSError):
-                        listener.accept()[0].close()
+            for listener in self._ready(left):
+                with suppress(OSError):
+                    listener.accept()[0].close()
 
 
 def _bind_or_other_port(listen: ListenAddress) -> tuple[socket.socket, ListenAddress]:

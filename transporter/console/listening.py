@@ -28,8 +28,9 @@ def bind(listen: ListenAddress) -> tuple[socket.socket, ListenAddress]:
             listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         found = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise EnvironmentFault(f"{listen.host}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise EnvironmentFault(f"{listen.host}: {reason}") from error
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if sys.platform == "linux":

@@ -143,6 +143,8 @@ def request_link(directory: Path) -> str:
         raise EnvironmentFault(
             f"{directory / NAME}: only the console's own user and root may log in by a link"
         ) from error
+    except TimeoutError as error:
+        raise EnvironmentFault(f"the console of {directory} does not answer") from error
     except OSError as error:
         raise EnvironmentFault(
             f"no console runs on {directory}; start it with 'transporter ui {directory}'"

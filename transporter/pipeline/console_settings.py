@@ -35,8 +35,9 @@ def read_console_settings(path: Path, environ: Mapping[str, str]) -> ConsoleConf
     document = read(path, environ, only=_is_ours)
     root = document.root if isinstance(document.root, dict) else {}
     observe = root.get(_SECTION) or {}
-    values = observe if isinstance(observe, dict) else {}
-    ours = {key: value for key, value in values.items() if key in ConsoleConfig.model_fields}
+    if not isinstance(observe, dict):
+        raise document.problem((_SECTION,), f"{_SECTION} must be a mapping")
+    ours = {key: value for key, value in observe.items() if key in ConsoleConfig.model_fields}
     file = Path(os.path.abspath(path))  # noqa: PTH100 - as in load()
     section = Section(document, (_SECTION,))
     found, problems = validate(ConsoleConfig, ours, section, {FOLDER: file.parent})

@@ -18,6 +18,8 @@ from transporter.units import FOLDER, LocalPath
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from transporter.pipeline.yaml_document import Document, KeyPath
+
 
 class LogLocation(Model):
     """The place of the log."""
@@ -33,13 +35,21 @@ def log_directory(path: Path, environ: Mapping[str, str]) -> Path:
     """
     document = read(path, environ, only=lambda key: key in (("name",), ("log", "dir")))
     file = Path(os.path.abspath(path))  # noqa: PTH100 - as in load()
-    root = document.root if isinstance(document.root, dict) else {}
-    directory = (root.get("log") or {}).get("dir", default_directory(root, file))
+    root = _mapping(document, (), document.root)
+    log = _mapping(document, ("log",), root.get("log"))
+    directory = log.get("dir", default_directory(root, file))
     section = Section(document, ("log",))
     found, problems = validate(LogLocation, {"dir": directory}, section, {FOLDER: file.parent})
     if found is None:
         raise InvalidPipeline(*problems)
     return found.dir
+
+
+def _mapping(document: Document, place: KeyPath, value: object) -> dict[str, Any]:
+    if isinstance(value, dict | None):
+        return value or {}
+    name = ".".join(map(str, place)) or "the pipeline"
+    raise document.problem(place, f"{name} must be a mapping")
 
 
 def default_directory(root: Mapping[str, Any], file: Path) -> str:

@@ -20,6 +20,7 @@ from transporter.cli.app import execute
 from transporter.console import act_pages
 from transporter.console.acts import ACTS, parse_ranges, ranges_text
 from transporter.console.app import create_app
+from transporter.console.child import run_command
 from transporter.console.formats import count_text
 from transporter.console.guard import Identity
 from transporter.console.sources import Look
@@ -28,7 +29,7 @@ from transporter.control.client import EngineEnded
 from transporter.control.request_arguments import command_words
 from transporter.control.requests import Pause
 from transporter.control.wire import SOCKET, JsonLines
-from transporter.errors import ActionRefused, EngineUnreachable
+from transporter.errors import ActionRefused, EngineUnreachable, EnvironmentFault
 from transporter.message import Message, messages_to_batch, with_offsets
 from transporter.offsets.offset_log import read_state, route_folder
 from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason, parked_path
@@ -280,20 +281,88 @@ def test_a_second_click_waits_for_the_first(
     assert len(done) == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (ActionRefused("the route steps"), 409, "the route steps"),
+        (OSError(28, "No space left on device"), 500, "it has failed; the audit page"),
+    ],
+)
 def test_a_second_click_has_the_error_of_the_first(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, text: str
 ) -> None:
     """What the browser shows is the answer to the last click."""
 
     def perform(*_: object, **__: object) -> None:
-        raise ActionRefused("the route steps")
+        raise error
 
     person = Person(make_console(folder))
     fields = fields_of(person.open("r/out/pause", {}))
     monkeypatch.setattr(act_pages, "perform", perform)
-    assert person.send("r/out/pause", fields).status_code == 409
+    assert person.send("r/out/pause", fields).status_code == status
     again = person.send("r/out/pause", fields)
-    assert "Pause out: the route steps" in person.client.get(again.location).text
+    assert f"Pause out: {text}" in person.client.get(again.location).text
+
+
+def test_clicks_without_end_leave_room_for_pages(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few wait for the first one, and the others are told at once."""
+    person = Person(make_console(folder))
+    fields = fields_of(person.open("r/out/pause", {}))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def perform(*_: object, **__: object) -> dict[str, Any]:
+        begun.set()
+        assert go_on.wait(20)
+        return {"done": "paused", "live": True}
+
+    def click() -> None:
+        another = Person(person.console)
+        another.client.application = person.client.application
+        sent.append(another.send("r/out/pause", fields).status_code)
+
+    monkeypatch.setattr(act_pages, "SECOND_CLICK", 20.0)
+    monkeypatch.setattr(act_pages, "perform", perform)
+    sent: list[int] = []
+    clicks = [threading.Thread(target=click) for _ in range(7)]
+    clicks[0].start()
+    assert begun.wait(20)
+    for each in clicks[1:]:
+        each.start()
+    until(lambda: len(sent) == 4)
+    go_on.set()
+    for each in clicks:
+        each.join()
+    assert sent == [303] * 7
+
+
+def test_a_verification_that_cannot_begin_blocks_no_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it fails of, its end is known."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise EnvironmentFault("no process")
+
+    verifier = make_console(folder).verifier
+    monkeypatch.setattr("transporter.console.child.run_command", fail)
+    assert verifier.start("shop", "log")
+    until(lambda: not verifier.is_running)
+    found = verifier.state("shop")
+    assert found is not None
+    assert found.problem == "no process"
+
+
+def test_no_descriptor_is_left_for_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is an error of the environment, and not a bug."""
+
+    def fail() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("os.pipe", fail)
+    with pytest.raises(EnvironmentFault, match="cannot be started: Too many open files"):
+        run_command("log", "verify", "log")
 
 
 def test_a_form_can_be_corrected(folder: Path) -> None:

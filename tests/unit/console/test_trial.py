@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from transporter.console.state import Console
 
 STEPS = """
-import dataclasses, os, subprocess, time
+import atexit, dataclasses, os, subprocess, time
 
 print("steps are imported")
+atexit.register(print, "the process ends")
 
 def loud(message):
     print("loud is called")
@@ -36,6 +37,8 @@ def loud(message):
     if message.data == b"2":
         subprocess.Popen(["sleep", "618"])
         time.sleep(60)
+    if message.data == b"10" and os.fork() == 0:
+        os.execvp("sleep", ["sleep", "618"])
     if message.data == b"6":
         raise ValueError("no six here")
     if message.data == b"8":
@@ -121,6 +124,7 @@ def test_what_a_program_gets(folder: Path) -> None:
         assert [each["data"] for each in tried["output"]] == data
     (tried,) = as_program(console, 6, "some").get_json()["result"]["some"]
     assert "no six here" in tried["error"]
+    until(lambda: sleepers() == [])
     for offset, route, text in ((4, "nothere", "nothere"), (10**6, "some", "")):
         refused = as_program(console, offset, route)
         assert (refused.status_code, text in refused.text) == (409, True), refused.text
