@@ -55,14 +55,17 @@ class Rates:
         self._window = window
         self._points: dict[str, list[tuple[float, int]]] = {}
 
-    def rate(self, name: str, count: int, now: float) -> float:
-        """Record the *count* of *name* at the time *now*, and return its rate per second."""
+    def rate(self, name: str, count: int, now: float) -> float | None:
+        """Record the *count* of *name* at the time *now*, and return its rate per second.
+
+        One count has none.
+        """
         seen = self._points.setdefault(name, [])
         seen.append((now, count))
         while len(seen) > 2 and now - seen[1][0] >= self._window:  # noqa: PLR2004 - two points make a rate
             seen.pop(0)
         start, before = seen[0]
-        return (count - before) / (now - start) if now > start else 0.0
+        return (count - before) / (now - start) if now > start else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +119,19 @@ def _status_row(
     now: float,
 ) -> StatusRow:
     name = f"{kind} {part['name']}"
-    rate = 0.0 if total is None else rates.rate(name, total, now)
+    rate = None if total is None else rates.rate(name, total, now)
     shown = {
         "": name,
         "adaptor": part.get("adaptor", ""),
         "state": part["state"],
         "total": _number_text(total),
-        "per second": "" if total is None else f"{rate:,.0f}",
+        "per second": "" if rate is None else f"{rate:,.0f}",
         **cells,
     }
     return StatusRow(
         name,
         {column: printable(shown.get(column, "")) for column in COLUMNS},
-        {"total": float(total or 0), "per second": rate, **numbers},
+        {"total": float(total or 0), "per second": rate or 0.0, **numbers},
         problem_text(part.get("problem", "")),
     )
 

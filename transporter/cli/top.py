@@ -173,10 +173,8 @@ def _draw_updates(poller: _StatusPoller, every: float, times: int) -> None:
     if not console.is_terminal:
         for count in _count_updates(times):
             found = poller.poll()
-            console.print(
-                Text(headline(found)),
-                *status_table(live_rows(found, rates), console.width, _UNLIMITED),
-            )
+            console.print(Text(headline(found)), soft_wrap=True)
+            console.print(*status_table(live_rows(found, rates), console.width, _UNLIMITED))
             sys.stdout.flush()
             if count != times:
                 time.sleep(every)
