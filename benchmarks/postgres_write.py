@@ -91,7 +91,8 @@ Rows of about 200 bytes in {len(_COLUMNS)} columns of nine types, into a table w
 - Upserts: the writer is given slices of {_SLICE} entries, with the data that `postgres-cdc` logs.
   The rival is `INSERT … SELECT FROM unnest(…) ON CONFLICT DO UPDATE` with one ready-made array a
   column, a transaction a slice: no client has less to do. First the table is empty, then each row
-  is there.
+  is there. "Ready-made JSON" is the same with `json_to_recordset` of one JSON document a slice, so
+  it is what the server needs for values that come as JSON.
 - Effectively once: the same against the writer's own statements in a transaction that has neither
   fence nor stored offset, with slices of {_SLICE} and of 100 entries.
 - End to end: a real `transporter run` with its defaults follows a table into another one of the
@@ -124,12 +125,13 @@ def _measure_upserts(setting: Setting, server: LogicalPostgres) -> Iterator[Comp
     with (
         closing(_Ours(server, "upserted", size)) as ours,
         closing(_Arrays(server, "unnested", size)) as arrays,
+        closing(_Documents(server, "documents", size)) as documents,
     ):
         for subject, is_there in (("insert", False), ("update", True)):
             rates = setting.interleave(
                 {
                     side.table: partial(_rate, server, side, is_there=is_there)
-                    for side in (ours, arrays)
+                    for side in (ours, arrays, documents)
                 }
             )
             yield Comparison(
@@ -139,6 +141,13 @@ def _measure_upserts(setting: Setting, server: LogicalPostgres) -> Iterator[Comp
                 rates[ours.table],
                 rates[arrays.table],
                 Aim(0.65, at_least=True),
+            )
+            yield Comparison(
+                f"upserts, {subject}",
+                "ready-made JSON",
+                "rows/s",
+                rates[ours.table],
+                rates[documents.table],
             )
 
 
@@ -277,6 +286,35 @@ class _Arrays:
         """Write all slices."""
         for arrays in self._slices:
             self._connection.execute(self._statement, arrays)
+
+
+class _Documents:
+    """Statements with one ready-made JSON document for all rows."""
+
+    def __init__(self, server: LogicalPostgres, table: str, size: int) -> None:
+        """Create *table*, and make the documents."""
+        server.execute(_TABLE.format(table=table))
+        self.table = table
+        columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+        self._statement = (
+            f"INSERT INTO {table} ({_NAMES}) "  # noqa: S608 - constants
+            f"SELECT {_NAMES} FROM json_to_recordset(%s::json) AS r ({columns}) {_CONFLICT}"
+        ).encode()
+        self._slices = server.execute(
+            f"SELECT json_agg(g ORDER BY id)::text FROM given AS g "  # noqa: S608 - constants
+            f"GROUP BY (id - 1) / {size} ORDER BY min(id)"
+        )
+        ((self.rows,),) = server.execute("SELECT count(*) FROM given")
+        self._connection = psycopg.connect(server.dsn, autocommit=True)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._connection.close()
+
+    def write(self) -> None:
+        """Write all slices."""
+        for documents in self._slices:
+            self._connection.execute(self._statement, documents)
 
 
 def _messages(server: LogicalPostgres, table: str, limit: int) -> list[Message]:

@@ -21,8 +21,11 @@ class FaultyProxy:
     :attr:`port`. A fault lasts until :meth:`heal`.
     """
 
-    def __init__(self, target: tuple[str, int]) -> None:
-        """Listen at once. The target is connected to only when a client comes."""
+    def __init__(self, target: tuple[str, int] | str) -> None:
+        """Listen at once. The target is connected to only when a client comes.
+
+        It is a host and a port, or the path of a Unix socket.
+        """
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -119,6 +122,17 @@ class FaultyProxy:
         """Wait while nothing flows. For the connections' own use."""
         self._flowing.wait()
 
+    def _connect(self) -> socket.socket:
+        if not isinstance(self._target, str):
+            return socket.create_connection(self._target, timeout=_CONNECT_SECONDS)
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            server.connect(self._target)
+        except OSError:
+            server.close()
+            raise
+        return server
+
     def _accept(self) -> None:
         while True:
             try:
@@ -126,7 +140,7 @@ class FaultyProxy:
             except OSError:
                 return
             try:
-                server = socket.create_connection(self._target, timeout=_CONNECT_SECONDS)
+                server = self._connect()
             except OSError:
                 _reset(client)
                 continue

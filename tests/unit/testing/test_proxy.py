@@ -12,6 +12,7 @@ from transporter.testing import FaultyProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 class Echo:
@@ -172,6 +173,21 @@ def test_an_answer_is_lost_though_the_request_arrived(
     proxy.heal()
     with connected(proxy) as second:
         assert said(second, b"new") == b"NEW"
+
+
+def test_a_target_may_be_a_unix_socket(tmp_path: Path) -> None:
+    """Servers that listen on one alone are reached by a port; none there is no target."""
+    path = str(tmp_path / "socket")
+    with FaultyProxy(path) as proxy:
+        assert is_reset(proxy)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(path)
+            listener.listen()
+            with connected(proxy) as client:
+                server, _ = listener.accept()
+                with server:
+                    server.sendall(b"hello")
+                    assert client.recv(100) == b"hello"
 
 
 def test_without_a_target_connections_are_reset() -> None:
