@@ -177,6 +177,9 @@ class _Side(Protocol):
     table: str
     rows: int
 
+    def prepare(self) -> None:
+        """Make what the next :meth:`write` is given."""
+
     def write(self) -> None:
         """Write all slices."""
 
@@ -185,8 +188,10 @@ def _rate(server: LogicalPostgres, side: _Side, *, is_there: bool) -> float:
     """Return the rows a second, into an empty table or one where they are."""
     server.execute(f"TRUNCATE {side.table}")
     if is_there:
+        side.prepare()
         side.write()
         server.execute(f"VACUUM (ANALYZE) {side.table}")
+    side.prepare()
     server.execute("CHECKPOINT")
     began = time.perf_counter()
     side.write()
@@ -212,13 +217,13 @@ class _Ours:
         self._writer = PostgresWriter(config)
         self._log_id = f"log-{table}"
         self._writer.open(WriterContext(self._log_id, table, 1, deadline=60.0, run="run"))
-        self._prepare()
 
     def close(self) -> None:
         """Disconnect."""
         self._writer.close()
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Make batches of all slices, with later offsets."""
         self._next = []
         for messages in self._messages:
             self._next.append(entries(messages, self._first, self._log_id))
@@ -231,7 +236,6 @@ class _Ours:
             self._writer.write(batch, ack)
             if not ack.complete:
                 raise RuntimeError(f"the writer failed: {ack.failures}")
-        self._prepare()
 
 
 class _Bare:
@@ -251,6 +255,9 @@ class _Bare:
     def close(self) -> None:
         """Disconnect."""
         self._connection.close()
+
+    def prepare(self) -> None:
+        """Do nothing: the same is written each time."""
 
     def write(self) -> None:
         """Write all slices."""
@@ -282,6 +289,9 @@ class _Arrays:
         """Disconnect."""
         self._connection.close()
 
+    def prepare(self) -> None:
+        """Do nothing: the same is written each time."""
+
     def write(self) -> None:
         """Write all slices."""
         for arrays in self._slices:
@@ -310,6 +320,9 @@ class _Documents:
     def close(self) -> None:
         """Disconnect."""
         self._connection.close()
+
+    def prepare(self) -> None:
+        """Do nothing: the same is written each time."""
 
     def write(self) -> None:
         """Write all slices."""

@@ -69,6 +69,9 @@ def needs_order(rows: Sequence[Row], cascades: Mapping[int, set[int]]) -> bool:
 
 def _split_runs(rows: Sequence[Row]) -> Iterator[list[Row]]:
     """Yield the last change of each key, in runs in which it replaces the earlier ones."""
+    if _are_alike(rows):
+        yield [*rows]
+        return
     run = _Run()
     for row in rows:
         if run.must_end_before(row):
@@ -76,6 +79,18 @@ def _split_runs(rows: Sequence[Row]) -> Iterator[list[Row]]:
             run = _Run()
         run.add(row)
     yield run.rows
+
+
+def _are_alike(rows: Sequence[Row]) -> bool:
+    """Return whether *rows* are one run as they are: of one table and shape, each another row."""
+    if not rows:
+        return True
+    _, _, table, shape, _ = rows[0]
+    return (
+        table.has_clear_key
+        and all(row.table is table and row.shape is shape and row.change.key for row in rows)
+        and len({row.identity for row in rows}) == len(rows)
+    )
 
 
 class _Run:

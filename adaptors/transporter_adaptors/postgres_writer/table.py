@@ -110,9 +110,14 @@ class Table:
         if self.is_array_key:
             return self.canonical(self._parse_quickly(key) or self.parse_key(key))
         kind = self.columns[self.key[0]].type
-        if kind in _CLEAR or kind in _NUMBERS:
-            return key if kind in _TEXTS else _canonical(key.decode(errors="replace"), kind)
-        return key
+        if kind in _INTEGERS:
+            try:
+                return int(key)
+            except ValueError:
+                pass
+        if kind in _TEXTS or (kind not in _CLEAR and kind not in _NUMBERS):
+            return key
+        return _canonical(key.decode(errors="replace"), kind)
 
     def _parse_quickly(self, key: bytes) -> list[object] | None:
         """Return the values of a *key* of texts and integers. Others would not be exact."""
