@@ -72,7 +72,7 @@ def read_lines(directory: Path) -> Iterator[bytes]:
 def _change_row(change: dict[str, Any]) -> tuple[object, ...]:
     more = {name: value for name, value in change.items() if name not in _APART and value != ""}
     what = " ".join(
-        f"{name}={_value_text(value)}" for name, value in more.items() if _says_something(value)
+        f"{name}={_value_text(value)}" for name, value in more.items() if _has_content(value)
     )
     return (
         _time_cell(change.get("at")),
@@ -101,17 +101,17 @@ def _actor_text(change: dict[str, Any]) -> str:
     return f"{who} (as uid {change['uid']})" if switched else who
 
 
-def _says_something(value: object) -> bool:
-    """Return whether *value* is more than that a change has none of the kind."""
+def _has_content(value: object) -> bool:
+    """Return whether *value* is more than an empty list or text."""
     if isinstance(value, dict):
-        return any(map(_says_something, value.values()))
+        return any(map(_has_content, value.values()))
     return not isinstance(value, list | str) or bool(value)
 
 
 def _value_text(value: object) -> str:
     if isinstance(value, dict):
         parts = (
-            f"{name}: {_value_text(each)}" for name, each in value.items() if _says_something(each)
+            f"{name}: {_value_text(each)}" for name, each in value.items() if _has_content(each)
         )
         return f"[{'; '.join(parts)}]"
     if isinstance(value, list):

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from transporter.pipeline.observe_config import ConsoleAccess
 
 _TICK: Final = 1.0
-"""Seconds between two looks at what it ends with."""
+"""Seconds between two looks at a reason to end."""
 
 
 def main() -> None:
-    """Serve the inherited sockets until the engine ends, or nobody has asked for a while."""
+    """Serve the inherited sockets until the engine ends, or no request has come for a while."""
     # Before the slow imports: the engine may be killed meanwhile, and the next one needs the port.
     _run_beside(_end_with_engine)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -53,10 +53,10 @@ def _serve(
 ) -> None:
     """Serve the log in *directory*, of which an engine runs *file*, on *address*.
 
-    While the file has errors nobody knows who may do what. Then only the user of this process
-    may look.
+    While the file has errors, its access settings are unknown. Then only the user of this
+    process may look.
     """
-    from transporter.cli.ui import create_console, settings_of_nobody  # noqa: PLC0415 - heavy
+    from transporter.cli.ui import create_console, locked_settings  # noqa: PLC0415 - heavy
     from transporter.console.login_socket import LoginSocket  # noqa: PLC0415
     from transporter.console.serve import serving  # noqa: PLC0415
     from transporter.console.sources import find_sources  # noqa: PLC0415
@@ -69,7 +69,7 @@ def _serve(
         target, sources, access = _find_log(file, directory)
     except (TransporterError, OSError):
         target, sources = directory, find_sources([directory], os.environ)
-        access = settings_of_nobody().console_access
+        access = locked_settings().console_access
         _run_beside(_end_when_readable, file, directory)
     console = create_console([target], sources, ListenAddress(*address), access)
     listener, login_listener = sockets
@@ -82,7 +82,7 @@ def _serve(
 
 
 def _find_log(file: Path, directory: Path) -> tuple[Path, Mapping[str, LogSource], ConsoleAccess]:
-    """Return the target of commands, the log, and who may do what by *file*.
+    """Return the target of commands, the log, and the access settings of *file*.
 
     Raises:
         TransporterError: the file has errors.
@@ -117,7 +117,7 @@ def _end_when_idle(console: Console, seconds: float) -> None:
 
 
 def _end_when_readable(file: Path, directory: Path) -> None:
-    """Make room for a console that knows who may do what."""
+    """Make room for a console with the access settings."""
     while True:
         time.sleep(_TICK)
         with suppress(TransporterError, OSError):

@@ -128,7 +128,7 @@ def write_json_list(items: Iterable[object]) -> int:
 
 @contextmanager
 def others_print_to_stderr(*, when: bool = True) -> Iterator[None]:
-    """Let what is printed to stdout in the block, by user code for example, go to stderr."""
+    """Redirect output to stdout in the block, such as that of user code, to stderr."""
     if not when:
         yield
         return

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from transporter.offsets.parked import ParkedEntry
 
 _TICK: Final = 0.1
-"""Seconds between two looks at what becomes of retries."""
+"""Seconds between two looks at the outcome of retries."""
 _MOST_NAMED: Final = 5
 
 Only = Annotated[
@@ -171,7 +171,7 @@ def retry(
     only: Only = False,
     reason: Reason = "",
     wait: Annotated[
-        str, typer.Option("--wait", help="How long to wait for what becomes of them; 0s: not.")
+        str, typer.Option("--wait", help="Maximum time to wait for the outcome; 0s: none.")
     ] = "10s",
     as_json: AsJson = False,
 ) -> None:

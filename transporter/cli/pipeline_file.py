@@ -1,4 +1,4 @@
-"""Pipeline files, whose adaptors and functions are imported: what they print is no result."""
+"""Pipeline files, whose adaptors and functions are imported. Their output is not a result."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def read_settings(source: LogSource, listen: str | None) -> ConsoleConfig:
             f"{file} is missing, and with it who may do what: the console is read-only and shows "
             "no payloads; name the pipeline file, if it was moved"
         )
-        found = settings_of_nobody()
+        found = locked_settings()
     if listen is None:
         return found
     try:
@@ -155,8 +155,8 @@ def read_settings(source: LogSource, listen: str | None) -> ConsoleConfig:
         raise ConfigError(f"--listen: {reason.removeprefix('console: ')}") from None
 
 
-def settings_of_nobody() -> ConsoleConfig:
-    """Return the settings for where nobody knows who may do what."""
+def locked_settings() -> ConsoleConfig:
+    """Return the settings where those of the pipeline file are unknown: read-only, no payloads."""
     from transporter.pipeline.observe_config import ConsoleAccess, ConsoleConfig  # noqa: PLC0415
 
     return ConsoleConfig(console_access=ConsoleAccess(read_only=True, payloads="nobody"))

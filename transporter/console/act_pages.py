@@ -59,7 +59,7 @@ SECOND_CLICK: Final = 5.0
 """Seconds for which a form that is sent again waits for the result of the first."""
 _TICK: Final = 0.05
 _MOST_WAITING: Final = 2
-"""Forms that wait so at once. Others are told at once that the first is under way."""
+"""Forms that wait so at once. Others get "under way" at once."""
 AT_ONCE: Final = 4
 """Acts at once, so that one engine that hangs leaves threads for pages."""
 _REPLAYED: Final = (
@@ -81,7 +81,7 @@ _PREVIEW_ROWS: Final = 200
 
 
 class FormSpent(ActionRefused):
-    """The form was used up, has expired, or is of somebody else."""
+    """The form was used up, has expired, or belongs to another person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ class ActForms:
             self._console.results.keep(form, Outcome(g.identity, _UNDER_WAY))
 
     def _await_first(self, form: str) -> Outcome | None:
-        """Return what has become of the same form, for somebody who has clicked twice."""
+        """Return the outcome of the same form, for a person who has clicked twice."""
         if not self._waiting.acquire(blocking=False):
             return self._find_first(form, time.monotonic())
         try:

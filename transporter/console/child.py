@@ -25,8 +25,8 @@ SECONDS: Final = 30.0
 def run_command(*words: str, seconds: float | None = SECONDS) -> dict[str, Any]:
     """Return the result of ``transporter *words --json``, or the error that it reports.
 
-    The command is ended after *seconds*, if they are given. What its code has started and left
-    running ends with it.
+    The command is ended after *seconds*, if they are given. Processes that its code has left
+    running end with it.
 
     Raises:
         EnvironmentFault: it could not be started, took too long, or printed no JSON.
@@ -51,7 +51,7 @@ def run_command(*words: str, seconds: float | None = SECONDS) -> dict[str, Any]:
 
 
 def _run_tethered(words: Sequence[str], output: IO[bytes], seconds: float | None) -> None:
-    # Nobody else has the end that is written to, so it is closed when this process is killed.
+    # No other process has the writing end, so it is closed when this one is killed.
     tether, ours = os.pipe()
     try:
         with subprocess.Popen(

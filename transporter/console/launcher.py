@@ -54,10 +54,10 @@ class ConsoleLauncher:
         self._config = config
         self._observe: Callable[..., None] = lambda *_, **__: None
         self._opened = ExitStack()
-        """What is open of the two sockets."""
+        """Those of the two sockets that are open."""
         self._listeners: tuple[socket.socket, ...] = ()
         self.url = ""
-        """The address of the first page, empty while nobody listens there."""
+        """The address of the first page, empty while it does not listen."""
         self._wake, self._woken = socket.socketpair()
         self._stopping = threading.Event()
         self._pause = _SHORTEST
@@ -110,12 +110,12 @@ class ConsoleLauncher:
                 if not self._stopping.is_set():
                     self._serve()
         except Exception as error:  # noqa: BLE001 - a console is worth no engine
-            self._opened.close()  # Nobody would answer there.
+            self._opened.close()  # No connection would be answered.
             self.url, problem = "", f"{type(error).__name__}: {error}"
             self._observe("console-failed", problem=problem)
 
     def _ready(self, seconds: float | None = None) -> list[socket.socket]:
-        """Return the listeners on which somebody waits, within *seconds* or once it is stopping."""
+        """Return the listeners with connections, within *seconds* or once it is stopping."""
         look = select.poll()  # A descriptor may be too high for select().
         for each in (*self._listeners, self._woken):
             look.register(each, select.POLLIN)

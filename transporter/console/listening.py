@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transporter.pipeline.observe_config import ListenAddress
 
 UNREAD: Final = 60
-"""Seconds after which a connection is closed whose peer takes nothing of what is sent, on Linux."""
+"""Seconds after which a connection is closed whose peer reads nothing, on Linux."""
 
 
 def bind(listen: ListenAddress) -> tuple[socket.socket, ListenAddress]:

@@ -27,7 +27,7 @@ _START_SECONDS: Final = 20.0
 """Seconds within which a console of an engine is up on a busy host, and answers."""
 _MOST: Final = 4096
 _TRIES: Final = 2
-"""One more than consoles of an engine that may leave just then because nobody has asked."""
+"""One more than the consoles of an engine that may be leaving just then."""
 _PAUSE: Final = 0.5
 """Seconds until another try where no descriptor is left."""
 
@@ -154,7 +154,7 @@ def request_link(directory: Path) -> str:
     except ValueError:
         raise EnvironmentFault(
             f"the console of {directory} has ended without an answer; the event console-failed "
-            "says why, if an engine has started it"
+            "has the reason, if an engine has started it"
         ) from None
     if "link" not in answer:
         raise EnvironmentFault(answer["error"])

@@ -68,7 +68,7 @@ class Activity:
         self._last = time.monotonic()
 
     def note(self) -> None:
-        """Take note that somebody is here."""
+        """Take note of a person or program."""
         with self._lock:
             self._last = time.monotonic()
 

@@ -42,7 +42,7 @@ _ADVICE: Final = {
     "unexpected end": ": a quote or a bracket is not closed",
     "'\\t'": ": indent by blanks",
 }
-"""What to do about a problem, by a part of the text that the parser has for it."""
+"""Advice for a problem, by a part of the parser's text."""
 MAX_VALUES: Final = 5_000
 """Keys, values and items: so many take a second to read."""
 _SHORTEST_SECRET: Final = 4
@@ -262,7 +262,7 @@ class _Builder:
             problem = str(error.problem or error.context)
             advice = next((each for text, each in _ADVICE.items() if text in problem), "")
             began = error.context_mark.line + 1 if error.context_mark else line
-            place = f" (in what begins in line {began})" if began < line else ""
+            place = f" (in the part that begins in line {began})" if began < line else ""
             raise self._error(f"is not YAML: {problem}{place}{advice}", line) from error
         except YAMLError as error:
             # A character that no text may hold. The error has its position, not its line.
