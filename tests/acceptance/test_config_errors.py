@@ -81,7 +81,7 @@ def test_a_valid_pipeline(folder: Path) -> None:
     done = transport(folder, "check", "orders.yaml")
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert lines[0][:3] == ["orders", "is", "valid:"]
+    assert lines[0][:5] == ["orders:", "the", "file", "is", "valid:"]
     assert ["reader", "in", "my_parts:Source"] in lines
     assert ["route", "out", "^orders", "->", "my_parts:Sink"] in lines
     assert "hunter22" not in done.stdout

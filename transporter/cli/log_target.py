@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from transporter.errors import ConfigError
+
 Target = Annotated[
     Path, typer.Argument(help="Pipeline file, or its log directory.", metavar="PIPELINE|DIR")
 ]
@@ -20,7 +22,14 @@ def log_directory(target: Path) -> Path:
         return target.absolute()
     from transporter.pipeline import log_location  # noqa: PLC0415 - heavy; `--help` does without
 
-    return log_location.log_directory(target, os.environ)
+    try:
+        return log_location.log_directory(target, os.environ)
+    except ConfigError:
+        if target.exists():
+            from transporter.cli.entry_output import note  # noqa: PLC0415 - only here
+
+            note("commands for its log work while it is broken, too: name the log's directory")
+        raise
 
 
 def offset_range(text: str) -> tuple[int, int]:

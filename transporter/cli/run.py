@@ -129,7 +129,7 @@ def run_pipeline(
     with _handle_signals() as signals, unfailing_stderr(), _console_of(pipeline) as console:
         if console is not None:
             name = shlex.quote(short_path(pipeline.file))
-            hints = [f"  transporter ui --login {name}    # a link to the console", *hints]
+            hints = [f"  {_command()} ui --login {name}    # a link to the console", *hints]
         with (
             engine_reporter(
                 log_format, live=live, hints=_hint_text(pipeline.log.dir, hints), level=log_level
@@ -232,13 +232,16 @@ def _reload_file(engine: Engine) -> None:
 
 def _hint_text(directory: Path, others: Sequence[str] = ()) -> str:
     """Return commands to try in another terminal, ready to be copied."""
-    me = sys.argv[0]
-    command = "transporter" if shutil.which("transporter") == me else short_path(Path(me))
-    log = short_path(directory)
+    log, command = short_path(directory), _command()
     tries = (f"log show {log} --last 5", f"offsets list {log}", f"log info {log}")
     return "\n".join(
         ["in another terminal, try:", *(f"  {command} {each}" for each in tries), *others]
     )
+
+
+def _command() -> str:
+    me = sys.argv[0]
+    return "transporter" if shutil.which("transporter") == me else short_path(Path(me))
 
 
 def short_path(path: Path) -> str:

@@ -92,11 +92,13 @@ def next_lines(found: dict[str, Any], target: str) -> Iterator[str]:
         if route["state"] == "stopped":
             name, offset = shlex.quote(printable(route["name"])), route["next"]
             yield f"next for route {name}, which stands before entry {offset}:"
-            commands = (
-                (f"log show {target} {offset}", "look at the entry"),
-                (f"route resume {target} {name}", "try again, once the cause is removed"),
-                (f"ack {target} {name} {offset} --reason …", "or go on without this entry"),
-            )
+            commands = [(f"route resume {target} {name}", "try again, once the cause is removed")]
+            if route["problem"].startswith(f"offset {offset}: "):  # The entry is the cause.
+                commands = [
+                    (f"log show {target} {offset}", "look at the entry"),
+                    *commands,
+                    (f"ack {target} {name} {offset} --reason …", "or go on without this entry"),
+                ]
             yield from (
                 f"  {line}"
                 for line in align_columns(

@@ -18,7 +18,7 @@ from transporter.errors import ActionRefused, OffsetRefused
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.offsets.parked import parked_offsets, skip_entries
-from transporter.offsets.state import Range
+from transporter.offsets.state import Range, is_settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -66,6 +66,7 @@ def ack_range(
     """Settle a range without delivery. A replay inside it continues after it."""
     part = Range(request.first, request.last, "operator")
     offsets.refuse_settling(part, log.durable)
+    done = _ack_text(offsets, part)
     with offsets.audit_change(
         "ack", operator, first=part.first, last=part.last, reason=request.reason
     ):
@@ -76,7 +77,21 @@ def ack_range(
         if running is not None and part.first <= running.next <= part.last:
             offsets.advance_replay(min(part.last, running.last), state.generation)
             offsets.sync()
-    return action_result(offsets, f"acked {part.first}..{part.last}")
+    return action_result(offsets, done)
+
+
+def _ack_text(offsets: OffsetLog, part: Range) -> str:
+    """Return what an ack of *part* does: nothing for entries that are settled, as parked ones."""
+    state = offsets.state
+    idle = state.replay is None and is_settled(state, part.first, part.last)
+    span = f"{part.first}..{part.last}"
+    text = f"{span} was settled already" if idle else f"acked {span}"
+    parked = parked_offsets(offsets.folder, RealFileSystem())
+    inside = [each for each in parked if part.first <= each <= part.last]
+    if not inside:
+        return text
+    stays = "stays" if len(inside) == 1 else "stay"
+    return f"{text}; {_named_offsets(inside)} {stays} parked, see 'transporter parked skip'"
 
 
 def preview_replay(

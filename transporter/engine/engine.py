@@ -420,7 +420,9 @@ class Engine:
             # A failed engine has nothing to wait for, least of all a Spark that never came.
             patience = 0.0 if self._failure else max(0.0, deadline - time.monotonic())
             if not route.join(patience):
-                self._observe("route-abandoned", route=route.name)
+                self._observe(
+                    "route-abandoned", route=route.name, lag=self._route_status(route).lag
+                )
                 route.stop()
 
     def _is_finished(self) -> bool:

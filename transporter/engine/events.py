@@ -300,8 +300,9 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         ),
         "route-abandoned": Event(
             "warning",
-            ("route",),
-            "shutdown_timeout has passed; a slice in flight will be redelivered",
+            ("route", "lag"),
+            "shutdown_timeout has passed; these entries wait for the next run, which redelivers a "
+            "slice in flight",
         ),
         "route-ended": Event(
             "info", ("route", *_PROGRESS), "a route has ended and delivers no more"

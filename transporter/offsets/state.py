@@ -210,6 +210,15 @@ def settle(state: RouteState, part: Range, namespaces: dict[str, int] | None = N
     return replace(state, watermark=watermark, above=above, namespaces=known, released=released)
 
 
+def is_settled(state: RouteState, first: int, last: int) -> bool:
+    """Return whether all offsets from *first* to *last* are settled."""
+    offset = max(first, state.watermark + 1)
+    for part in state.above:
+        if part.first <= offset <= part.last:
+            offset = part.last + 1
+    return offset > last
+
+
 def _merge_parts(above: tuple[Range, ...], parts: Iterable[Range]) -> tuple[Range, ...]:
     """Insert *parts*, which ascend. Offsets that are settled already keep their kind.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _TELLING: Final = (
     "passw|secret|token|credential|(private|api|account|access).?key|key.?pem|jaas|[._]sas[._]"
@@ -18,6 +18,18 @@ TELLING: Final = re.compile(_TELLING, re.IGNORECASE)
 """Names of keys whose values are secrets."""
 SECRETIVE: Final = re.compile(f"{_TELLING}|dsn|sasl|auth|ur[il]|conninfo", re.IGNORECASE)
 """Names of keys and variables that may hold a secret."""
+
+
+_PUBLIC: Final = (("observe", "console_access", "tokens"), frozenset({"name", "role"}))
+"""A list of mappings with a typical name, and the keys in it that are no secrets."""
+
+
+def has_secret_name(path: Sequence[str | int], pattern: re.Pattern[str] = TELLING) -> bool:
+    """Return whether *pattern* matches the name of a setting, or of a part that it is in."""
+    place, public = _PUBLIC
+    if tuple(path[: len(place)]) == place and path[-1] in public:
+        return False
+    return any(isinstance(step, str) and pattern.search(step) for step in path)
 
 
 MOST_PROBLEMS: Final = 100

@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus, unquote
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from transporter.pipeline.problems import SECRETIVE, TELLING, spellings
+from transporter.pipeline.problems import SECRETIVE, TELLING, has_secret_name, spellings
 from transporter.pipeline.validation_errors import is_secret
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _secrets_by_name(document: Document, value: Any, path: tuple[str | int, ...]
             yield from _secrets_by_name(document, each, (*path, step))
     elif value is not None and not isinstance(value, bool):
         wanted = SECRETIVE if path in document.substituted else TELLING
-        if any(isinstance(step, str) and wanted.search(step) for step in path):
+        if has_secret_name(path, wanted):
             yield str(value)
         for pattern in _IN_TEXT:
             yield from pattern.findall(str(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.pipeline.problems import TELLING
+from transporter.pipeline.problems import has_secret_name
 from transporter.pipeline.secrets import HIDDEN
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _flatten(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 def _shown(path: tuple[str, ...], value: Any, secrets: Secrets) -> Any:  # noqa: ANN401 - plain values
     if value is None or isinstance(value, bool | dict | list | tuple):
         return value
-    if any(TELLING.search(name) for name in path):
+    if has_secret_name(path):
         return HIDDEN
     text = str(value)
     hidden = secrets.hide(text)

@@ -36,13 +36,16 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 32
 MAX_LINE: Final = 64 * 1024
-_ADVICE: Final = {
-    "expected <block end>": ": align it with the lines that it belongs to",
-    "mapping values are not allowed": ": begin a new line, or quote a text with a colon",
-    "unexpected end": ": a quote or a bracket is not closed",
-    "'\\t'": ": indent by blanks",
+_PLAIN: Final = {
+    "expected <block end>": "the line is indented as none of those before it",
+    "mapping values are not allowed": (
+        "a key is not allowed here: the line is indented deeper than those before it, or a text "
+        "with a colon needs quotes"
+    ),
+    "unexpected end": "a quote or a bracket is not closed",
+    "'\\t'": "a tab is not allowed here; indent by blanks",
 }
-"""Advice for a problem, by a part of the parser's text."""
+"""Plain texts for a problem, by a part of the parser's text."""
 MAX_VALUES: Final = 5_000
 """Keys, values and items: so many take a second to read."""
 _SHORTEST_SECRET: Final = 4
@@ -260,10 +263,10 @@ class _Builder:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 0
             problem = str(error.problem or error.context)
-            advice = next((each for text, each in _ADVICE.items() if text in problem), "")
+            problem = next((plain for text, plain in _PLAIN.items() if text in problem), problem)
             began = error.context_mark.line + 1 if error.context_mark else line
             place = f" (in the part that begins in line {began})" if began < line else ""
-            raise self._error(f"is not YAML: {problem}{place}{advice}", line) from error
+            raise self._error(f"is not YAML: {problem}{place}", line) from error
         except YAMLError as error:
             # A character that no text may hold. The error has its position, not its line.
             line = text.count("\n", 0, getattr(error, "position", 0)) + 1

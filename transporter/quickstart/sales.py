@@ -104,7 +104,7 @@ def _print_sales(sold: Sequence[Sold], folder: Path, command: Sequence[str]) -> 
     console.print(_sales_table(sold))
     console.print("The same by SQL on Spark:\n", markup=False)
     # One line at any width, so that it can be copied.
-    console.print(f"  {_shell_command(command, place)}\n", markup=False, soft_wrap=True)
+    console.print(f"  {_shell_command(command, folder)}\n", markup=False, soft_wrap=True)
 
 
 def _sales_table(sold: Sequence[Sold]) -> Table:
@@ -118,10 +118,13 @@ def _sales_table(sold: Sequence[Sold]) -> Table:
     return made
 
 
-def _shell_command(command: Sequence[str], place: str) -> str:
-    before = command[: command.index(_RUN)]
+def _shell_command(command: Sequence[str], folder: Path) -> str:
+    before, file = command[: command.index(_RUN)], _pipeline_file(command)
+    # Both paths work from the same folders.
+    is_absolute = file is not None and file.is_absolute()
+    place = str(folder) if is_absolute else _relative_path(folder)
     query = _QUERY.format(place.replace("`", "``"))
-    return shlex.join([*before, "shell", str(_pipeline_file(command)), "-e", query])
+    return shlex.join([*before, "shell", str(file), "-e", query])
 
 
 def _relative_path(folder: Path) -> str:

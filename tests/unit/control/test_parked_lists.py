@@ -84,6 +84,22 @@ def test_the_command_tells_what_has_become_of_retries(
     assert app.execute([*words, "--wait", "soon"]) == 2
 
 
+def test_an_ack_of_what_is_settled_says_so(op: Operated) -> None:
+    """A parked entry is settled, and stays parked; a range with something new is acked."""
+    told = op(requests.Ack("out", 3, 3))
+    assert told["done"] == (
+        "3..3 was settled already; offset 3 stays parked, see 'transporter parked skip'"
+    )
+    assert op(requests.Ack("out", 2, 2))["done"] == "2..2 was settled already"
+    assert op.route()["parked"] == 4
+    op(requests.Pause("out"))
+    op.feed(*lines(3, 10))
+    until(lambda: op.engine.log.durable == 12)
+    done = op(requests.Ack("out", 7, 11))["done"]
+    assert done == "acked 7..11; offset 7 stays parked, see 'transporter parked skip'"
+    assert op(requests.Ack("out", 11, 11))["done"] == "11..11 was settled already"
+
+
 def test_a_list_is_skipped(op: Operated, tmp_path: Path) -> None:
     """Skipped entries are gone for good, the others stay parked."""
     told = op(requests.SkipParked("out", offsets=((1, 1), (5, 5)), reason="tests"))

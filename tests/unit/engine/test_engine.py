@@ -202,7 +202,7 @@ def test_a_stop_leaves_a_route_that_cannot_drain(tmp_path: Path) -> None:
     engine.start()
     events.await_count("route-retrying")
     engine.stop(0.05)
-    assert events.named("route-abandoned") == [{"route": "out"}]
+    assert events.named("route-abandoned") == [{"route": "out", "lag": 5}]
     (tmp_path / "out.down").unlink()
     run_to_end(make_pipeline(tmp_path, [], out={}))
     assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4]

@@ -95,6 +95,19 @@ def test_what_stands_under_a_telling_key_is_a_secret(key: str, value: str) -> No
     assert found(f"x: {{{key}: '{value}'}}", PLAIN="s3cr").hide("it is s3cr") == "it is ***"
 
 
+def test_who_holds_a_token_of_the_console_is_no_secret() -> None:
+    """Names and roles are in the audit, and are words of any text; the tokens are hidden."""
+    secrets = found(
+        "observe: {console_access: {tokens: "
+        "[{name: deploy, token: s3cr, role: viewer}, {name: '${WHO}', token: '${T}'}]}}",
+        WHO="order",
+        T="other",
+    )
+    text = "the viewer may not deploy an order"
+    assert secrets.hide(text) == text
+    assert secrets.hide("s3cr other") == "*** ***"
+
+
 @pytest.mark.parametrize("key", ["host", "topic", "bootstrap_servers", "path", "key"])
 def test_what_tells_nothing_stays_readable(key: str) -> None:
     """Hosts and topics are not redacted in errors."""

@@ -71,6 +71,9 @@ def test_the_table_and_the_same_by_spark_are_shown(
     command = shlex.split(hint)
     assert command[:4] == ["bin/transporter", "shell", "p.yaml", "-e"]
     assert "FROM parquet.`a ``b'/sales` GROUP BY city" in command[4]
+    show_sales(["transporter", "run", str(file)], {"PLACE": "a `b'/sales"})
+    (hint,) = [line for line in capsys.readouterr().err.splitlines() if "SELECT" in line]
+    assert f"FROM parquet.`{file.parent}/a ``b'/sales`" in shlex.split(hint)[4]
 
 
 @pytest.mark.parametrize("folder", [None, "sales", "sales/_transporter"])
