@@ -91,7 +91,8 @@ def _show_preview(result: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         write_json(result, ok=not refusals)
         return code
-    write(f"{printable(result['file'])}: {result['done']}: {_changes_text(result)}")
+    changes = "" if refusals and not result["diff"] else f": {_changes_text(result)}"
+    write(f"{printable(result['file'])}: {result['done']}{changes}")
     for each in result["diff"]:
         before, after = (_setting_text(each[when]) for when in ("before", "after"))
         write(f"  {printable(each['setting'])}: {before} -> {after}")

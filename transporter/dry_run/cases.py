@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from transporter.bytes_as_json import text_or_base64
 from transporter.dry_run.outcome import OutputRow
 from transporter.dry_run.routes import select_route, trial_routes
-from transporter.errors import EnvironmentFault
+from transporter.errors import ConfigError, EnvironmentFault
 from transporter.message import JSON, Message, messages_to_batch, with_offsets
 from transporter.pipeline.json_schema import DIALECT, schema_of
 from transporter.pipeline.problems import InvalidPipeline
@@ -229,6 +229,8 @@ def run_cases(
 
     """
     document = read(path, environ, only=lambda _: False)
+    if isinstance(document.root, dict) and {"readers", "routes"} <= document.root.keys():
+        raise ConfigError("is a pipeline; cases are in a file of their own", str(path), 1)
     cases, problems = validate(_Cases, document.root, Section(document), {FOLDER: path.parent})
     if cases is None:
         raise InvalidPipeline(*problems)
