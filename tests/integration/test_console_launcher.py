@@ -135,7 +135,7 @@ def test_a_console_that_cannot_start_is_reported_and_tried_again(
         until(lambda: _answers(launcher.url))
 
 
-@pytest.mark.parametrize("broken", ["{", "log: ./log", "[1, 2]", "observe: [1]", "${file:none}"])
+@pytest.mark.parametrize("broken", ["log: ./log", "observe: [1]", "${file:none}"])
 def test_a_broken_pipeline_file_takes_nobody_the_console(tmp_path: Path, broken: str) -> None:
     """Its log is shown to the user of the engine, and as the file says once it can be read."""
     file, events = write_pipeline(tmp_path), Events()

@@ -270,7 +270,7 @@ def test_a_second_click_waits_for_the_first(
     first = threading.Thread(target=Person(person.console).send, args=("r/out/pause", fields))
     first.start()
     assert begun.wait(20)
-    timer = threading.Timer(0.3 if patience else 3.0, go_on.set)
+    timer = threading.Timer(0.3 if patience else 1.0, go_on.set)
     timer.start()
     again = person.send("r/out/pause", fields)
     assert go_on.is_set() == bool(patience)

@@ -124,6 +124,15 @@ def test_targets_are_files_and_directories(tmp_path: Path) -> None:
         find_sources([tmp_path / "none.yaml"], {})
 
 
+@pytest.mark.parametrize("text", ["{", "plain", "[1, 2]", "log: ./log", "\xff", "a: *a"])
+def test_a_file_that_is_no_pipeline_is_an_error_of_the_file(tmp_path: Path, text: str) -> None:
+    """Whatever it holds instead, it is named."""
+    file = tmp_path / "broken.yaml"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match="broken.yaml"):
+        find_sources([file], {})
+
+
 def test_an_outline_has_no_value_of_an_adaptor(tmp_path: Path) -> None:
     """Variables stay as they are written, and settings of adaptors are names only."""
     document = {

@@ -134,7 +134,7 @@ def test_code_that_hangs_ends_with_its_deadline_and_with_the_console(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So do the processes that it has started; those of a console that is killed as well."""
-    monkeypatch.setattr("transporter.console.trial.run_command", partial(run_command, seconds=8))
+    monkeypatch.setattr("transporter.console.trial.run_command", partial(run_command, seconds=4))
     refused = as_program(make_console(folder), 2, "some")
     assert (refused.status_code, "took longer" in refused.text) == (503, True)
     until(lambda: sleepers() == [])
