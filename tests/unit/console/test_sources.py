@@ -129,7 +129,7 @@ def test_a_file_that_is_no_pipeline_is_an_error_of_the_file(tmp_path: Path, text
     """Whatever it holds instead, it is named."""
     file = tmp_path / "broken.yaml"
     file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(ConfigError, match="broken.yaml"):
+    with pytest.raises(ConfigError, match=r"broken\.yaml"):
         find_sources([file], {})
 
 
