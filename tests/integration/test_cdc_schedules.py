@@ -22,6 +22,7 @@ from transporter_adaptors.postgres_cdc import (
     reader,
     table_states,
 )
+from transporter_adaptors.postgres_cdc.chunk_reader import ChunkReader
 from transporter_adaptors.postgres_cdc.position import Position
 
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
@@ -166,9 +167,18 @@ def test_a_chunk_waits_until_the_server_cannot_lose_it(
         writer.execute("UPDATE items SET name = 'warm' WHERE id = 10")
         time.sleep(0.5)
         lost = number_of(writer, "UPDATE items SET name = 'lost' WHERE id = 50")
+    waits, is_flushed = threading.Event(), ChunkReader._is_flushed
+
+    def note_wait(reader: ChunkReader, end: int) -> bool:
+        waits.set()
+        return is_flushed(reader, end)
+
+    monkeypatch.setattr(ChunkReader, "_is_flushed", note_wait)
     poll = threading.Thread(target=poll_once, args=(log,))
     poll.start()
-    poll.join(1.5)
+    # A chunk that does not wait is in the log by then, however slow the host is.
+    until(lambda: waits.is_set() or not poll.is_alive())
+    poll.join(0.5)
     crash(crashing)
     poll.join()
     assert stored_rows(crashing)["50"] == "first", "the server has lost nothing"
