@@ -23,6 +23,7 @@ from benchmarks.machine import describe
 from benchmarks.report import Report, markdown, number
 from benchmarks.services import Services
 from benchmarks.setting import ROOT, Setting
+from transporter.process_limits import switch_threads_often
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     progress = partial(_print_progress, began)
     # Stops all started processes, too, when a user loses patience.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    switch_threads_often()  # As an engine does, whose parts are measured here.
     with tempfile.TemporaryDirectory(prefix="transporter-bench-", dir=options.dir) as name:
         folder = Path(name)
         machine = describe(folder)

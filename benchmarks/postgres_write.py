@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -82,7 +83,7 @@ readers:
      slot: replica, publication: replica, copy: none}
 routes:
   - name: ROUTE
-    writer: {adaptor: postgres, dsn: "${SERVER_DSN}", tables: {public.changed: copied}}
+    writer: {adaptor: postgres, dsn: "${SERVER_DSN}", tables: {public.changed: arrived}}
 """
 
 METHOD: Final = f"""\
@@ -228,6 +229,8 @@ class _Ours:
         for messages in self._messages:
             self._next.append(entries(messages, self._first, self._log_id))
             self._first += len(messages)
+        # A worker holds no other slices, which each collection would go through.
+        gc.freeze()
 
     def write(self) -> None:
         """Write all slices."""
@@ -344,7 +347,7 @@ def _slices(messages: Sequence[Message], size: int) -> list[Sequence[Message]]:
 
 
 def _measure_replica(setting: Setting, server: LogicalPostgres) -> Iterator[Comparison]:
-    for table in ("changed", "copied"):
+    for table in ("changed", "arrived"):
         server.execute(_TABLE.format(table=table))
     replica = _Replica(setting, server)
     sides: dict[str, Callable[[], AbstractContextManager[None]]] = {
@@ -361,7 +364,7 @@ class _Replica:
     """A table that is followed into another one, by one side at a time, each with a new slot."""
 
     def __init__(self, setting: Setting, server: LogicalPostgres) -> None:
-        """Use the tables ``changed`` and ``copied``, which are there."""
+        """Use the tables ``changed`` and ``arrived``, which are there."""
         self._setting, self._server = setting, server
         self._rows, self._turn = setting.scale(50_000, 2_000), 0
         server.execute(f"CREATE PUBLICATION {_SLOT} FOR TABLE changed")
@@ -373,7 +376,7 @@ class _Replica:
         last = first + self._rows - 1
         begin = f"{first} + i * 100"
         rows = _ROWS.format(table="changed", first=begin, last=f"{begin} + 99")
-        there = "SELECT EXISTS (SELECT FROM copied WHERE id = %s)"
+        there = "SELECT EXISTS (SELECT FROM arrived WHERE id = %s)"
         self._server.execute("CHECKPOINT")
         try:
             with side():
@@ -387,10 +390,10 @@ class _Replica:
                 took = time.perf_counter() - began
         finally:
             self._server.drop_slot(_SLOT)
-        count = "SELECT count(*) FROM copied WHERE id BETWEEN %s AND %s"
+        count = "SELECT count(*) FROM arrived WHERE id BETWEEN %s AND %s"
         ((found,),) = self._server.execute(count, [first, last])
         if found != self._rows:
-            raise RuntimeError(f"{found} rows were copied, and {self._rows} were written")
+            raise RuntimeError(f"{found} rows arrived, and {self._rows} were written")
         return self._rows / took
 
     @contextmanager
@@ -470,7 +473,7 @@ def _texts(row: Row) -> list[str | None]:
 def _write_statement(target: psycopg.Connection[Any], rows: Sequence[Row]) -> None:
     """Write *rows* by one statement."""
     one = f"({', '.join(f'%s::{kind}' for kind in _COLUMNS.values())})"
-    text = f"INSERT INTO copied ({_NAMES}) VALUES {', '.join([one] * len(rows))} {_CONFLICT}"  # noqa: S608 - constants
+    text = f"INSERT INTO arrived ({_NAMES}) VALUES {', '.join([one] * len(rows))} {_CONFLICT}"  # noqa: S608 - constants
     values = [value for row in rows for value in _texts(row)]
     target.execute(text.encode(), values)
 
@@ -478,7 +481,7 @@ def _write_statement(target: psycopg.Connection[Any], rows: Sequence[Row]) -> No
 def _write_rows(target: psycopg.Connection[Any], rows: Sequence[Row]) -> None:
     """Write each of *rows* by a statement, all in one transaction."""
     kinds = ", ".join(f"%s::{kind}" for kind in _COLUMNS.values())
-    text = f"INSERT INTO copied ({_NAMES}) VALUES ({kinds}) {_CONFLICT}".encode()  # noqa: S608 - constants
+    text = f"INSERT INTO arrived ({_NAMES}) VALUES ({kinds}) {_CONFLICT}".encode()  # noqa: S608 - constants
     with target.pipeline(), target.transaction():
         for row in rows:
             target.execute(text, _texts(row))

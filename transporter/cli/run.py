@@ -119,9 +119,13 @@ def run_pipeline(
     )
     from transporter.cli.service_manager import take_notifier  # noqa: PLC0415 - the same
     from transporter.embed import assemble_engine  # noqa: PLC0415 - imports the engine
-    from transporter.process_limits import raise_descriptor_limit  # noqa: PLC0415
+    from transporter.process_limits import (  # noqa: PLC0415
+        raise_descriptor_limit,
+        switch_threads_often,
+    )
 
     raise_descriptor_limit()
+    switch_threads_often()
     # Before anything is started, so that no child inherits its variables.
     notifier = take_notifier(os.environ)
 
