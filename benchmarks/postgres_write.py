@@ -104,8 +104,8 @@ Rows of about 200 bytes in {len(_COLUMNS)} columns of nine types, into a table w
   Transactions of the source have 100 rows. The clock runs from the first commit until a reader
   finds every row in the target."""  # noqa: S608 - no statement
 LIMITS: Final = """\
-The server converts JSON to the types of the columns. With ready-made arrays that is done before
-the clock starts. End to end the server decodes, is read and is written on the same few cores that
+The server converts JSON to the types of the columns, which is most of the difference: see the
+lines with ready-made JSON. With arrays that is done before the clock starts. End to end the server decodes, is read and is written on the same few cores that
 the engine, its worker and Spark have."""
 
 
