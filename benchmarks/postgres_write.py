@@ -105,8 +105,8 @@ Rows of about 200 bytes in {len(_COLUMNS)} columns of nine types, into a table w
   finds every row in the target."""  # noqa: S608 - no statement
 LIMITS: Final = """\
 The server converts JSON to the types of the columns, which is most of the difference: see the
-lines with ready-made JSON. With arrays that is done before the clock starts. End to end the server decodes, is read and is written on the same few cores that
-the engine, its worker and Spark have."""
+lines with ready-made JSON. With arrays that is done before the clock starts. End to end the server
+decodes, is read and is written on the same few cores that the engine, its worker and Spark have."""
 
 
 def measure(setting: Setting) -> Section:
