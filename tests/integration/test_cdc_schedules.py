@@ -162,6 +162,9 @@ def test_a_chunk_waits_until_the_server_cannot_lose_it(
     monkeypatch.setattr(chunk_reader, "_FLUSH_PATIENCE", 1000.0)
     log = begin_copy_flushed(crashing)
     before = copied(log)
+    with monkeypatch.context() as patch:
+        patch.setattr(chunk_reader, "_FLUSH_LIMIT", 0.0)
+        log.reader()._open_parts._copier._drop_ahead()
     with crashing.connect(options="-c synchronous_commit=off") as writer:
         # The server writes its log at once after a pause, and then not for ten seconds.
         writer.execute("UPDATE items SET name = 'warm' WHERE id = 10")
@@ -174,7 +177,7 @@ def test_a_chunk_waits_until_the_server_cannot_lose_it(
         return is_flushed(reader, end)
 
     monkeypatch.setattr(ChunkReader, "_is_flushed", note_wait)
-    poll = threading.Thread(target=poll_once, args=(log,))
+    poll = threading.Thread(target=poll_chunk, args=(log,))
     poll.start()
     # A chunk that does not wait is in the log by then, however slow the host is.
     until(lambda: waits.is_set() or not poll.is_alive())
@@ -221,18 +224,16 @@ def number_of(connection: Any, statement: str) -> int:
     return int(number)
 
 
-def poll_once(log: MemoryLog) -> None:
-    """Poll, also if the server crashes meanwhile."""
-    with suppress(SourceUnavailable):
-        log.poll()
-
-
 def poll_chunk(log: MemoryLog) -> None:
-    """Poll for a chunk that is read now, before the stream has its turn."""
+    """Poll for a chunk that is read now, before the stream has its turn.
+
+    The server may crash meanwhile.
+    """
     opened = log.reader()._open_parts
     opened._copier._drop_ahead()
     opened._is_streams_turn = False
-    log.poll()
+    with suppress(SourceUnavailable):
+        log.poll()
 
 
 def test_a_chunk_has_what_it_saw_and_the_stream_the_rest(shop: Database) -> None:
