@@ -8,11 +8,25 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING
 
 from benchmarks.setting import ROOT
-from transporter.protocol.messages import HostHello, HostReady, StartWorker, StopHost, Ticket
+from transporter.protocol.messages import (
+    HostHello,
+    HostReady,
+    StartWorker,
+    StopHost,
+    Ticket,
+    WorkerEnded,
+)
 from transporter.protocol.network import connect_engine
 from transporter.worker import worker
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+    from transporter.protocol.messages import Invitation
 
 
 def launch(ticket: Ticket) -> subprocess.Popen[bytes]:
@@ -38,12 +52,21 @@ def _serve() -> None:
     ):
         engine.send(HostHello(os.getpid()))
         engine.send(HostReady("none", "local"))
+        running: dict[int, tuple[BaseProcess, Invitation]] = {}
         while True:
-            match engine.recv():
-                case StartWorker(spec):
-                    fork.Process(target=worker.run, args=(spec,), daemon=True).start()
-                case StopHost():
-                    return
+            for ready in wait([engine.fileno(), *running]):
+                if ready != engine.fileno():
+                    process, ended = running.pop(int(ready))  # type: ignore[call-overload]
+                    process.join()
+                    engine.send(WorkerEnded(ended.route, ended.shard, "", ended.attempt))
+                    continue
+                match engine.recv():
+                    case StartWorker(spec):
+                        process = fork.Process(target=worker.run, args=(spec,), daemon=True)
+                        process.start()
+                        running[process.sentinel] = process, spec
+                    case StopHost():
+                        return
 
 
 if __name__ == "__main__":
