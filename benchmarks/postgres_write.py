@@ -125,8 +125,8 @@ def _measure_upserts(setting: Setting, server: LogicalPostgres) -> Iterator[Comp
     size = setting.scale(_SLICE, 1_000)
     with (
         closing(_Ours(server, "upserted", size)) as ours,
-        closing(_Arrays(server, "unnested", size)) as arrays,
-        closing(_Documents(server, "documents", size)) as documents,
+        closing(_arrays(server, size)) as arrays,
+        closing(_documents(server, size)) as documents,
     ):
         for subject, is_there in (("insert", False), ("update", True)):
             rates = setting.interleave(
@@ -270,21 +270,15 @@ class _Bare:
                 work.apply(0, len(work.offsets), in_order=False)
 
 
-class _Arrays:
-    """Statements with one ready-made array for each column."""
+class _ReadyMade:
+    """A statement for each slice of the rows of ``given``, with values that *query* has made."""
 
-    def __init__(self, server: LogicalPostgres, table: str, size: int) -> None:
-        """Create *table*, and make the arrays."""
+    def __init__(self, server: LogicalPostgres, table: str, rows: str, query: str) -> None:
+        """Create *table*. A statement has the rows of *rows*, with parameters by *query*."""
         server.execute(_TABLE.format(table=table))
         self.table = table
-        kinds = ", ".join(f"%s::{kind}[]" for kind in _COLUMNS.values())
-        self._statement = (
-            f"INSERT INTO {table} ({_NAMES}) SELECT * FROM unnest({kinds}) {_CONFLICT}"  # noqa: S608 - constants
-        ).encode()
-        arrays = ", ".join(f"array_agg({name} ORDER BY id)::text" for name in _COLUMNS)
-        self._slices = server.execute(
-            f"SELECT {arrays} FROM given GROUP BY (id - 1) / {size} ORDER BY min(id)"  # noqa: S608 - constants
-        )
+        self._statement = f"INSERT INTO {table} ({_NAMES}) SELECT {rows} {_CONFLICT}".encode()
+        self._slices = server.execute(query)
         ((self.rows,),) = server.execute("SELECT count(*) FROM given")
         self._connection = psycopg.connect(server.dsn, autocommit=True)
 
@@ -297,40 +291,29 @@ class _Arrays:
 
     def write(self) -> None:
         """Write all slices."""
-        for arrays in self._slices:
-            self._connection.execute(self._statement, arrays)
+        for values in self._slices:
+            self._connection.execute(self._statement, values)
 
 
-class _Documents:
-    """Statements with one ready-made JSON document for all rows."""
+def _arrays(server: LogicalPostgres, size: int) -> _ReadyMade:
+    """Return statements with one array for each column."""
+    kinds = ", ".join(f"%s::{kind}[]" for kind in _COLUMNS.values())
+    arrays = ", ".join(f"array_agg({name} ORDER BY id)::text" for name in _COLUMNS)
+    return _ReadyMade(
+        server, "unnested", f"* FROM unnest({kinds})", f"SELECT {arrays} {_given_by(size)}"
+    )
 
-    def __init__(self, server: LogicalPostgres, table: str, size: int) -> None:
-        """Create *table*, and make the documents."""
-        server.execute(_TABLE.format(table=table))
-        self.table = table
-        columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
-        self._statement = (
-            f"INSERT INTO {table} ({_NAMES}) "  # noqa: S608 - constants
-            f"SELECT {_NAMES} FROM json_to_recordset(%s::json) AS r ({columns}) {_CONFLICT}"
-        ).encode()
-        self._slices = server.execute(
-            f"SELECT json_agg(g ORDER BY id)::text FROM given AS g "  # noqa: S608 - constants
-            f"GROUP BY (id - 1) / {size} ORDER BY min(id)"
-        )
-        ((self.rows,),) = server.execute("SELECT count(*) FROM given")
-        self._connection = psycopg.connect(server.dsn, autocommit=True)
 
-    def close(self) -> None:
-        """Disconnect."""
-        self._connection.close()
+def _documents(server: LogicalPostgres, size: int) -> _ReadyMade:
+    """Return statements with one JSON document for all rows."""
+    columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+    rows = f"{_NAMES} FROM json_to_recordset(%s::json) AS r ({columns})"
+    query = f"SELECT json_agg(g ORDER BY id)::text {_given_by(size)}"
+    return _ReadyMade(server, "documents", rows, query)
 
-    def prepare(self) -> None:
-        """Do nothing: the same is written each time."""
 
-    def write(self) -> None:
-        """Write all slices."""
-        for documents in self._slices:
-            self._connection.execute(self._statement, documents)
+def _given_by(size: int) -> str:
+    return f"FROM given AS g GROUP BY (id - 1) / {size} ORDER BY min(id)"
 
 
 def _messages(server: LogicalPostgres, table: str, limit: int) -> list[Message]:

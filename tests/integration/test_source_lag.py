@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every measurement due."""
     monkeypatch.setattr(backlog, "EVERY", 0.0)
+    monkeypatch.setattr(backlog, "_SOON", 0.0)
     monkeypatch.setattr(backlog, "_RARELY", 0.0)
     # On a busy host the real limit can be missed by a query that is quick.
     monkeypatch.setattr(backlog, "_LIMIT", "20s")

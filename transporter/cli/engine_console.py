@@ -33,7 +33,7 @@ def main() -> None:
     """Serve the inherited sockets until the engine ends, or no request has come for a while."""
     # Before the slow imports: the engine may be killed meanwhile, and the next one needs the port.
     _run_beside(_end_with_engine)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     file, directory, host, port, listener, login_listener, idle = sys.argv[1:]
     sockets = (socket.socket(fileno=int(each)) for each in (listener, login_listener))
     try:
@@ -128,10 +128,6 @@ def _end_when_readable(file: Path, directory: Path) -> None:
 
 def _end() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

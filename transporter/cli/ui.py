@@ -6,7 +6,7 @@ import os
 import signal
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -86,7 +86,7 @@ def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
         write(f"log in within 60 s: {console.login_link(this_operator().who)}")
         write(f"another link: transporter ui --login {targets[place]}")
         # As Ctrl-C does, so that the socket is removed.
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         serve()
 
 
@@ -121,10 +121,6 @@ def _first_without_console(directories: list[Path]) -> int:
         else:
             return place
     return 0
-
-
-def _interrupt(*_: Any) -> None:  # noqa: ANN401 - a signal's
-    raise KeyboardInterrupt
 
 
 def read_settings(source: LogSource, listen: str | None) -> ConsoleConfig:

@@ -77,7 +77,7 @@ class ConsoleLauncher:
         self._stopping.set()
         if self._thread.is_alive():
             self._wake.send(b"\0")
-            self._thread.join(_LONGEST)
+            self._thread.join()
         for each in (self._opened, self._wake, self._woken):
             each.close()
 

@@ -1,7 +1,8 @@
 """``python -m transporter.console.tethered``: a command that ends with whoever started it.
 
 It ends, with all the processes of its group, when its standard input is closed, which the system
-does for a parent that is killed as well. The command itself gets an empty standard input.
+does for a parent that is killed as well. The command itself gets an empty standard input. A signal
+at the parent's death (``spark.parent_death``) would spare what user code has started.
 """
 
 from __future__ import annotations

@@ -34,9 +34,7 @@ def read_console_settings(path: Path, environ: Mapping[str, str]) -> ConsoleConf
     """
     document = read(path, environ, only=_is_ours)
     root = document.root if isinstance(document.root, dict) else {}
-    observe = root.get(_SECTION) or {}
-    if not isinstance(observe, dict):
-        raise document.problem((_SECTION,), f"{_SECTION} must be a mapping")
+    observe = document.as_mapping((_SECTION,), root.get(_SECTION) or None)
     ours = {key: value for key, value in observe.items() if key in ConsoleConfig.model_fields}
     file = Path(os.path.abspath(path))  # noqa: PTH100 - as in load()
     section = Section(document, (_SECTION,))

@@ -18,8 +18,6 @@ from transporter.units import FOLDER, LocalPath
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from transporter.pipeline.yaml_document import Document, KeyPath
-
 
 class LogLocation(Model):
     """The place of the log."""
@@ -35,21 +33,14 @@ def log_directory(path: Path, environ: Mapping[str, str]) -> Path:
     """
     document = read(path, environ, only=lambda key: key in (("name",), ("log", "dir")))
     file = Path(os.path.abspath(path))  # noqa: PTH100 - as in load()
-    root = _mapping(document, (), document.root)
-    log = _mapping(document, ("log",), root.get("log"))
+    root = document.as_mapping((), document.root)
+    log = document.as_mapping(("log",), root.get("log"))
     directory = log.get("dir", default_directory(root, file))
     section = Section(document, ("log",))
     found, problems = validate(LogLocation, {"dir": directory}, section, {FOLDER: file.parent})
     if found is None:
         raise InvalidPipeline(*problems)
     return found.dir
-
-
-def _mapping(document: Document, place: KeyPath, value: object) -> dict[str, Any]:
-    if isinstance(value, dict | None):
-        return value or {}
-    name = ".".join(map(str, place)) or "the pipeline"
-    raise document.problem(place, f"{name} must be a mapping")
 
 
 def default_directory(root: Mapping[str, Any], file: Path) -> str:

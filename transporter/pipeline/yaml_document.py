@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 32
 MAX_LINE: Final = 64 * 1024
+MAX_VALUES: Final = 5_000
+"""Keys, values and items: so many take a second to read."""
 _PLAIN: Final = {
     "expected <block end>": "the line is indented as none of those before it",
     "mapping values are not allowed": (
@@ -46,8 +48,6 @@ _PLAIN: Final = {
     "'\\t'": "a tab is not allowed here; indent by blanks",
 }
 """Plain texts for a problem, by a part of the parser's text."""
-MAX_VALUES: Final = 5_000
-"""Keys, values and items: so many take a second to read."""
 _SHORTEST_SECRET: Final = 4
 """Shorter values are not redacted in any text, because they would match by chance."""
 
@@ -120,6 +120,13 @@ class Document:
     def problem(self, path: KeyPath, text: str) -> ConfigError:
         """Return an error at *path*, with every value that came from a variable redacted."""
         return ConfigError(self.redact(text), self.file, self.line(path))
+
+    def as_mapping(self, path: KeyPath, value: object) -> dict[str, Any]:
+        """Return *value*, which is at *path*, as a mapping, empty for none, or raise an error."""
+        if isinstance(value, dict | None):
+            return value or {}
+        name = ".".join(map(str, path)) or "the pipeline"
+        raise self.problem(path, f"{name} must be a mapping")
 
     def redact(self, text: str) -> str:
         """Redact every value of a variable in *text*, but for very short ones (Invariant 20)."""

@@ -73,7 +73,7 @@ class Backlog:
         except Error:
             self._due = now + _RARELY
         if rows and rows <= _FEW:
-            self._due = now + min(EVERY, _SOON)
+            self._due = now + _SOON
         resume.measure("backlog_messages", rows)
         # An application's clock may be ahead.
         resume.measure("lag_seconds", None if rows is None else max(0.0, age or 0.0))
