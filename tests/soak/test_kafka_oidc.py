@@ -18,7 +18,13 @@ from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
 from transporter_adaptors.kafka_queue.writer import KafkaQueueWriter
 
 from transporter.adaptor import Writer, WriterContext
-from transporter.errors import SinkTimeout, SinkUnavailable, SourceUnavailable
+from transporter.errors import (
+    EnvironmentFault,
+    RouteFault,
+    SinkTimeout,
+    SinkUnavailable,
+    SourceUnavailable,
+)
 from transporter.message import Message
 from transporter.queue import settings_of
 from transporter.queue.topics import make_topics
@@ -145,6 +151,25 @@ def test_a_token_that_the_broker_refuses_is_waited_for(
     writer = opened(topic, **settings(broker, provider))
     assert write(writer).complete
     writer.close()
+
+
+def test_a_mechanism_that_the_broker_does_not_know_is_a_fault(
+    broker: OidcBroker, topic: str
+) -> None:
+    """A login that no retry can save stops reader and writer, with the broker's reason."""
+    given = {
+        "bootstrap_servers": broker.oidc,
+        "security_protocol": "sasl_plaintext",
+        "sasl_mechanism": "PLAIN",
+        "username": "ada",
+        "password": "s3cr3t-of-ada",
+    }
+    with pytest.raises(RouteFault, match="Unsupported SASL mechanism"):
+        opened(topic, **given)
+    read = KafkaReader(KafkaReader.Config(topics=[topic], group=f"of-{topic}", **given))
+    with pytest.raises(EnvironmentFault, match="Unsupported SASL mechanism"):
+        read.open(FixedResume())
+    read.close()
 
 
 def test_tokens_are_replaced_before_they_expire(

@@ -26,6 +26,8 @@ _PASSING: Final = (
     '"status":"invalid_token"',
     "Broker: Request not valid in current SASL state",
     "Local: Broker transport failure",
+    # Of a request that was under way when a login failed. The login's own error has the cause.
+    "Local: Authentication failure",
 )
 """Texts of authentication errors that another token, or another connection, may resolve."""
 

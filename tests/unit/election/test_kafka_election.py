@@ -28,6 +28,7 @@ def election() -> Any:
     ("text", "fault"),
     [
         (f"Failed to acquire SASL OAUTHBEARER token: {SECRET} is refused", False),
+        ("FindCoordinator response error: Local: Authentication failure", False),
         ("SASL authentication error: Authentication failed: Invalid username or password", True),
     ],
 )

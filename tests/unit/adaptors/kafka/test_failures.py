@@ -35,7 +35,6 @@ from transporter.errors import (
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, RouteFault),
         (KafkaError.CLUSTER_AUTHORIZATION_FAILED, RouteFault),
         (KafkaError.SASL_AUTHENTICATION_FAILED, RouteFault),
-        (KafkaError._AUTHENTICATION, RouteFault),
     ],
 )
 def test_each_error_has_its_class(code: int, expected: type[Exception]) -> None:
@@ -65,7 +64,6 @@ def test_a_missing_topic_is_blamed_on_who_chose_it(fixed: bool, expected: type[E
         (KafkaError.LEADER_NOT_AVAILABLE, SourceUnavailable),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, EnvironmentFault),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, EnvironmentFault),
-        (KafkaError._AUTHENTICATION, EnvironmentFault),
         (KafkaError.SASL_AUTHENTICATION_FAILED, EnvironmentFault),
         (KafkaError.INCONSISTENT_GROUP_PROTOCOL, EnvironmentFault),
         (KafkaError.FENCED_INSTANCE_ID, EnvironmentFault),

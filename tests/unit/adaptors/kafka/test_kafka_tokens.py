@@ -98,6 +98,7 @@ def test_a_provider_that_refuses_is_waited_for(
             "SASL X mechanism handshake failed: Broker: Request not valid in current SASL state",
             False,
         ),
+        ("FindCoordinator response error: Local: Authentication failure", False),
         ("SASL X mechanism handshake failed: Broker: Unsupported SASL mechanism", True),
         ("SASL authentication error: Authentication failed: Invalid username or password", True),
     ],
