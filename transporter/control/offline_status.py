@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.operator_pauses import read_paused
+from transporter.offsets.halt_reason import read_halt_reason
 from transporter.offsets.offset_log import (
     declared_routes,
     inspect_log,
@@ -55,10 +56,14 @@ def read_status(directory: Path) -> dict[str, Any]:
 
 def _route_status(directory: Path, name: str, last: int) -> dict[str, Any]:
     state = read_state(directory, name)
+    folder = route_folder(directory, name)
+    problem = read_halt_reason(folder, state.next_offset())
+    stopped = "stopped" if problem else "not running"
     return {
         "name": name,
-        "state": "paused" if state.paused else "not running",
+        "state": "paused" if state.paused else stopped,
+        "problem": problem,
         "lag": max(0, last - state.watermark),
-        "parked": len(parked_offsets(route_folder(directory, name), RealFileSystem())),
+        "parked": len(parked_offsets(folder, RealFileSystem())),
         **route_progress(state),
     }

@@ -12,10 +12,12 @@ from engine_tools import Events, SparklessHost, make_pipeline, run_to_end, runni
 from failing_sink import written
 
 from transporter.audit import Operator
+from transporter.control.offline_status import read_status
 from transporter.control.requests import RetryParked, SkipParked
 from transporter.control.running_engine import RunningEngine
 from transporter.engine.engine import Engine
 from transporter.log.commit_log import CommitLog
+from transporter.offsets.halt_reason import HALTED
 from transporter.offsets.offset_log import OffsetLog, read_state, route_folder
 from transporter.offsets.parked import ParkedStore, parked_path, skip_entries
 from transporter.offsets.state import Range
@@ -85,9 +87,14 @@ def test_the_table_of_the_ancestors_design(tmp_path: Path) -> None:
     (divided,) = events.named("slice-divided")
     assert (divided["route"], divided["first"], divided["last"]) == ("out", 9, 15)
     assert divided["problem"] == "the bulk was refused as a whole"
+    (route,) = read_status(tmp_path / "log")["routes"]
+    assert (route["state"], route["problem"][:11]) == ("stopped", "offset 14: ")
     operator_acks(tmp_path, 14, 14)
+    (route,) = read_status(tmp_path / "log")["routes"]
+    assert (route["state"], route["problem"]) == ("not running", "")
     run_to_end(make(tmp_path, [], "unnamed"))
     assert numbers(tmp_path) == [*range(14), 15]
+    assert not (tmp_path / "log" / "offsets" / "out" / HALTED).exists()
 
 
 def test_what_fails_only_together_is_told(tmp_path: Path) -> None:

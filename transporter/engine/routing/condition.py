@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from transporter.engine.events import Observer
     from transporter.engine.meters import RouteMeter
     from transporter.engine.routing.failure_policy import Decision
+    from transporter.offsets.halt_reason import HaltReason
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import RouteConfig
 
@@ -34,9 +35,11 @@ class RouteCondition:
         meter: RouteMeter,
         observe: Observer,
         stopping: threading.Event,
+        halt_reason: HaltReason,
     ) -> None:
         """Start the route of *config*. It waits for nothing once *stopping* is set."""
         self.config = config
+        self._halt_reason = halt_reason
         self._offsets, self._meter, self._observe = offsets, meter, observe
         self._stopping, self._wake_event = stopping, threading.Event()
         self.state, self.problem = State.STARTING, ""
@@ -75,11 +78,16 @@ class RouteCondition:
         self._backoff = Backoff(*config.retry.backoff)
         self.outdated = True
 
+    def start(self) -> None:
+        """Begin, or begin anew after an operator has helped."""
+        self.state, self.problem = State.STARTING, ""
+        self._halt_reason.clear()
+
     def revive(self) -> None:
         """Continue if the route waits for an operator or for its next attempt."""
         if self.halted:
             self.outdated = self.outdated or self.config.writer.is_outdated()
-            self.state, self.problem = State.STARTING, ""
+            self.start()
         self._backoff.reset()
         self.not_before = 0.0
 
@@ -125,6 +133,7 @@ class RouteCondition:
         offset, problem = decision.offset, decision.problem
         place = f"offset {offset}: " if offset is not None else ""
         self.state, self.problem = State.STOPPED, f"{place}{problem}"
+        self._halt_reason.record(self.problem, self._offsets.state.next_offset())
         self.report("route-stopped", offset=offset, problem=problem)
 
     def retry_later(self, problem: str, least: float = 0.0) -> None:

@@ -34,6 +34,7 @@ from transporter.errors import (
 from transporter.log.commit_log import wall_clock
 from transporter.log.reader import LogReader
 from transporter.offsets.given_up import GivenUpLog
+from transporter.offsets.halt_reason import HaltReason
 from transporter.protocol.messages import Failure
 
 if TYPE_CHECKING:
@@ -73,8 +74,9 @@ class Route:
         self._stopping, self._draining = threading.Event(), threading.Event()
         self._mailbox = Mailbox(self._wake)
         meter = self._meter = RouteMeter()
+        halt_reason = HaltReason(offsets.folder, guard=log.check_lock)
         condition = self._condition = RouteCondition(
-            config, offsets, meter, self._observe, self._stopping
+            config, offsets, meter, self._observe, self._stopping, halt_reason
         )
         is_interrupted = self._is_interrupted
         self.parking = Parking(config, log, self._reader, offsets, wall_clock)
@@ -277,6 +279,7 @@ class Route:
 
     def _run(self) -> None:
         try:
+            self._condition.start()
             self._serve_until_ended()
             with suppress(EnvironmentFault):
                 self._policy.given_up.write_waiting(now=True)
