@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -195,7 +195,7 @@ def retry(
         return
     if not as_json:
         report_result(result, as_json=False)
-    outcome = _await_retries(log_directory(target), route, result["offsets"], patience)
+    outcome = _await_retries(log_directory(target), route, result, patience)
     if as_json:
         write_json({**result, "outcome": outcome})
     elif patience:
@@ -203,19 +203,28 @@ def retry(
 
 
 def _await_retries(
-    directory: Path, route: str, offsets: list[int], patience: float
+    directory: Path, route: str, result: dict[str, Any], patience: float
 ) -> dict[str, list[int]]:
-    """Return which *offsets* are delivered, parked again and not yet tried after *patience*."""
+    """Return what has become of the offsets and the followers in *result* after *patience*.
+
+    They were delivered, are parked again, stay parked behind others, or were not tried yet.
+    """
     from transporter.offsets.offset_log import read_state  # noqa: PLC0415 - imports pyarrow
 
     until = time.monotonic() + patience
-    asked = {*offsets}
-    while (pending := asked.intersection(read_state(directory, route).retries)) and (
+    asked, followers = {*result["offsets"]}, {*result["followers"]}
+    wanted = asked | followers
+    while (pending := wanted.intersection(read_state(directory, route).retries)) and (
         left := until - time.monotonic()
     ) > 0:
         time.sleep(min(_TICK, left))
-    parked = asked.intersection(list_parked_offsets(directory, route)) - pending
-    found = {"delivered": asked - parked - pending, "parked": parked, "pending": pending}
+    parked = wanted.intersection(list_parked_offsets(directory, route)) - pending
+    found = {
+        "delivered": wanted - parked - pending,
+        "parked": parked & asked,
+        "behind": parked - asked,
+        "pending": pending,
+    }
     return {name: sorted(each) for name, each in found.items()}
 
 
@@ -226,6 +235,8 @@ def _write_outcome(outcome: dict[str, list[int]], wait: str) -> None:
         shown = range_text([(each, each) for each in outcome["parked"][:_MOST_NAMED]])
         more = " and more" if counts["parked"] > _MOST_NAMED else ""
         text += f" (offset {shown}{more}: 'transporter parked show' has the error)"
+    if outcome["behind"]:
+        text += f", {counts['behind']} of those behind stay parked"
     if outcome["pending"]:
         text += f", {counts['pending']} not tried within {wait}; look at 'transporter status'"
     write(printable(text))

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from transporter.cli.output import printable, problem_text
 from transporter.cli.status_table import Rates, live_rows, status_table
+from transporter.control.status_texts import size_text
 from transporter.engine.events import level_of
 
 if TYPE_CHECKING:
@@ -153,8 +154,11 @@ class LiveTable(EventPrinter):
         self._live.update(Group(*drawn, footer), refresh=True)
 
     def _footer(self, status: Mapping[str, Any], doing: str) -> Text:
-        size = f"{status['size'] / (1 << 20):,.0f} MiB"
-        parts = [f"log {printable(status['directory'])}", f"last offset {status['last']:,}", size]
+        parts = [
+            f"log {printable(status['directory'])}",
+            f"last offset {status['last']:,}",
+            size_text(status["size"]),
+        ]
         parts += [doing] if doing else [] if status["spark"] else ["Spark is starting"]
         text = " · ".join(parts)
         return Text(f"{text}\n{self._hints}", style="dim")

@@ -16,7 +16,7 @@ from transporter.cli.output import (
     write_table,
 )
 from transporter.control.requests import Status
-from transporter.control.status_texts import activity, source_lag
+from transporter.control.status_texts import activity, size_text, source_lag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,8 +54,7 @@ def headline(found: dict[str, Any]) -> str:
         engine = f"engine {found['pid']} is stopping: it delivers what is logged, and ends"
     elif found["running"] and not found["spark"]:
         engine += ", Spark is starting"
-    size = f"{found['size'] / (1 << 20):,.1f} MiB"
-    place = printable(found["directory"])
+    place, size = printable(found["directory"]), size_text(found["size"])
     return f"{engine} · log {place} · last offset {found['last']:,} · {size}"
 
 

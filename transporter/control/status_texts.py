@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+def size_text(size: int) -> str:
+    """Return a log's *size* in bytes."""
+    return f"{size / (1 << 20):,.1f} MiB"
+
+
 def source_lag(measured: Mapping[Any, float]) -> str:
     """Return the measured backlog of a reader's source: messages, and the age of the oldest."""
     backlog, seconds = measured.get("backlog_messages"), measured.get("lag_seconds")

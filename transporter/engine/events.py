@@ -304,6 +304,9 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "shutdown_timeout has passed; these entries wait for the next run, which redelivers a "
             "slice in flight",
         ),
+        "replay-ended": Event(
+            "info", ("route", "first", "last", *_PROGRESS), "a replay was delivered to its end"
+        ),
         "route-ended": Event(
             "info", ("route", *_PROGRESS), "a route has ended and delivers no more"
         ),

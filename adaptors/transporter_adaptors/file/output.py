@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from transporter.errors import RouteFault
+from transporter.errors import RouteFault, SinkUnavailable
 from transporter_adaptors.file.disk import append_all, exclusive_lock
 from transporter_adaptors.file.progress import (
     END_BYTES,
@@ -69,7 +69,7 @@ class Output:
     def open(self) -> None:
         """Open the progress file, and make it and its folder when they do not exist."""
         self._disk.make_folder(self._path.parent)
-        self._progress = self._disk.open(self._progress_path, os.O_RDWR | os.O_CREAT)
+        self._open_progress()
 
     def close(self) -> None:
         """Close all files. Safe to call twice."""
@@ -82,13 +82,26 @@ class Output:
     def exclusive_lock(self) -> Iterator[None]:
         """Block every other writer, so that slices stay together and can be taken back."""
         while True:
+            if self._progress < 0:
+                self._reopen()
             with exclusive_lock(self._progress, self._context.deadline, self._path):
                 status = self._disk.status(self._progress_path)
                 if status is not None and status.st_ino == os.fstat(self._progress).st_ino:
                     yield
                     return
             self.close()  # It was removed, and our lock on it no longer protects anything.
-            self.open()
+
+    def _reopen(self) -> None:
+        """Make the progress file again. Its folder may be gone because a disk was unmounted."""
+        if self._disk.status(self._path.parent) is None:
+            raise SinkUnavailable(
+                f"{self._path.parent}: the folder has disappeared; bring it back, or make it "
+                "so that the route begins a new file"
+            )
+        self._open_progress()
+
+    def _open_progress(self) -> None:
+        self._progress = self._disk.open(self._progress_path, os.O_RDWR | os.O_CREAT)
 
     def state(self) -> FileState:
         """Return the state of the present file, after bringing the file into that state.

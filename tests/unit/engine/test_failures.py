@@ -12,6 +12,7 @@ from engine_tools import Events, SparklessHost, make_pipeline, run_to_end, runni
 from failing_sink import written
 
 from transporter.audit import Operator
+from transporter.cli import app
 from transporter.control.offline_status import read_status
 from transporter.control.requests import RetryParked, SkipParked
 from transporter.control.running_engine import RunningEngine
@@ -260,6 +261,28 @@ def test_a_running_route_lets_those_behind_follow_unless_only_one_is_meant(
         until(lambda: not read_state(tmp_path / "log", "out").retries)
         head = [3] if kind is RetryParked else []
         assert numbers(tmp_path)[len(before) :] == head + ([] if only else [8, 13, 18])
+
+
+def test_the_command_counts_those_that_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcome of a retry has the entries behind it: delivered, or parked as before."""
+    pipeline = make(tmp_path, rows(20, 3, 13, keys=5), on_error="park")
+    with running(pipeline) as engine:
+        until(lambda: read_state(tmp_path / "log", "out").watermark == 19)
+        operate = partial(RunningEngine(engine, {}).perform, operator=Operator("me", 0, 0))
+        monkeypatch.setattr(
+            "transporter.cli.parked.perform_request",
+            lambda _, request: {"live": True} | operate(request),
+        )
+        words = ["parked", "retry", str(tmp_path / "log"), "out", "3"]
+        assert app.execute(words) == 0
+        said = capsys.readouterr().out.splitlines()[1]
+        assert said.startswith("outcome: 0 delivered, 1 parked again (offset 3: ")
+        assert said.endswith(", 3 of those behind stay parked")
+        (tmp_path / "out.mended").touch()
+        assert app.execute(words) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "outcome: 4 delivered, 0 parked again"
 
 
 def test_a_follower_that_fails_ends_the_run(tmp_path: Path) -> None:

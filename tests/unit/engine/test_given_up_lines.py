@@ -62,6 +62,8 @@ def test_a_skipped_entry_has_a_line(tmp_path: Path) -> None:
         assert found[0]["generation"] == 0
         op(requests.Replay("out", first=0, last=4))
         until(lambda: op.route()["replay"] is None and op.route()["generation"] == 1)
+    (ended,) = op.events.named("replay-ended")
+    assert (ended["route"], ended["first"], ended["last"]) == ("out", 0, 4)
     assert [(each["offset"], each["generation"]) for each in given_up(tmp_path)] == [
         *((1, 0), (3, 0)),
         *((1, 1), (3, 1)),

@@ -103,6 +103,7 @@ class Route:
             rate_limit=RateLimit(config.max_rate),
             heartbeat=Heartbeat(),
         )
+        self._replay = offsets.state.replay
         self.leaving = False
         """Whether it was removed from the pipeline, and ends."""
         self._thread = threading.Thread(target=self._run, name=f"route-{config.name}")
@@ -173,7 +174,9 @@ class Route:
             self._run_requested()
 
     def _run_requested(self) -> None:
+        self._report_replay_end()
         self._mailbox.run()
+        self._replay = self._offsets.state.replay
         for reader, through in self._offsets.state.readers_to_supersede().items():
             if self.halted or self._stopping.is_set():
                 return
@@ -183,6 +186,12 @@ class Route:
                 self._condition.retry_later(str(error))  # Invariant 14
             except (Corrupt, EnvironmentFault, OffsetRefused) as error:
                 self._condition.apply(self._policy.wait_or_halt(Failure.of(error)))
+
+    def _report_replay_end(self) -> None:
+        """Report a replay that was delivered to its end. An operator knows of a cancelled one."""
+        ended, self._replay = self._replay, self._offsets.state.replay
+        if ended is not None and self._replay is None:
+            self._condition.report("replay-ended", first=ended.first, last=ended.last)
 
     def outcome_of(self, offset: int) -> EntryOutcome:
         """Return how *offset*, the last one, was settled. Call only through :meth:`submit`."""
@@ -283,6 +292,7 @@ class Route:
             self._serve_until_ended()
             with suppress(EnvironmentFault):
                 self._policy.given_up.write_waiting(now=True)
+            self._report_replay_end()
             self._condition.report("route-ended")
             if not self.halted:
                 self._condition.state = State.ENDED

@@ -147,6 +147,22 @@ def test_a_lost_progress_file_is_made_again(path: Path) -> None:
     assert path.read_bytes() == engine.expected()
 
 
+def test_a_folder_that_disappears_is_waited_for(tmp_path: Path) -> None:
+    """It may be that of a disk, so nothing is written in its place until it is back."""
+    folder = tmp_path / "mounted"
+    engine = Engine(folder / "out.jsonl")
+    engine.start()
+    engine.deliver(3)
+    folder.rename(tmp_path / "away")
+    assert not engine.deliver(1)
+    assert not engine.deliver(1)
+    assert not folder.exists()
+    (tmp_path / "away").rename(folder)
+    assert engine.deliver(1)
+    engine.stop()
+    assert (folder / "out.jsonl").read_bytes() == engine.expected()
+
+
 @pytest.mark.parametrize("harm", ["damaged", "version"])
 def test_progress_that_cannot_be_read_is_refused(path: Path, harm: str) -> None:
     """A damaged progress file, or one of another version, stops the route with its name."""
