@@ -337,10 +337,10 @@ def is_untouched(database: Database) -> bool:
 @pytest.mark.parametrize(
     ("mode", "ignored", "text"),
     [
-        ("session", "", "refuses what the reader needs"),
+        many("session", "", "refuses what the reader needs"),
         many("session", "options", "does not pass the settings of a session on"),
         many("transaction", "", "refuses what the reader needs"),
-        ("transaction", "options,replication", "does not pass the settings of a session on"),
+        many("transaction", "options,replication", "does not pass the settings of a session on"),
     ],
 )
 def test_a_pgbouncer_is_refused(shop: Database, mode: str, ignored: str, text: str) -> None:
