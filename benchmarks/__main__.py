@@ -1,6 +1,7 @@
 """``python -m benchmarks [NAME …] [--quick]``: runs benchmarks and writes their results.
 
-The results go to ``build/bench.json``. Those of a whole, full run go to ``docs/benchmarks.md`` too.
+The results go to ``build/bench.json``, with a picture of each section in ``build/plots``. Those of
+a whole, full run go to ``docs/benchmarks.md`` and ``docs/plots`` instead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.machine import describe
-from benchmarks.report import Report, markdown, number
+from benchmarks.plots import draw
+from benchmarks.report import Report, markdown, number, plot_name
 from benchmarks.services import Services
 from benchmarks.setting import ROOT, Setting
 from transporter.process_limits import switch_threads_often
@@ -116,6 +118,10 @@ def _write_report(report: Report, *, page: bool) -> None:
     results = ROOT / "build" / "bench.json"
     results.parent.mkdir(exist_ok=True)
     results.write_text(json.dumps(asdict(report), indent=1), encoding="utf-8")
+    plots = ROOT / ("docs" if page else "build") / "plots"
+    plots.mkdir(exist_ok=True)
+    for section in report.sections:
+        draw(section, plots / plot_name(section))
     if page:
         (ROOT / "docs" / "benchmarks.md").write_text(text, encoding="utf-8")
     sys.stdout.write(text)
