@@ -56,6 +56,7 @@ CATALOGUE: Final = {
     "cdc-latency": "benchmarks.cdc_latency",
     "file-file": "benchmarks.file_file",
     "queue": "benchmarks.queue",
+    "start": "benchmarks.start",
     "memory": "benchmarks.memory",
     "growth": "benchmarks.growth",
 }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from benchmarks.setting import Setting
 
-_AIM: Final = Aim(1.2, at_least=True)
+_AIM: Final = Aim(1.6, at_least=True)
 _FILES: Final = 20
 _PATIENCE: Final = 300.0
 _TAIL: Final = 1000

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _FRAME: Final = 1000
 _LARGE: Final = 250_000
-_RATE: Final = Aim(500_000, at_least=True, figure=OURS)
-_OVERHEAD: Final = Aim(100, at_least=False, figure=OURS)
+_RATE: Final = Aim(600_000, at_least=True, figure=OURS)
+_OVERHEAD: Final = Aim(60, at_least=False, figure=OURS)
 _QUERY: Final = "SELECT offset, timestamp, namespace, key, data FROM entries WHERE op <> 'delete'"
 
 METHOD: Final = f"""\

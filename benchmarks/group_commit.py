@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _READERS: Final = 8
 _ROWS: Final = 100
 _DELAY: Final = 0.002
-_AIM: Final = Aim(5.0, at_least=True)
+_AIM: Final = Aim(6.0, at_least=True)
 
 METHOD: Final = f"""\
 {_READERS} threads each append {_ROWS} messages at a time and wait until they are durable, as

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from benchmarks.setting import Setting
 
-_AIM: Final = 0.7
+_AIM: Final = 1.2
 _SHARES: Final = {"p50": 0.5, "p99": 0.99}
 _LATE_MS: Final = {("plain", "p50"): 4.0, ("plain", "p99"): 15.0}
 _PATIENCE: Final = 120.0

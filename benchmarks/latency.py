@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RATE: Final = 200
 _ROUTES: Final = (1, 8)
 _SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-_AIMS: Final = {(1, "p50"): 4.0, (1, "p99"): 15.0, (8, "p99"): 25.0}
+_AIMS: Final = {(1, "p50"): 1.8, (1, "p99"): 5.0, (8, "p50"): 5.0, (8, "p99"): 15.0}
 _PATIENCE: Final = 30.0
 SEQUENCE: Final = "sequence"
 _PIPELINE: Final = """\

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil  # type: ignore[import-untyped]
 
-from benchmarks.figures import Comparison, Section
+from benchmarks.figures import OURS, Aim, Comparison, Section
 from benchmarks.messages import documents
 from benchmarks.services import Topic, import_test_tool
 from benchmarks.setting import wait_until
@@ -26,6 +26,9 @@ _MIB: Final = 2**20
 _LOOK: Final = 0.2
 _PATIENCE: Final = 300.0
 _ROUTES: Final = 2
+_SMALL_ROUTES: Final = 32
+_IDLE_MIB: Final = 300.0
+_SMALL_MIB: Final = 1.2 * 1024
 _PIPELINE: Final = """\
 name: memory
 log: {{dir: log}}
@@ -37,6 +40,16 @@ routes:
   - name: second
     writer: {{adaptor: kafka, bootstrap_servers: "{servers}", topic: memory-1}}
 """
+_IDLE: Final = """\
+name: idle
+log: {dir: log}
+readers:
+  - {name: lines, adaptor: file, path: "in/*.jsonl", follow: true}
+routes:
+"""
+_IDLE_ROUTE: Final = """\
+  - {{name: route-{number}, writer: {writer}}}
+"""
 
 METHOD: Final = """\
 A pipeline with one file reader and two Kafka routes. First it is idle with both workers
@@ -46,7 +59,14 @@ defaults allow.
 
 "After" is when the broker has all of it. RSS counts shared pages in every process that maps
 them. USS counts only memory that would be freed by that process's end. The peak is the largest
-of looks every {look} s."""
+of looks every {look} s.
+
+"One Kafka route" and "{small} small routes" are pipelines of their own that have nothing to
+deliver. The small routes write to files."""
+LIMITS: Final = """\
+Over half of one route's memory is the JVM: Spark's classes, their compiled code, its smallest heap.
+Workers are forked, so pages that all of them share count in the RSS of each. Their USS is what
+each of them costs."""
 NOTE: Final = "Peak RSS on the way: {peaks} (MiB)."
 
 
@@ -123,8 +143,43 @@ def measure(setting: Setting) -> Section:
     for topic in topics:
         topic.close()
     note = NOTE.format(peaks=", ".join(f"{kind} {peak:.0f}" for kind, peak in peaks.items()))
-    method = METHOD.format(count=count, look=_LOOK)
-    return Section("memory", method, tuple(_compare(idle, after)), (note,))
+    small = setting.scale(_SMALL_ROUTES, 4)
+    method = METHOD.format(count=count, look=_LOOK, small=small)
+    found = (*_compare(idle, after), *_measure_idle(setting, small))
+    return Section("memory", method, found, (note,), LIMITS)
+
+
+def _measure_idle(setting: Setting, small: int) -> Iterator[Comparison]:
+    """Take the memory of pipelines that wait, against what they may have."""
+    servers = setting.services.broker.bootstrap_servers
+    use = _idle_use(setting, [f'{{adaptor: kafka, bootstrap_servers: "{servers}", topic: idle}}'])
+    yield _bounded(
+        "one Kafka route, all processes, USS", sum(each.uss for each in use.values()), _IDLE_MIB
+    )
+    use = _idle_use(setting, [f"{{adaptor: file, path: out-{n}.jsonl}}" for n in range(small)])
+    workers = use["workers"]
+    yield _bounded(f"{small} small routes, workers, RSS", workers.rss, _SMALL_MIB)
+    yield _bounded(f"{small} small routes, workers, USS", workers.uss, _SMALL_MIB)
+
+
+def _idle_use(setting: Setting, writers: list[str]) -> dict[str, Use]:
+    """Return the memory of a pipeline with a route for each of *writers*, once all are open."""
+    setting.report(f"starting an engine ({len(writers)} routes)")
+    folder = setting.make_folder(f"idle-{len(writers)}")
+    (folder / "in").mkdir()
+    routes = (_IDLE_ROUTE.format(number=n, writer=each) for n, each in enumerate(writers))
+    (folder / "pipeline.yaml").write_text(_IDLE + "".join(routes))
+    with import_test_tool("acceptance_tools").running(folder / "pipeline.yaml") as engine:
+        for number in range(len(writers)):
+            engine.await_event("worker-connected", route=f"route-{number}")
+        use = Family(engine).measure_use()
+        engine.stop()
+    return use
+
+
+def _bounded(what: str, found: float, limit: float) -> Comparison:
+    aim = Aim(limit, at_least=False, figure=OURS)
+    return Comparison(what, "what it may take", "MiB", (found,), (limit,), aim)
 
 
 def _pipeline(setting: Setting, count: int) -> Path:

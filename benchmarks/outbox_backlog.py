@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from benchmarks.setting import Setting
 
-_AIMS: Final = {"mark": 0.7, "take": 1.1}
+_AIMS: Final = {"mark": 1.2, "take": 2.0}
 _ROWS_AIM: Final = 15.0
 _PATIENCE: Final = 120.0
 _PIPELINE: Final = """\

@@ -31,7 +31,12 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 10_000
 _ROUTES: Final = 8
-_AIM: Final = Aim(1.0, at_least=True)
+_AIMS: Final = {
+    "omit": Aim(1.0, at_least=True),
+    "rename": Aim(1.0, at_least=True),
+    "python": Aim(0.7, at_least=True),
+    "starlark": Aim(0.3, at_least=True),
+}
 
 METHOD: Final = f"""\
 Slices of {_ROWS} messages of about 200 bytes of JSON through `deliver`, the function that workers
@@ -75,7 +80,7 @@ def measure(setting: Setting) -> Section:
                 "messages/s",
                 found[name],
                 found[f"{name}, floor"],
-                _AIM if name in ("omit", "rename") else None,
+                _AIMS.get(name),
             )
             for name in (*_kinds(), "fan-out")
         ),
