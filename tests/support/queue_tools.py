@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_tools import consume
 
-from transporter.queue import QueueSettings, settings_of
+from transporter.queue import QueueSettings, QueueUnavailable, settings_of
 from transporter.queue.topics import make_topics
 
 if TYPE_CHECKING:
@@ -36,7 +36,11 @@ def fresh(broker: Broker, partitions: int = 2, **values: Any) -> QueueSettings:
         dead_letter_topic=f"dead-{name}",
         **{"redeliver_after": 0.4, "hold": 0, "commit_interval": 0.1, **values},
     )
-    make_topics(settings, partitions)
+    try:
+        make_topics(settings, partitions)
+    except QueueUnavailable:
+        # The client asks once for the controller. A busy machine may have fenced the broker then.
+        make_topics(settings, partitions)
     return settings
 
 
