@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_tools import consume
 
-from transporter.queue import QueueSettings, QueueUnavailable, settings_of
+from transporter.queue import QueueSettings, settings_of
+from transporter.queue.failures import QueueUnavailable
 from transporter.queue.topics import make_topics
 
 if TYPE_CHECKING:
