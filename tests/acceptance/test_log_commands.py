@@ -279,6 +279,7 @@ def test_tail_ends_at_once_when_nobody_reads_it_any_more(log: Path) -> None:
         assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.exhaustive
 def test_a_long_answer_may_be_cut_short(tmp_path: Path, batch: Make) -> None:
     """Show into a program that stops reading ends quietly."""
     with CommitLog.open(tmp_path / "log") as opened:

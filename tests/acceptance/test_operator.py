@@ -313,6 +313,7 @@ def test_a_file_that_is_wrong_is_told_at_a_hang_up(tmp_path: Path) -> None:
         assert offsets(tmp_path / "out.jsonl") == [0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.spark
 def test_a_reload_refuses_sql_that_does_not_parse(tmp_path: Path) -> None:
     """Such a query is refused with its line, as ``check`` does, and the route goes on as it was.

@@ -111,6 +111,7 @@ def test_tables_do_not_disturb_one_another(postgres: Database, tmp_path: Path) -
     assert all("the row is too large" in json.dumps(each) for each in parked)
 
 
+@pytest.mark.exhaustive
 def test_two_readers_of_one_table_are_told_so(postgres: Database, tmp_path: Path) -> None:
     """One of them stops at once with the reason, and the other one continues."""
     postgres.execute(outbox_sql())

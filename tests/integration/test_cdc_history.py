@@ -47,7 +47,7 @@ def copy_beside_writers(database: Database, seed: int, seconds: float) -> Memory
     return log
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_each_keys_history_is_exact(postgres: Database, seed: int) -> None:
     """Copy row, then each later change once and in order, beside writers and kills."""
     prepare_traced(postgres)

@@ -160,6 +160,7 @@ def test_a_queue_without_topics(
         assert "transporter queue init" in found[each][-1][1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.kafka
 def test_brokers_that_are_away(look: Callable[..., tuple[int, Found]]) -> None:
     """Unreachable brokers are a problem of both ends."""

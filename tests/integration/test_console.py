@@ -252,9 +252,10 @@ def test_a_killed_console_leaves_the_audit_true(tmp_path: Path) -> None:
         assert 1 not in [each["offset"] for each in done("parked", "list", str(pipeline), "sales")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "seconds",
-    [10.0, pytest.param(600.0, marks=[pytest.mark.exhaustive, pytest.mark.timeout(1800)])],
+    [10.0, pytest.param(600.0, marks=pytest.mark.timeout(1800))],
 )
 def test_ten_tabs_cost_the_engine_little(tmp_path: Path, seconds: float) -> None:
     """Viewers share looks, events and history: at most 2 % of a core more, and 2 MiB."""

@@ -312,7 +312,7 @@ def stream(
 
 
 def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    """Restarts resume exactly, across rolls, limits bound micro-batches, and loss is an error."""
+    """Restarts resume exactly, across rolls, and limits bound micro-batches."""
     directory, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
     for start in range(0, 9, 3):
         append(directory, [b"%d" % n for n in range(start, start + 3)])
@@ -321,6 +321,14 @@ def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> N
     append(directory, [b"11"])
     assert stream(spark, directory, checkpoint, maxOffsetsPerTrigger=2) == [[9, 10], [11]]
     assert stream(spark, directory, checkpoint) == []
+
+
+@pytest.mark.exhaustive
+def test_a_stream_reports_what_was_lost(spark: SparkSession, tmp_path: Path) -> None:
+    """Entries that retention has removed before a restart are an error, unless that is allowed."""
+    directory, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
+    append(directory, [b"%d" % n for n in range(12)])
+    assert stream(spark, directory, checkpoint) == [[*range(12)]]
     append(directory, [b"12"])
     append(directory, [b"13"])
     for gone in sorted(directory.glob("*.log"))[:-1]:

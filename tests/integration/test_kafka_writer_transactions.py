@@ -248,6 +248,7 @@ def test_a_progress_topic_that_is_missing_is_waited_for(sink: Sink) -> None:
     assert write(sink.writer(**settings), entries(numbered(3))).complete
 
 
+@pytest.mark.exhaustive
 def test_a_broker_that_is_down_is_unavailable_and_nothing_is_lost_or_repeated(sink: Sink) -> None:
     """With the broker down slices fail, and later the same writer delivers each entry once."""
     sink.writer().close()  # A new broker may need longer than the deadline for its first id.

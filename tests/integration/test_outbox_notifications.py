@@ -93,8 +93,12 @@ def commit_much(database: Database) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"claim": "mark"}, {"claim": "take"}, {"release": "delivered"}, {"elector": ELECTOR}],
-    ids=["mark", "take", "delivered", "elected"],
+    [
+        pytest.param({"claim": "mark"}, id="mark", marks=pytest.mark.exhaustive),
+        pytest.param({"claim": "take"}, id="take"),
+        pytest.param({"release": "delivered"}, id="delivered", marks=pytest.mark.exhaustive),
+        pytest.param({"elector": ELECTOR}, id="elected"),
+    ],
 )
 def test_commits_go_on_while_the_log_is_full(
     small: Database, tmp_path: Path, settings: dict[str, Any]

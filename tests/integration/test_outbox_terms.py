@@ -335,6 +335,7 @@ def slow_rows(database: Database) -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_a_batch_too_large_for_a_term_is_halved(outbox: Database, tmp_path: Path) -> None:
     """Even three terms are too short for all rows at once, and a slow server is still read."""
     slow_rows(outbox)

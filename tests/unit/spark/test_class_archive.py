@@ -178,7 +178,8 @@ def test_nothing_is_started_where_the_archive_is(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", ["host", pytest.param("wheel", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["host", "wheel"])
 @pytest.mark.timeout(280)
 def test_a_jvm_takes_sparks_classes_from_the_archive(
     kind: str, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
