@@ -193,7 +193,7 @@ def test_a_forward_ack_acks_and_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 7, 8, 9]
     # Beyond the log: refused with the reason, and nothing changes.
     assert app.execute(["ack", str(log), "out", "10"]) == 1
-    assert "10..10 are not in the log" in capsys.readouterr().err
+    assert "offset 10 is not in the log" in capsys.readouterr().err
     assert watermark(tmp_path, "out") == 9
 
 

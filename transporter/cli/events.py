@@ -87,14 +87,19 @@ def events(
 
 
 def event_line(event: dict[str, Any]) -> str:
-    """Return *event* as one line for people."""
+    """Return *event* as one line for people, without what is empty."""
     details = " ".join(
-        f"{name}={problem_text(value_text(value))}"
+        f"{name}={_quoted(problem_text(value_text(value)))}"
         for name, value in event.items()
-        if name not in _HEAD
+        if name not in _HEAD and value not in ("", None)
     )
     head = f"{event['timestamp']} {event['level']:<7} {event['event']}"
     return f"{head} {details}".rstrip()
+
+
+def _quoted(text: str) -> str:
+    """Return *text* so that its end can be seen."""
+    return f'"{text}"' if " " in text else text
 
 
 def _read_all(target: Path, wanted: Events) -> dict[str, Any]:

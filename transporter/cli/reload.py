@@ -118,7 +118,7 @@ def _refuse_invalid_sql(target: Path) -> None:
         return
     from transporter.cli.check_sql import refuse_invalid_sql  # noqa: PLC0415 - heavy
 
-    refuse_invalid_sql(file, os.environ)
+    refuse_invalid_sql(file.absolute(), os.environ)
 
 
 def _file_to_reload(target: Path) -> Path | None:

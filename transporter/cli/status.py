@@ -41,9 +41,9 @@ def status(target: Target, *, as_json: AsJson = False) -> None:
     write_table(COLUMNS, status_rows(found))
     for line in problem_lines(found):
         write(line)
-    if found["running"]:
-        for line in next_lines(found, shlex.quote(str(target))):
-            write(line)
+    named = shlex.quote(str(target))
+    for line in next_lines(found, named, "FILE" if target.is_dir() else named):
+        write(line)
 
 
 def headline(found: dict[str, Any]) -> str:
@@ -80,8 +80,11 @@ def status_rows(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
         )
 
 
-def next_lines(found: dict[str, Any], target: str) -> Iterator[str]:
-    """Yield the commands for each reader and route that waits for an operator."""
+def next_lines(found: dict[str, Any], target: str, file: str) -> Iterator[str]:
+    """Yield the commands for each reader and route that waits for an operator.
+
+    *target* is the log, and *file* the pipeline file, as one writes them in a shell.
+    """
     for reader in found["readers"]:
         if reader["state"] == "stopped":
             name = shlex.quote(printable(reader["name"]))
@@ -91,7 +94,8 @@ def next_lines(found: dict[str, Any], target: str) -> Iterator[str]:
         if route["state"] == "stopped":
             name, offset = shlex.quote(printable(route["name"])), route["next"]
             yield f"next for route {name}, which stands before entry {offset}:"
-            commands = [(f"route resume {target} {name}", "try again, once the cause is removed")]
+            again = f"route resume {target} {name}" if found["running"] else f"run {file}"
+            commands = [(again, "try again, once the cause is removed")]
             if route["problem"].startswith(f"offset {offset}: "):  # The entry is the cause.
                 commands = [
                     (f"log show {target} {offset}", "look at the entry"),

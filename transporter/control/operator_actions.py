@@ -17,6 +17,7 @@ from transporter.control.replay_range import count_contents, plan_replay
 from transporter.errors import ActionRefused, OffsetRefused
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
+from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import parked_offsets, skip_entries
 from transporter.offsets.state import Range, is_settled
 
@@ -84,7 +85,7 @@ def _ack_text(offsets: OffsetLog, part: Range) -> str:
     """Return what an ack of *part* does: nothing for entries that are settled, as parked ones."""
     state = offsets.state
     idle = state.replay is None and is_settled(state, part.first, part.last)
-    span = f"{part.first}..{part.last}"
+    span = range_text([(part.first, part.last)])
     text = f"{span} was settled already" if idle else f"acked {span}"
     parked = parked_offsets(offsets.folder, RealFileSystem())
     inside = [each for each in parked if part.first <= each <= part.last]
@@ -110,9 +111,10 @@ def preview_replay(
     """
     with LogReader(directory) as reader:
         plan = plan_replay(reader, durable, state.watermark, request, on_progress)
-        fields = (
-            _plan_fields(plan, state, upserts) | count_contents(reader, plan, on_progress).to_json()
-        )
+        found = count_contents(reader, plan, on_progress).to_json()
+    folder = route_folder(directory, request.route)
+    parked = {"parked": len(_parked_within(folder, plan))}
+    fields = _plan_fields(plan, state, upserts) | parked | found
     done = f"{plan.first}..{plan.last} would be replayed"
     return _result_fields(request.route, state, done, **fields)
 
@@ -141,8 +143,18 @@ def begin_replay(
             reason=request.reason,
         ):
             offsets.begin_replay(plan.first, plan.last, plan.namespace)
-    fields = _plan_fields(plan, offsets.state, upserts)
-    return action_result(offsets, f"{plan.first}..{plan.last} will be delivered again", **fields)
+    parked = _parked_within(offsets.folder, plan)
+    fields = _plan_fields(plan, offsets.state, upserts) | {"parked": len(parked)}
+    done = f"{plan.first}..{plan.last} will be delivered again"
+    if parked:
+        done += f", but for {_parked_count(parked)}: see 'transporter parked retry'"
+    return action_result(offsets, done, **fields)
+
+
+def _parked_within(folder: Path, plan: ReplayPlan) -> list[int]:
+    """Return the parked entries of *plan*, which a replay passes."""
+    parked = parked_offsets(folder, RealFileSystem())
+    return [each for each in parked if plan.first <= each <= plan.last]
 
 
 def _plan(log: CommitLog, offsets: OffsetLog, request: Replay) -> ReplayPlan:

@@ -26,6 +26,8 @@ def source_lag(measured: Mapping[Any, float]) -> str:
 def activity(route: dict[str, Any]) -> str:
     """Return the operators' requests to a route, and the reason if it waits."""
     parts = [] if route.get("waiting") is None else [retry_text(**route["waiting"])]
+    if route["state"] == "starting":
+        parts.append("waits for its worker")
     if limited := route.get("limited"):
         parts.append(rate_limit_text(limited))
     if (replay := route["replay"]) is not None:

@@ -48,7 +48,8 @@ def check_log(directory: Path) -> Iterator[Finding]:
 
 def _log_text(found: LogInfo) -> str:
     engine = f"engine {found.owner} runs on it" if found.owner else "no engine runs on it"
-    return f"offsets {found.first}..{found.last}, {display_size(found.size)}; {engine}"
+    entries = f"offsets {found.first}..{found.last}" if found.last >= found.first else "no entries"
+    return f"{entries}, {display_size(found.size)}; {engine}"
 
 
 def _check_time(found: LogInfo) -> Iterator[Finding]:

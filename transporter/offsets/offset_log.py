@@ -352,8 +352,13 @@ class OffsetLog:
         """Raise :class:`OffsetRefused` unless all of *part* is in the log."""
         if part.last > durable or part.first < 0 or part.first > part.last:
             # Invariant 3: a record proves its offsets durable, so it must not run ahead.
+            named = (
+                f"offset {part.first} is"
+                if part.first == part.last
+                else f"offsets {part.first}..{part.last} are"
+            )
             raise OffsetRefused(
-                f"route {self.route}: offsets {part.first}..{part.last} are not in the log, "
+                f"route {self.route}: {named} not in the log, "
                 f"whose last durable offset is {durable}"
             )
 

@@ -40,12 +40,16 @@ def probe_reader(config: KafkaReaderConfig) -> Iterator[Finding]:
     yield _check_group(config, cluster.partitions(names))
 
 
+def _topics(count: int) -> str:
+    return f"{count} topic{'' if count == 1 else 's'}"
+
+
 def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
     """Yield findings about the topics that *config* names."""
     # The setting is for idempotent producers only, which need a right before anything else.
     cluster = Cluster(config, _place(config), **{"enable.gapless.guarantee": False})
     there = cluster.matching_topics("^")
-    yield Finding(f"{_place(config)} answers, and lists {len(there)} topics")
+    yield Finding(f"{_place(config)} answers, and lists {_topics(len(there))}")
     names = sorted({name for name in (config.fixed_topic, config.progress_place) if name})
     advice = "it is created with the first entry" if config.create_topics else "create it"
     yield from _check_topics(

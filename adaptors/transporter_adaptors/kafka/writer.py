@@ -112,9 +112,10 @@ class KafkaWriter:
         named = topic.format(namespace=namespace)
         if is_topic(named):
             return self._missing_topic_error(named, offset)
-        place = f"Kafka topic {topic} at {servers}"
         return Rejected(
-            f"{place}: namespace {namespace!r} does not make a valid topic name", offset
+            f"Kafka at {servers}: topic {topic} is no valid name for the namespace {namespace!r}: "
+            f"{named!r}",
+            offset,
         )
 
     def _missing_topic_error(self, topic: str, offset: int | None = None) -> SinkError:

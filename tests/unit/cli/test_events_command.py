@@ -66,12 +66,13 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
 
 def test_events_are_shown_with_their_fields(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     """Each event is a line, and --json has the run, the numbers and all fields."""
-    perform(host.log, requests.Pause("out", "moving\x1b[2J"))
+    perform(host.log, requests.Pause("out", "it moves\x1b[2J"))
     code, out, err = shown(capsys, str(host.file), "--route", "out")
     assert (code, err) == (0, "")
     line = next(each for each in out.splitlines() if " operator-acted " in each)
     assert "route=out" in line
-    assert "reason=moving\\x1b[2J" in line
+    assert 'reason="it moves\\x1b[2J"' in line
+    assert "from=" not in line  # It is empty.
     code, out, _ = shown(capsys, str(host.log), "--json", "--last", "0")
     found = json.loads(out)["result"]
     assert [each["number"] for each in found["events"]] == [*range(1, found["newest"] + 1)]

@@ -88,16 +88,16 @@ def test_an_ack_of_what_is_settled_says_so(op: Operated) -> None:
     """A parked entry is settled, and stays parked; a range with something new is acked."""
     told = op(requests.Ack("out", 3, 3))
     assert told["done"] == (
-        "3..3 was settled already; offset 3 stays parked, see 'transporter parked skip'"
+        "3 was settled already; offset 3 stays parked, see 'transporter parked skip'"
     )
-    assert op(requests.Ack("out", 2, 2))["done"] == "2..2 was settled already"
+    assert op(requests.Ack("out", 2, 2))["done"] == "2 was settled already"
     assert op.route()["parked"] == 4
     op(requests.Pause("out"))
     op.feed(*lines(3, 10))
     until(lambda: op.engine.log.durable == 12)
     done = op(requests.Ack("out", 7, 11))["done"]
     assert done == "acked 7..11; offset 7 stays parked, see 'transporter parked skip'"
-    assert op(requests.Ack("out", 11, 11))["done"] == "11..11 was settled already"
+    assert op(requests.Ack("out", 11, 11))["done"] == "11 was settled already"
 
 
 def test_a_list_is_skipped(op: Operated, tmp_path: Path) -> None:

@@ -144,6 +144,17 @@ def test_a_time_means_the_first_entry_logged_then_or_later(log: Path) -> None:
     assert read_state(log, "r").generation == 0
 
 
+def test_a_replay_says_what_stays_parked(log: Path) -> None:
+    """It passes parked entries, which the answer counts, in the preview as well."""
+    told = does(log, requests.Replay("r", first=0, last=9, dry_run=True))
+    assert (told["parked"], told["done"]) == (1, "0..9 would be replayed")
+    told = does(log, requests.Replay("r", first=4, last=9, dry_run=True))
+    assert told["parked"] == 0
+    told = does(log, requests.Replay("r", first=0, last=9))
+    more = "but for 1 parked entry: see 'transporter parked retry'"
+    assert (told["parked"], told["done"]) == (1, f"0..9 will be delivered again, {more}")
+
+
 def test_what_retention_has_removed_is_refused_unless_partial(log: Path) -> None:
     """A range with a removed beginning is refused, and with partial its rest is replayed."""
     gone = list(

@@ -170,7 +170,7 @@ class Parking:
             for row, offset in enumerate(behind.column("offset").to_pylist()):
                 first = parked[behind.column("key")[row].as_py()]
                 if first < offset and offset not in self.store:
-                    error = f"an earlier entry of its key is parked, at offset {first}"
+                    error = f"parked behind offset {first}, an earlier entry of its key"
                     reason = ParkReason(error, 0, self._clock(), first)
                     yield ParkedEntry(offset, behind.slice(row, 1), reason)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import hmac
+import os
 import secrets
 import selectors
 import socket
+import stat
 import tempfile
 import threading
 import time
@@ -34,6 +36,10 @@ _LEAST_AUTHENTICATION: Final = 0.5
 """Seconds that a caller has at least: many workers may begin at once, and none is idle."""
 _LONGEST_CLAIM: Final = 4096
 _BACKLOG: Final = 128
+_PREFIX: Final = "transporter-"
+_NAME: Final = "engine.sock"
+_YOUNGEST: Final = 60.0
+"""Seconds after which a socket that nobody answers is an abandoned one, not one being made."""
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _DESCRIPTOR_RETRY: Final = 0.1
 """Seconds until the door is tried again when this process has no descriptor left."""
@@ -67,9 +73,10 @@ class Listener:
         self._unauthenticated: dict[socket.socket, float] = {}
         """Lines to callers that authenticate, the oldest first, with their deadlines."""
         self._lock = threading.Lock()
+        _remove_abandoned()
         with ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="transporter-"))
-            self.address = str(Path(folder) / "engine.sock")
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX))
+            self.address = str(Path(folder) / _NAME)
             self._sockets = [stack.enter_context(_listen_unix(self.address))]
             self.worker_address: Any = self.address
             self._tls: ssl.SSLContext | None = None
@@ -209,6 +216,27 @@ class Listener:
                 raise ConnectionError("its greeting does not match its ticket")
             stack.pop_all()
         return channel, hello
+
+
+def _remove_abandoned() -> None:
+    """Remove the sockets of this user's engines that were killed. Nobody else would."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_NAME}"):
+        with suppress(OSError):
+            found = path.lstat()
+            is_ours = stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
+            if is_ours and time.time() - found.st_mtime > _YOUNGEST and _is_abandoned(path):
+                path.unlink()
+                path.parent.rmdir()
+
+
+def _is_abandoned(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(0)
+        try:
+            caller.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        return False
 
 
 @contextmanager

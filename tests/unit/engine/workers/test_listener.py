@@ -8,11 +8,13 @@ import pickle
 import queue
 import socket
 import struct
+import tempfile
 import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from multiprocessing import AuthenticationError
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,7 +29,6 @@ from transporter.protocol.network import Network, connect_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 HOST = HostHello.claim
@@ -299,3 +300,26 @@ def test_an_address_that_is_taken_is_named() -> None:
         network = Network("127.0.0.1", taken.getsockname()[1], "127.0.0.1")
         with pytest.raises(HostFailed, match=r"set spark\.listen"):
             Listener(lambda *_: None, lambda *_: None, network)
+
+
+def test_sockets_of_killed_engines_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that nobody answers any more go; living, young and foreign ones stay."""
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        monkeypatch.setattr("tempfile.tempdir", place)
+        doors = {}
+        for name in ("killed", "living", "young"):
+            folder = Path(place) / f"transporter-{name}"
+            folder.mkdir()
+            doors[name] = stack.enter_context(socket.socket(socket.AF_UNIX))
+            doors[name].bind(str(folder / "engine.sock"))
+            if name != "young":
+                os.utime(folder / "engine.sock", (0, 0))
+        doors["living"].listen()
+        foreign = Path(place) / "transporter-file" / "engine.sock"
+        foreign.parent.mkdir()
+        foreign.touch()
+        os.utime(foreign, (0, 0))
+        with listening():
+            left = {each.name.removeprefix("transporter-") for each in Path(place).iterdir()}
+        assert {"living", "young", "file"} < left
+        assert "killed" not in left
