@@ -26,7 +26,7 @@ from transporter.cli.output import (
     write_table,
 )
 from transporter.control.entry_values import time_text
-from transporter.control.parked_selection import range_text
+from transporter.control.parked_selection import named_offsets
 from transporter.control.parked_values import list_parked_offsets, parked_json, read_parked
 from transporter.control.request_arguments import named_ranges
 from transporter.control.requests import NoteParked, RetryParked, SkipParked
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 _TICK: Final = 0.1
 """Seconds between two looks at the outcome of retries."""
-_MOST_NAMED: Final = 5
 
 Only = Annotated[
     bool, typer.Option("--only", help="Leave entries parked behind these where they are.")
@@ -232,9 +231,8 @@ def _write_outcome(outcome: dict[str, list[int]], wait: str) -> None:
     counts = {name: len(each) for name, each in outcome.items()}
     text = f"outcome: {counts['delivered']} delivered, {counts['parked']} parked again"
     if outcome["parked"]:
-        shown = range_text([(each, each) for each in outcome["parked"][:_MOST_NAMED]])
-        more = " and more" if counts["parked"] > _MOST_NAMED else ""
-        text += f" (offset {shown}{more}: 'transporter parked show' has the error)"
+        shown = named_offsets(outcome["parked"])
+        text += f" ({shown}: 'transporter parked show' has the error)"
     if outcome["behind"]:
         text += f", {counts['behind']} of those behind stay parked"
     if outcome["pending"]:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from transporter.control import requests
 from transporter.control.offline_status import route_progress
 from transporter.control.parked_notes import ACTION, check_note
-from transporter.control.parked_selection import range_text, requested_ranges, select_parked
+from transporter.control.parked_selection import (
+    MOST_NAMED,
+    more_text,
+    named_offsets,
+    range_text,
+    requested_ranges,
+    select_parked,
+)
 from transporter.control.replay_range import count_contents, plan_replay
 from transporter.errors import ActionRefused, OffsetRefused
 from transporter.log.filesystem import RealFileSystem
@@ -52,8 +59,6 @@ NOT_PAUSED: Final = "was not paused"
 """Text of a resume that had nothing to do."""
 IF_UPSERTS: Final = "if the sink keeps the newest value of a key: "
 """Beginning of a warning where the sink is unknown."""
-_MOST_NAMED: Final = 20
-"""Offsets that the text of an answer lists; the JSON has all of them."""
 
 
 def action_result(log: OffsetLog, done: str, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
@@ -92,7 +97,7 @@ def _ack_text(offsets: OffsetLog, part: Range) -> str:
     if not inside:
         return text
     stays = "stays" if len(inside) == 1 else "stay"
-    return f"{text}; {_named_offsets(inside)} {stays} parked, see 'transporter parked skip'"
+    return f"{text}; {named_offsets(inside)} {stays} parked, see 'transporter parked skip'"
 
 
 def preview_replay(
@@ -304,23 +309,14 @@ def _result_with_followers(
         (left, "stays parked", "stay parked"),
     ):
         if behind:
-            done = f"{done}; {_named_offsets(behind)} {place} {one if len(behind) == 1 else many}"
+            done = f"{done}; {named_offsets(behind)} {place} {one if len(behind) == 1 else many}"
     if found.absent:
-        shown = range_text(found.absent[:_MOST_NAMED])
-        done = f"{done}; nothing is parked at {shown}{_more_text(len(found.absent))}"
-    for first, last, reason in found.refused[:_MOST_NAMED]:
+        shown = range_text(found.absent[:MOST_NAMED])
+        done = f"{done}; nothing is parked at {shown}{more_text(len(found.absent))}"
+    for first, last, reason in found.refused[:MOST_NAMED]:
         done = f"{done}; {range_text([(first, last)])} refused: {reason}"
     named_all = {"offsets": list(chosen), "followers": list(followers), "left": list(left)}
     return action_result(offsets, done, **named_all, **found.to_json())
-
-
-def _named_offsets(offsets: Sequence[int]) -> str:
-    named = ", ".join(map(str, offsets[:_MOST_NAMED]))
-    return f"offset{'' if len(offsets) == 1 else 's'} {named}{_more_text(len(offsets))}"
-
-
-def _more_text(count: int) -> str:
-    return f" and {count - _MOST_NAMED} more" if count > _MOST_NAMED else ""
 
 
 def _parked_count(offsets: Sequence[int]) -> str:
@@ -344,9 +340,9 @@ def _select_parked(
             first, last, reason = found.refused[0]
             place = range_text([(first, last)])
             raise ActionRefused(f"route {offsets.route}: the parked entry {place}: {reason}")
-        place = range_text(found.absent[:_MOST_NAMED]) or "any offset"
+        place = range_text(found.absent[:MOST_NAMED]) or "any offset"
         raise OffsetRefused(
-            f"route {offsets.route}: nothing is parked at {place}{_more_text(len(found.absent))}"
+            f"route {offsets.route}: nothing is parked at {place}{more_text(len(found.absent))}"
         )
     return found
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 10_000
 """Parked entries and ranges that one request may name: as many as a route parks by default."""
+MOST_NAMED: Final = 20
+"""Offsets that the text of an answer lists; the JSON has all of them."""
 _EVERYTHING: Final = 1 << 61
 """A range that ends beyond this names no offset, but all there are."""
 Ranges = list[tuple[int, int]]
@@ -111,3 +113,14 @@ def _gaps(first: int, last: int, part: Iterable[int]) -> Ranges:
 def range_text(ranges: Iterable[tuple[int, int]]) -> str:
     """Return *ranges* as people write them: ``3, 7..9``."""
     return ", ".join(f"{first}" if first == last else f"{first}..{last}" for first, last in ranges)
+
+
+def named_offsets(offsets: Sequence[int]) -> str:
+    """Return *offsets* as a text answer lists them: ``offsets 3, 7``."""
+    named = ", ".join(map(str, offsets[:MOST_NAMED]))
+    return f"offset{'' if len(offsets) == 1 else 's'} {named}{more_text(len(offsets))}"
+
+
+def more_text(count: int) -> str:
+    """Return how many of *count* items an answer leaves out, or ""."""
+    return f" and {count - MOST_NAMED} more" if count > MOST_NAMED else ""

@@ -69,7 +69,7 @@ def test_the_command_tells_what_has_become_of_retries(
     words = ["parked", "retry", str(tmp_path / "log"), "out"]
     assert app.execute([*words, "3", "7"]) == 0
     said = capsys.readouterr().out.splitlines()
-    again = "(offset 3, 7: 'transporter parked show' has the error)"
+    again = "(offsets 3, 7: 'transporter parked show' has the error)"
     assert said[1] == f"outcome: 0 delivered, 2 parked again {again}"
     op(requests.Pause("out"))
     assert app.execute([*words, "1", "--wait", "50ms"]) == 0
