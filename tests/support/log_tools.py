@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.format import FrameHeader, Source
 from transporter.log.inspection import inspect
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from transporter.log.commit_log import CommitLog
     from transporter.log.filesystem import File, FileSystem
 
 
@@ -151,6 +151,22 @@ def unsynced(
         frame = segment.frame_at(byte)
     assert frame is not None
     return frame
+
+
+def leave_moved_frame(directory: Path, messages: pa.RecordBatch) -> None:
+    """Make a log whose recovery has moved its second frame, and whose first file has parts of it.
+
+    A power cut after a recovery leaves that: the old file was cut, which no sync made durable.
+    """
+    log = CommitLog.open(directory, compression=None)
+    log.append(messages, "r", "kept")
+    moved = unsynced(log, messages, position="moved")
+    crash(log)
+    old = {each: each.read_bytes() for each in directory.glob(f"{0:020d}.*")}
+    CommitLog.open(directory, compression=None).close()
+    for path, data in old.items():
+        path.write_bytes(data)
+    damage(directory, moved.extension_byte + 2)
 
 
 def damage(directory: Path, byte: int, base: int = 0) -> None:

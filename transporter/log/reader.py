@@ -311,6 +311,8 @@ class LogReader:
             limit = min(last, self._last_of(base))
             for start, end in zip(reversed(starts), reversed(ends), strict=True):
                 first = next(segment.frames(start), None) if skip_block else None
+                if first is not None and first.first > limit:
+                    continue  # A recovery has moved it. What is left of it here may be torn.
                 if first is None or not skip_block or not skip_block(LocatedFrame(segment, first)):
                     yield from reversed(list(_block_frames(segment, start, end, limit)))
 

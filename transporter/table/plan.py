@@ -159,7 +159,8 @@ def split_offsets(
     held = 0
     with translate_os_errors(directory):
         for offset, length in _offset_blocks(files, directory, first, last):
-            if held >= size and first < offset <= last:
+            # What recovery moved to the next segment may begin a block in both.
+            if held >= size and starts[-1] < offset <= last:
                 starts.append(offset)
                 held = 0
             held += length

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from log_tools import Disk, crash, damage, offsets_of, unsynced
+from log_tools import Disk, crash, damage, leave_moved_frame, offsets_of, unsynced
 
 from transporter.errors import Corrupt, EnvironmentFault, LogFull, LogPoisoned
 from transporter.log.commit_log import CommitLog
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from transporter.log.filesystem import File
     from transporter.log.format import FrameHeader
+    from transporter.log.reader import LocatedFrame
 
     Make = Callable[..., pa.RecordBatch]
 
@@ -491,3 +492,23 @@ def test_no_room_for_an_index_entry_hurts_nobody(
         assert log.append(batch(2), "r") == (0, 1)
         assert log.append(batch(2), "r") == (2, 3)
     assert offsets_of(tmp_path) == [0, 1, 2, 3]
+
+
+def test_a_walk_back_passes_what_a_recovery_has_moved(tmp_path: Path, batch: Make) -> None:
+    """A power cut after a recovery brings parts of the moved frame back, at the end of its file.
+
+    It may begin a block there, whose position nobody may ask for.
+    """
+    leave_moved_frame(tmp_path, batch(10, size=LARGE))
+    asked: list[str | None] = []
+
+    def look(first: LocatedFrame) -> bool:
+        source = first.source()
+        assert source is not None
+        asked.append(source.position)
+        return False
+
+    with plain(tmp_path) as log, LogReader(tmp_path) as reader:
+        assert log.positions == {"r": "moved"}
+        found = [each.source() for each in reader.frames_backwards(log.durable, look)]
+    assert [each.position for each in found if each] == asked == ["moved", "kept"]

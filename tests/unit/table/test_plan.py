@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from log_tools import crash, small
+from log_tools import crash, leave_moved_frame, small
 
 from transporter.errors import EntriesLost, EnvironmentFault, OffsetRefused
 from transporter.log.commit_log import CommitLog
@@ -183,3 +183,11 @@ def test_no_log(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / "none"):
         with pytest.raises(EnvironmentFault, match="no transporter log here"):
             read_log_info(directory)
+
+
+def test_a_frame_that_recovery_moved_begins_one_part(
+    tmp_path: Path, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """It may still stand in its old segment, too, after a power cut."""
+    leave_moved_frame(tmp_path, batch(10, size=120_000))
+    assert split_offsets(tmp_path, 0, 19, 1) == [TablePart(0, 9), TablePart(10, 19)]
