@@ -182,9 +182,35 @@ class LogResume:
             for found, source in self._find_frames(reader, last):
                 if found.frame.first <= self._known_after:
                     return None  # Passed, perhaps: it is no longer certain.
-                if found.frame.last <= last and source.position is not None:
+                if found.frame.last > last or source.position is None:
+                    continue
+                if not self._has_parked_behind(reader, found, snapshot):
                     return source.position
         return None
+
+    def _has_parked_behind(
+        self, reader: LogReader, found: LocatedFrame, snapshot: _DeliverySnapshot
+    ) -> bool:
+        """Return whether a parked entry behind *found* may belong to its position.
+
+        Once every route has passed an entry, compaction may drop it from the end of its frame,
+        parked or not. Then it lies between that frame and this reader's next one.
+        """
+        behind = sorted(offset for offset in snapshot.parked if offset > found.frame.last)
+        if not behind:
+            return False
+        following = snapshot.last + 1
+        with suppress(Corrupt):
+            for each in reader.frames(found.frame.last + 1, snapshot.last):
+                source = each.source()
+                if source is not None and source.reader == self._reader:
+                    following = each.frame.first
+                    break
+        return any(self._may_be_ours(offset) for offset in behind if offset < following)
+
+    def _may_be_ours(self, parked: int) -> bool:
+        copy = self._deliveries.read_copy(parked) if self._deliveries is not None else None
+        return copy is None or copy.reason.reader in (None, self._reader)
 
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
         """Yield the entries that may be acknowledged to the source, by frame, newest first."""
@@ -215,6 +241,18 @@ class LogResume:
         Superseded ones are left out. So is a frame that cannot be read, because the route that
         needs it halts there (Invariant 3).
         """
+        position, held, is_copy = None, None, False
+        for following, entries, is_copy in self._find_undelivered():
+            if held is not None:
+                # A copy may belong to the position of the frame before: see _has_parked_behind.
+                yield None if is_copy else position, held
+            position, held = position if is_copy else following, entries
+        if held is not None:
+            # The last copies may also belong to positions whose frames are gone.
+            yield None if is_copy else position, held
+
+    def _find_undelivered(self) -> Iterator[tuple[str | None, Entries, bool]]:
+        """Yield the items of :meth:`undelivered`, and whether each is a copy between frames."""
         if self._deliveries is None:
             return
         snapshot = self._take_snapshot()
@@ -226,7 +264,7 @@ class LogResume:
                 if source is None or source.reader != self._reader:
                     continue
                 for copy in self._parked_copies(parked, found.frame.first - 1):
-                    yield None, Entries(copy, self._log.log_id)
+                    yield None, Entries(copy, self._log.log_id), True
                 with suppress(Corrupt):
                     entries = self._select_entries(found, snapshot, delivered=False)
                     if parked and parked[0] <= found.frame.last:
@@ -234,9 +272,9 @@ class LogResume:
                         logged = frozenset[int](entries.column("offset").to_pylist())
                         copies = self._parked_copies(parked, found.frame.last, logged)
                         entries = pa.concat_batches([entries, *copies]).sort_by("offset")
-                    yield source.position, Entries(entries, self._log.log_id)
+                    yield source.position, Entries(entries, self._log.log_id), False
         for copy in self._parked_copies(parked, snapshot.last):
-            yield None, Entries(copy, self._log.log_id)
+            yield None, Entries(copy, self._log.log_id), True
 
     def _parked_copies(
         self, parked: deque[int], through: int, logged: AbstractSet[int] = frozenset()

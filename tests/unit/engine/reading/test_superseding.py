@@ -230,6 +230,39 @@ def test_a_parked_entry_that_compaction_has_removed_comes_in_its_place(
     assert found == [("3", [1, 4, 5, 6, 7]), ("4", [8, 9]), ("5", [10])]
 
 
+def drop_the_end_of_a_frame(world: World, batch: Callable[..., pa.RecordBatch]) -> None:
+    """Log a batch whose last two entries compaction drops, though a route has parked one."""
+    entries = batch(3)
+    world.log.append(entries, "in", "1")
+    world.parking.park(1, "refused", 2)
+    world.log.append(entries.slice(1), "other", "x")
+    world.roll()
+    world.log.append(batch(1), "in", "2")
+    settings = CompactionSettings(after=0, keep="key")
+    compact(world.log.directory, watermark=lambda: 4, settings=settings, now=wall_clock())
+
+
+def test_a_parked_entry_dropped_from_the_end_of_its_frame_holds_its_position(
+    world: World, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """Its source is not told of the batch, although the rest of it is delivered (Invariant 11)."""
+    drop_the_end_of_a_frame(world, batch)
+    world.deliver(5)
+    assert world.resume().committable is None
+    world.parking.park(4, "refused", 2)  # Another reader's, which holds nothing of this one.
+    world.parking.skip([1])
+    assert world.resume().committable == "1"
+
+
+def test_a_parked_entry_dropped_from_the_end_of_its_frame_comes_before_its_position(
+    world: World, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """A position stands behind everything that may belong to it."""
+    drop_the_end_of_a_frame(world, batch)
+    found = [(position, entries.offsets) for position, entries in world.resume().undelivered()]
+    assert found == [(None, [0]), ("1", [1]), ("2", [5])]
+
+
 def test_what_a_replay_parks_of_a_superseded_part_stays(
     world: World, batch: Callable[..., pa.RecordBatch]
 ) -> None:
