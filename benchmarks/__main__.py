@@ -1,7 +1,6 @@
 """``python -m benchmarks [NAME …] [--quick]``: runs benchmarks and writes their results.
 
-The results go to ``build/bench.json``, with a picture of each section in ``build/plots``. Those of
-a whole, full run go to ``docs/benchmarks.md`` and ``docs/plots`` instead.
+The results go to ``build/bench.json``. Those of a whole, full run go to ``docs/benchmarks.md`` too.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.machine import describe
-from benchmarks.plots import draw
-from benchmarks.report import Report, markdown, number, plot_name
+from benchmarks.report import Report, markdown, number
 from benchmarks.services import Services
 from benchmarks.setting import ROOT, Setting
 from transporter.process_limits import switch_threads_often
@@ -119,10 +117,6 @@ def _write_report(report: Report, *, page: bool) -> None:
     results = ROOT / "build" / "bench.json"
     results.parent.mkdir(exist_ok=True)
     results.write_text(json.dumps(asdict(report), indent=1), encoding="utf-8")
-    plots = ROOT / ("docs" if page else "build") / "plots"
-    plots.mkdir(exist_ok=True)
-    for section in report.sections:
-        draw(section, plots / plot_name(section))
     if page:
         (ROOT / "docs" / "benchmarks.md").write_text(text, encoding="utf-8")
     sys.stdout.write(text)
