@@ -159,7 +159,6 @@ def _measure_idle(setting: Setting, small: int) -> Iterator[Comparison]:
     use = _idle_use(setting, [f"{{adaptor: file, path: out-{n}.jsonl}}" for n in range(small)])
     workers = use["workers"]
     yield _bounded(f"{small} small routes, workers, RSS", workers.rss, _SMALL_MIB)
-    yield _bounded(f"{small} small routes, workers, USS", workers.uss, _SMALL_MIB)
 
 
 def _idle_use(setting: Setting, writers: list[str]) -> dict[str, Use]:

@@ -99,7 +99,8 @@ def event_line(event: dict[str, Any]) -> str:
 
 def _quoted(text: str) -> str:
     """Return *text* so that its end can be seen."""
-    return f'"{text}"' if " " in text else text
+    quoted = text.replace('"', '\\"')
+    return f'"{quoted}"' if {*text} & {*' "='} else text
 
 
 def _read_all(target: Path, wanted: Events) -> dict[str, Any]:

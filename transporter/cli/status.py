@@ -42,8 +42,9 @@ def status(target: Target, *, as_json: AsJson = False) -> None:
     for line in problem_lines(found):
         write(line)
     named = shlex.quote(str(target))
-    for line in next_lines(found, named, "FILE" if target.is_dir() else named):
-        write(line)
+    if found["running"] or not found["pid"]:  # Else the engine first has to answer, or to end.
+        for line in next_lines(found, named, "FILE" if target.is_dir() else named):
+            write(line)
 
 
 def headline(found: dict[str, Any]) -> str:

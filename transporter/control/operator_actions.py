@@ -21,11 +21,12 @@ from transporter.control.parked_selection import (
     select_parked,
 )
 from transporter.control.replay_range import count_contents, plan_replay
-from transporter.errors import ActionRefused, OffsetRefused
+from transporter.errors import ActionRefused, Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
+from transporter.log.search import EntryFilter
 from transporter.offsets.offset_log import route_folder
-from transporter.offsets.parked import parked_offsets, skip_entries
+from transporter.offsets.parked import ParkedStore, parked_offsets, skip_entries
 from transporter.offsets.state import Range, is_settled
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from transporter.log.commit_log import CommitLog
     from transporter.log.operator_pauses import PausedReaders
     from transporter.offsets.offset_log import OffsetLog
-    from transporter.offsets.parked import ParkedStore
     from transporter.offsets.state import RouteState
 
 NOT_PAUSED: Final = "was not paused"
@@ -81,7 +81,8 @@ def ack_range(
         state = offsets.state
         running = state.replay
         if running is not None and part.first <= running.next <= part.last:
-            offsets.advance_replay(min(part.last, running.last), state.generation)
+            through = min(part.last, running.last)
+            offsets.advance_replay(through, state.generation, is_delivery=False)
             offsets.sync()
     return action_result(offsets, done)
 
@@ -159,7 +160,20 @@ def begin_replay(
 def _parked_within(folder: Path, plan: ReplayPlan) -> list[int]:
     """Return the parked entries of *plan*, which a replay passes."""
     parked = parked_offsets(folder, RealFileSystem())
-    return [each for each in parked if plan.first <= each <= plan.last]
+    inside = [each for each in parked if plan.first <= each <= plan.last]
+    if not plan.namespace:
+        return inside
+    wanted = EntryFilter(plan.namespace)
+    return [each for each in inside if _is_parked_in(folder, each, wanted)]
+
+
+def _is_parked_in(folder: Path, offset: int, wanted: EntryFilter) -> bool:
+    """Return whether the parked entry at *offset* is in a *wanted* namespace, or unreadable."""
+    try:
+        copy = ParkedStore.read_entry(folder, offset)
+    except (Corrupt, EnvironmentFault):
+        return True
+    return bool(wanted.apply(copy.entries).num_rows)
 
 
 def _plan(log: CommitLog, offsets: OffsetLog, request: Replay) -> ReplayPlan:

@@ -134,6 +134,7 @@ class Engine:
             self._fail,
             self._register_secrets,
             count(1),
+            self.redact,
             self._tracer,
         )
         stored = self._stored

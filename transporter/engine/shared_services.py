@@ -33,4 +33,5 @@ class EngineServices(NamedTuple):
     on_failure: Callable[[BaseException], None]
     register_secrets: Callable[[Secrets], None]
     attempts: Iterator[int]
+    redact: Callable[[str], str]
     tracer: Tracer | None = None

@@ -21,13 +21,14 @@ Value = str | int | float | bool
 _SECRET: Final = re.compile(r"secret|password|passphrase|\.pem$")
 """Pattern in the names of settings that hold secrets."""
 _TRUST: Final = frozenset({"https.ca.location", "https.ca.pem"})
+_ECHO: Final = "Local: Authentication failure"
+"""Text of a request that was under way when a login failed. The login's own error has the cause."""
 _PASSING: Final = (
     "Failed to acquire SASL OAUTHBEARER token",
     '"status":"invalid_token"',
     "Broker: Request not valid in current SASL state",
     "Local: Broker transport failure",
-    # Of a request that was under way when a login failed. The login's own error has the cause.
-    "Local: Authentication failure",
+    _ECHO,
 )
 """Texts of authentication errors that another token, or another connection, may resolve."""
 
@@ -39,6 +40,11 @@ def is_transient_auth_error(error: KafkaError) -> bool:
     another one by itself.
     """
     return error.name() == "_AUTHENTICATION" and any(words in error.str() for words in _PASSING)
+
+
+def is_login_echo(error: KafkaError) -> bool:
+    """Return whether *error* only repeats that a login has failed, without the cause."""
+    return error.name() == "_AUTHENTICATION" and _ECHO in error.str()
 
 
 def uses_oidc_provider(settings: Mapping[str, Value]) -> bool:

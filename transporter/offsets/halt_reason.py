@@ -9,9 +9,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.errors import TransporterError
+from transporter.errors import EnvironmentFault, LogFull, TransporterError
 from transporter.log import checksummed_file
-from transporter.log.filesystem import RealFileSystem, open_file, replace_durably
+from transporter.log.filesystem import (
+    RealFileSystem,
+    open_file,
+    replace_all_durably,
+    translate_os_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,18 +56,30 @@ class HaltReason:
     def __init__(
         self,
         folder: Path,
+        redact: Callable[[str], str] = lambda text: text,
         files: FileSystem | None = None,
         guard: Callable[[], None] = lambda: None,
     ) -> None:
-        """Touch nothing yet. *guard* raises ``LockLost`` once it may be another engine's."""
-        self._folder, self._files, self._guard = folder, files or RealFileSystem(), guard
+        """Touch nothing yet.
+
+        *redact* takes secrets out of a text, because nobody who reads the file knows them.
+        *guard* raises ``LockLost`` once it may be another engine's.
+        """
+        self._folder, self._redact = folder, redact
+        self._files, self._guard = files or RealFileSystem(), guard
 
     def record(self, problem: str, before: int) -> None:
-        """Write that the route waits *before* an entry because of *problem*."""
+        """Write that the route waits *before* an entry because of *problem*.
+
+        Raises:
+            LogPoisoned: a sync failed (Invariant 13).
+
+        """
         self._guard()  # Invariant 12
-        content = checksummed_file.encode({"problem": problem[:_LONGEST], "before": before})
-        with suppress(OSError):
-            replace_durably(self._files, self._folder / HALTED, [content])
+        reason = {"problem": self._redact(problem)[:_LONGEST], "before": before}
+        content = {HALTED: checksummed_file.encode(reason)}
+        with suppress(LogFull, EnvironmentFault), translate_os_errors(self._folder / HALTED):
+            replace_all_durably(self._files, self._folder, content)
 
     def clear(self) -> None:
         """Write that the route does not wait."""

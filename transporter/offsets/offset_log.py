@@ -197,6 +197,8 @@ class OffsetLog:
         self._files = files or RealFileSystem()
         self._folder = route_folder(directory, route)
         self._lock = threading.Condition()
+        self.on_replay_delivered: Callable[[states.Replay], None] = lambda _: None
+        """Called on the delivering thread when a replay was delivered to its end."""
         self._file: File | None = None
         self._end = 0
         self._dirty = self._pending = False
@@ -385,14 +387,21 @@ class OffsetLog:
                 f"it has delivered the offsets up to {self._state.watermark}"
             )
 
-    def advance_replay(self, through: int, generation: int) -> RouteState:
+    def advance_replay(
+        self, through: int, generation: int, *, is_delivery: bool = True
+    ) -> RouteState:
         """Write that the replay of *generation* came to *through*. Durable on return at its end.
 
-        A later replay that an operator has begun meanwhile is not affected.
+        A later replay that an operator has begun meanwhile is not affected. A *delivery* to its
+        end is told to ``on_replay_delivered``.
         """
+        before = self._state
         state = self._write(states.replay_advanced_event(through, generation), fact=True)
         if state.replay is None and not self._pending:
             self.sync()
+        replay = before.replay if before.generation == generation else None
+        if is_delivery and replay is not None and through >= replay.last:
+            self.on_replay_delivered(replay)
         return state
 
     def cancel_replay(self) -> RouteState:

@@ -225,6 +225,7 @@ class FileWriter:
     def _translate_error(self, error: OSError) -> SinkError:
         place = "standard output" if self._config.path == "-" else self._config.path
         text = f"{place}: {error.strerror or error}"
-        if error.errno in _PASSING:
+        is_away = error.errno == errno.ENOENT and isinstance(self._sink, Output)
+        if error.errno in _PASSING or is_away:  # A folder that has just disappeared.
             return SinkUnavailable(text)
         return RouteFault(f"{text}: check the file and its rights")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout
-from transporter.kafka.clients import ClientLog
+from transporter.kafka.clients import ClientLog, is_login_echo
 from transporter_adaptors.kafka.failures import is_fault, sink_error
 
 if TYPE_CHECKING:
@@ -155,8 +155,10 @@ class ProducerFactory:
     def _record_error(self, error: KafkaError) -> None:
         alone = error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public code
         self._has_lost_brokers |= alone
-        if self.last_error is None or not alone:
-            self.last_error = error  # An earlier error explains better why no broker is left.
+        # An earlier error explains better why no broker is left, or why a login failed.
+        known = self.last_error
+        if known is None or not (alone or (is_login_echo(error) and is_fault(known))):
+            self.last_error = error
         if is_fault(error) and self._producer is not None:
             self._producer.purge(blocking=False)  # Waiting longer would not help.
 

@@ -15,6 +15,7 @@ from operator_tools import ENVIRONMENT
 from transporter.audit import Operator
 from transporter.cli import app
 from transporter.cli import events as module
+from transporter.cli.events import event_line
 from transporter.control import requests
 from transporter.control.client import perform
 from transporter.control.metadata import ReadOnly
@@ -73,6 +74,8 @@ def test_events_are_shown_with_their_fields(host: Host, capsys: pytest.CaptureFi
     assert "route=out" in line
     assert 'reason="it moves\\x1b[2J"' in line
     assert "from=" not in line  # It is empty.
+    said = {"timestamp": "now", "level": "error", "event": "e", "problem": 'no "t" retry_in=5'}
+    assert event_line(said).endswith(' e problem="no \\"t\\" retry_in=5"')
     code, out, _ = shown(capsys, str(host.log), "--json", "--last", "0")
     found = json.loads(out)["result"]
     assert [each["number"] for each in found["events"]] == [*range(1, found["newest"] + 1)]

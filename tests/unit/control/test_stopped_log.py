@@ -150,6 +150,8 @@ def test_a_replay_says_what_stays_parked(log: Path) -> None:
     assert (told["parked"], told["done"]) == (1, "0..9 would be replayed")
     told = does(log, requests.Replay("r", first=4, last=9, dry_run=True))
     assert told["parked"] == 0
+    told = does(log, requests.Replay("r", first=0, last=9, namespace="^nothing$", dry_run=True))
+    assert told["parked"] == 0
     told = does(log, requests.Replay("r", first=0, last=9))
     more = "but for 1 parked entry: see 'transporter parked retry'"
     assert (told["parked"], told["done"]) == (1, f"0..9 will be delivered again, {more}")

@@ -6,6 +6,7 @@ import errno
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from engine_tools import Events, make_pipeline, offsets, running, until
 from live_tools import ME, lines, operated, sink
 
@@ -19,8 +20,6 @@ from transporter.offsets.offset_log import OffsetLog, read_state, route_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 SKIPPING = {
     "on_error": "skip",
@@ -201,3 +200,18 @@ def test_a_damaged_copy_does_not_stop_what_was_delivered(
         (line,) = given_up(tmp_path)
     assert (line["event"], line["offset"], line["error"]) == ("parked-delivered", 1, "")
     assert read_state(tmp_path / "log", "out").watermark == 1
+
+
+@pytest.mark.parametrize("act", [requests.CancelReplay("out"), requests.Ack("out", 0, 4)])
+def test_each_replay_that_was_delivered_has_one_end(tmp_path: Path, act: requests.Request) -> None:
+    """An operator's act that ends one is no delivery, and a short one is not missed."""
+    with operated(tmp_path, lines(5), out={}) as op:
+        until(lambda: op.route()["watermark"] == 4)
+        op(requests.Pause("out"))
+        op(requests.Replay("out", first=0, last=4))
+        op(act)
+        op(requests.Resume("out"))
+        for turn in range(1, 11):
+            op(requests.Replay("out", first=0, last=4))
+            until(lambda: op.route()["replay"] is None)
+            until(lambda turn=turn: len(op.events.named("replay-ended")) == turn)

@@ -78,16 +78,11 @@ class RouteCondition:
         self._backoff = Backoff(*config.retry.backoff)
         self.outdated = True
 
-    def start(self) -> None:
-        """Begin, or begin anew after an operator has helped."""
-        self.state, self.problem = State.STARTING, ""
-        self._halt_reason.clear()
-
     def revive(self) -> None:
         """Continue if the route waits for an operator or for its next attempt."""
         if self.halted:
             self.outdated = self.outdated or self.config.writer.is_outdated()
-            self.start()
+            self.state, self.problem = State.STARTING, ""
         self._backoff.reset()
         self.not_before = 0.0
 
@@ -95,6 +90,7 @@ class RouteCondition:
         """Take note that the worker has opened its writer."""
         self._start_backoff.reset()
         self.has_opened, self.state, self.problem = True, State.RUNNING, ""
+        self._halt_reason.clear()
 
     def fail(self, error: BaseException) -> None:
         """Take note that the route's thread has failed."""

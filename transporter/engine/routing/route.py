@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from transporter.engine.shared_services import EngineServices
     from transporter.offsets.offset_log import OffsetLog
+    from transporter.offsets.state import Replay
     from transporter.pipeline.config import Pipeline, RouteConfig
     from transporter.protocol.messages import WorkerSpec
 
@@ -74,7 +75,9 @@ class Route:
         self._stopping, self._draining = threading.Event(), threading.Event()
         self._mailbox = Mailbox(self._wake)
         meter = self._meter = RouteMeter()
-        halt_reason = HaltReason(offsets.folder, guard=log.check_lock)
+        halt_reason = self._halt_reason = HaltReason(
+            offsets.folder, services.redact, guard=log.check_lock
+        )
         condition = self._condition = RouteCondition(
             config, offsets, meter, self._observe, self._stopping, halt_reason
         )
@@ -103,7 +106,7 @@ class Route:
             rate_limit=RateLimit(config.max_rate),
             heartbeat=Heartbeat(),
         )
-        self._replay = offsets.state.replay
+        offsets.on_replay_delivered = self._report_replay_end
         self.leaving = False
         """Whether it was removed from the pipeline, and ends."""
         self._thread = threading.Thread(target=self._run, name=f"route-{config.name}")
@@ -174,9 +177,7 @@ class Route:
             self._run_requested()
 
     def _run_requested(self) -> None:
-        self._report_replay_end()
         self._mailbox.run()
-        self._replay = self._offsets.state.replay
         for reader, through in self._offsets.state.readers_to_supersede().items():
             if self.halted or self._stopping.is_set():
                 return
@@ -187,11 +188,8 @@ class Route:
             except (Corrupt, EnvironmentFault, OffsetRefused) as error:
                 self._condition.apply(self._policy.wait_or_halt(Failure.of(error)))
 
-    def _report_replay_end(self) -> None:
-        """Report a replay that was delivered to its end. An operator knows of a cancelled one."""
-        ended, self._replay = self._replay, self._offsets.state.replay
-        if ended is not None and self._replay is None:
-            self._condition.report("replay-ended", first=ended.first, last=ended.last)
+    def _report_replay_end(self, ended: Replay) -> None:
+        self._condition.report("replay-ended", first=ended.first, last=ended.last)
 
     def outcome_of(self, offset: int) -> EntryOutcome:
         """Return how *offset*, the last one, was settled. Call only through :meth:`submit`."""
@@ -288,11 +286,11 @@ class Route:
 
     def _run(self) -> None:
         try:
-            self._condition.start()
             self._serve_until_ended()
             with suppress(EnvironmentFault):
                 self._policy.given_up.write_waiting(now=True)
-            self._report_replay_end()
+            if self.leaving:
+                self._halt_reason.clear()  # Nobody will try it again.
             self._condition.report("route-ended")
             if not self.halted:
                 self._condition.state = State.ENDED

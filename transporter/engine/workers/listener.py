@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hmac
 import os
 import secrets
@@ -38,8 +39,8 @@ _LONGEST_CLAIM: Final = 4096
 _BACKLOG: Final = 128
 _PREFIX: Final = "transporter-"
 _NAME: Final = "engine.sock"
-_YOUNGEST: Final = 60.0
-"""Seconds after which a socket that nobody answers is an abandoned one, not one being made."""
+_LOCK: Final = "engine.lock"
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _DESCRIPTOR_RETRY: Final = 0.1
 """Seconds until the door is tried again when this process has no descriptor left."""
@@ -75,8 +76,7 @@ class Listener:
         self._lock = threading.Lock()
         _remove_abandoned()
         with ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX))
-            self.address = str(Path(folder) / _NAME)
+            self.address = str(stack.enter_context(_private_folder()) / _NAME)
             self._sockets = [stack.enter_context(_listen_unix(self.address))]
             self.worker_address: Any = self.address
             self._tls: ssl.SSLContext | None = None
@@ -218,25 +218,59 @@ class Listener:
         return channel, hello
 
 
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    """Make a folder for the socket. A lock tells that its engine lives, on this run of the machine.
+
+    Temporary folders may be shared with other machines, whose locks cannot be seen.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX) as folder,
+        (Path(folder) / _LOCK).open("w", encoding="ascii") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(_boot_id())
+        lock.flush()
+        yield Path(folder)
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
 def _remove_abandoned() -> None:
     """Remove the sockets of this user's engines that were killed. Nobody else would."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_NAME}"):
-        with suppress(OSError):
-            found = path.lstat()
-            is_ours = stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
-            if is_ours and time.time() - found.st_mtime > _YOUNGEST and _is_abandoned(path):
-                path.unlink()
-                path.parent.rmdir()
+    boot = _boot_id()
+    with suppress(OSError), os.scandir(tempfile.gettempdir()) as found:
+        for each in found:
+            if boot and each.name.startswith(_PREFIX):
+                with suppress(OSError):
+                    _remove_if_abandoned(each, boot)
 
 
-def _is_abandoned(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as caller:
-        caller.settimeout(0)
+def _remove_if_abandoned(folder: os.DirEntry[str], boot: str) -> None:
+    status = folder.stat(follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return
+    place = os.open(folder.path, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        lock = os.open(_LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
         try:
-            caller.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        return False
+            # Its engine writes after it has the lock, so an empty one is being made.
+            if os.read(lock, 64) != boot.encode():
+                return
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in (_NAME, _LOCK):
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=place)
+            Path(folder.path).rmdir()
+        finally:
+            os.close(lock)
+    finally:
+        os.close(place)
 
 
 @contextmanager

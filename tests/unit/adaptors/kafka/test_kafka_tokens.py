@@ -116,6 +116,10 @@ def test_why_no_broker_is_left_is_kept(provider: Provider) -> None:
             client._record_error(error)
         assert client.last_error is not None
         assert client.last_error.code() == code
+    # A fault is not hidden by an error that only repeats it.
+    for error in (KafkaError(KafkaError._AUTHENTICATION, "Invalid password"), KafkaError(code)):
+        client._record_error(error)
+    assert client.last_error.str() == "Invalid password"
     assert client.has_lost_brokers()
 
 

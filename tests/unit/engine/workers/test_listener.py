@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import pickle
@@ -303,23 +304,24 @@ def test_an_address_that_is_taken_is_named() -> None:
 
 
 def test_sockets_of_killed_engines_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that nobody answers any more go; living, young and foreign ones stay."""
-    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+    """Those whose lock is free go; living, young, foreign ones and links stay."""
+    boot = module._boot_id()
+    locks = {"killed": boot, "living": boot, "young": "", "elsewhere": "another run"}
+    with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory() as outside:
         monkeypatch.setattr("tempfile.tempdir", place)
-        doors = {}
-        for name in ("killed", "living", "young"):
+        for name, content in locks.items():
             folder = Path(place) / f"transporter-{name}"
             folder.mkdir()
-            doors[name] = stack.enter_context(socket.socket(socket.AF_UNIX))
-            doors[name].bind(str(folder / "engine.sock"))
-            if name != "young":
-                os.utime(folder / "engine.sock", (0, 0))
-        doors["living"].listen()
-        foreign = Path(place) / "transporter-file" / "engine.sock"
-        foreign.parent.mkdir()
-        foreign.touch()
-        os.utime(foreign, (0, 0))
-        with listening():
-            left = {each.name.removeprefix("transporter-") for each in Path(place).iterdir()}
-        assert {"living", "young", "file"} < left
+            (folder / "engine.sock").touch()
+            (folder / "engine.lock").write_text(content)
+        (Path(outside) / "engine.lock").write_text(boot)
+        (Path(place) / "transporter-link").symlink_to(outside)
+        (Path(place) / "transporter-other").mkdir()
+        with (Path(place) / "transporter-living" / "engine.lock").open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with listening():
+                left = {each.name.removeprefix("transporter-") for each in Path(place).iterdir()}
+                assert len(left) == 6  # Its own is there, too.
+        assert {"living", "young", "elsewhere", "link", "other"} < left
+        assert (Path(outside) / "engine.lock").exists()
         assert "killed" not in left
