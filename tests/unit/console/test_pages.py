@@ -11,6 +11,8 @@ from console_tools import CANARY, HOSTILE, JSON, SECRET, TOKENS, client_of, make
 
 from transporter.cli.app import execute
 from transporter.console.app import create_app
+from transporter.offsets.halt_reason import HaltReason
+from transporter.offsets.offset_log import read_state, route_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -340,6 +342,19 @@ def test_a_stopped_log_says_what_it_shows(get: Callable[..., TestResponse]) -> N
     assert "no engine runs on this log" in text
     assert "This is what the disk holds." in text
     assert "transporter run" in text
+
+
+def test_why_a_route_waited_outlives_its_engine(folder: Path) -> None:
+    """The reason is a problem of the page. Only an engine could try again now."""
+    log = folder / "log"
+    reason = HaltReason(route_folder(log, "some"))
+    reason.record("it says no", before=read_state(log, "some").next_offset())
+    client = create_app(make_console(folder)).test_client()  # It has looked at nothing yet.
+    bearer = {"Authorization": f"Bearer {TOKENS['operator']}"}
+    text = client.get("/p/shop", headers=bearer).text
+    reason.clear()
+    assert "it says no" in text
+    assert "Try now" not in text
 
 
 def test_an_entry_shows_its_fate_in_each_route(get: Callable[..., TestResponse]) -> None:
