@@ -71,12 +71,12 @@ def launched(
 
 def children() -> list[psutil.Process]:
     """Return the consoles that this process has started."""
-    return [
-        each
-        for each in psutil.Process().children()
-        if each.status() != psutil.STATUS_ZOMBIE
-        and "transporter.cli.engine_console" in each.cmdline()
-    ]
+    found = []
+    for each in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # It may have just ended, and be a zombie.
+            if "transporter.cli.engine_console" in each.cmdline():
+                found.append(each)
+    return found
 
 
 def get(url: str, path: str) -> int:
