@@ -28,7 +28,7 @@ _PATIENCE: Final = 300.0
 _ROUTES: Final = 2
 _SMALL_ROUTES: Final = 32
 _IDLE_MIB: Final = 300.0
-_SMALL_MIB: Final = 1.2 * 1024
+_SMALL_MIB: Final = 1.2 * 1024 / _SMALL_ROUTES
 _PIPELINE: Final = """\
 name: memory
 log: {{dir: log}}
@@ -158,11 +158,11 @@ def _measure_idle(setting: Setting, small: int) -> Iterator[Comparison]:
     )
     use = _idle_use(setting, [f"{{adaptor: file, path: out-{n}.jsonl}}" for n in range(small)])
     workers = use["workers"]
-    yield _bounded(f"{small} small routes, workers, RSS", workers.rss, _SMALL_MIB)
+    yield _bounded(f"{small} small routes, workers, RSS", workers.rss, small * _SMALL_MIB)
 
 
 def _idle_use(setting: Setting, writers: list[str]) -> dict[str, Use]:
-    """Return the memory of a pipeline with a route for each of *writers*, once all are open."""
+    """Return the memory of a pipeline with a route for each of *writers*, once they have workers."""
     setting.report(f"starting an engine ({len(writers)} routes)")
     folder = setting.make_folder(f"idle-{len(writers)}")
     (folder / "in").mkdir()

@@ -93,8 +93,7 @@ def _ack_text(offsets: OffsetLog, part: Range) -> str:
     idle = state.replay is None and is_settled(state, part.first, part.last)
     span = range_text([(part.first, part.last)])
     text = f"{span} was settled already" if idle else f"acked {span}"
-    parked = parked_offsets(offsets.folder, RealFileSystem())
-    inside = [each for each in parked if part.first <= each <= part.last]
+    inside = _parked_between(offsets.folder, part.first, part.last)
     if not inside:
         return text
     stays = "stays" if len(inside) == 1 else "stay"
@@ -159,12 +158,16 @@ def begin_replay(
 
 def _parked_within(folder: Path, plan: ReplayPlan) -> list[int]:
     """Return the parked entries of *plan*, which a replay passes."""
-    parked = parked_offsets(folder, RealFileSystem())
-    inside = [each for each in parked if plan.first <= each <= plan.last]
+    inside = _parked_between(folder, plan.first, plan.last)
     if not plan.namespace:
         return inside
     wanted = EntryFilter(plan.namespace)
     return [each for each in inside if _is_parked_in(folder, each, wanted)]
+
+
+def _parked_between(folder: Path, first: int, last: int) -> list[int]:
+    parked = parked_offsets(folder, RealFileSystem())
+    return [each for each in parked if first <= each <= last]
 
 
 def _is_parked_in(folder: Path, offset: int, wanted: EntryFilter) -> bool:

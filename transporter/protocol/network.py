@@ -195,6 +195,14 @@ def enable_keepalive(line: socket.socket) -> None:
             line.setsockopt(socket.IPPROTO_TCP, known, value)
 
 
+def boot_id() -> str:
+    """Return the name of this run of the kernel, or an empty text if unknown."""
+    try:
+        return _BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
 def place_of(directory: Path) -> str:
     """Return the identity of a directory on a running machine, or an empty text if unknown.
 
@@ -203,9 +211,10 @@ def place_of(directory: Path) -> str:
     """
     try:
         found = directory.stat()
-        return f"{_BOOT.read_text(encoding='ascii').strip()}:{found.st_dev}:{found.st_ino}"
     except OSError:
         return ""
+    boot = boot_id()
+    return f"{boot}:{found.st_dev}:{found.st_ino}" if boot else ""
 
 
 def is_at_place(place: str, directory: Path) -> bool:

@@ -24,6 +24,7 @@ from transporter_adaptors.rights import mode_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
@@ -150,7 +151,8 @@ class FileWriter:
                 self._sink.write(self._text(batch, terminal=self._sink.is_terminal()))
                 ack.all()
         except OSError as error:
-            ack.fail(self._translate_error(error))
+            # A folder that disappears in the midst of a slice is waited for by the next one.
+            ack.fail(self._translate_error(error, _PASSING | {errno.ENOENT}))
         except SinkError as error:
             ack.fail(error)
 
@@ -222,10 +224,9 @@ class FileWriter:
             return json_line(entry)
         return data_line(entry, terminal=terminal)
 
-    def _translate_error(self, error: OSError) -> SinkError:
+    def _translate_error(self, error: OSError, passing: AbstractSet[int] = _PASSING) -> SinkError:
         place = "standard output" if self._config.path == "-" else self._config.path
         text = f"{place}: {error.strerror or error}"
-        is_away = error.errno == errno.ENOENT and isinstance(self._sink, Output)
-        if error.errno in _PASSING or is_away:  # A folder that has just disappeared.
+        if error.errno in passing:
             return SinkUnavailable(text)
         return RouteFault(f"{text}: check the file and its rights")

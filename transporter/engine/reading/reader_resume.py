@@ -196,17 +196,16 @@ class LogResume:
         Once every route has passed an entry, compaction may drop it from the end of its frame,
         parked or not. Then it lies between that frame and this reader's next one.
         """
-        behind = sorted(offset for offset in snapshot.parked if offset > found.frame.last)
-        if not behind:
+        behind = (offset for offset in snapshot.parked if offset > found.frame.last)
+        first = min(filter(self._may_be_ours, behind), default=None)
+        if first is None:
             return False
-        following = snapshot.last + 1
         with suppress(Corrupt):
-            for each in reader.frames(found.frame.last + 1, snapshot.last):
+            for each in reader.frames(found.frame.last + 1, first):
                 source = each.source()
                 if source is not None and source.reader == self._reader:
-                    following = each.frame.first
-                    break
-        return any(self._may_be_ours(offset) for offset in behind if offset < following)
+                    return False
+        return True
 
     def _may_be_ours(self, parked: int) -> bool:
         copy = self._deliveries.read_copy(parked) if self._deliveries is not None else None

@@ -21,7 +21,7 @@ from transporter.errors import HostFailed
 from transporter.protocol.certificate import server_context
 from transporter.protocol.channel import EngineChannel
 from transporter.protocol.messages import Hello, HostHello, TaskHello, Ticket
-from transporter.protocol.network import enable_keepalive, family_of, prove
+from transporter.protocol.network import boot_id, enable_keepalive, family_of, prove
 
 if TYPE_CHECKING:
     import ssl
@@ -40,7 +40,6 @@ _BACKLOG: Final = 128
 _PREFIX: Final = "transporter-"
 _NAME: Final = "engine.sock"
 _LOCK: Final = "engine.lock"
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _DESCRIPTOR_RETRY: Final = 0.1
 """Seconds until the door is tried again when this process has no descriptor left."""
@@ -229,24 +228,18 @@ def _private_folder() -> Iterator[Path]:
         (Path(folder) / _LOCK).open("w", encoding="ascii") as lock,
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.write(_boot_id())
+        lock.write(boot_id())
         lock.flush()
         yield Path(folder)
 
 
-def _boot_id() -> str:
-    try:
-        return _BOOT.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
 def _remove_abandoned() -> None:
     """Remove the sockets of this user's engines that were killed. Nobody else would."""
-    boot = _boot_id()
+    if not (boot := boot_id()):
+        return
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as found:
         for each in found:
-            if boot and each.name.startswith(_PREFIX):
+            if each.name.startswith(_PREFIX):
                 with suppress(OSError):
                     _remove_if_abandoned(each, boot)
 

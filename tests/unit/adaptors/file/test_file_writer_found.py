@@ -9,9 +9,10 @@ import pytest
 from crc32c import crc32c
 from file_sink import EndingDisk, Engine, Killed, aside, line
 
-from transporter.errors import RouteFault
+from transporter.errors import RouteFault, SinkUnavailable
 
 if TYPE_CHECKING:
+    import os
     from pathlib import Path
 
 
@@ -157,6 +158,32 @@ def test_a_folder_that_disappears_is_waited_for(tmp_path: Path) -> None:
     assert not engine.deliver(1)
     assert not engine.deliver(1)
     assert not folder.exists()
+    (tmp_path / "away").rename(folder)
+    assert engine.deliver(1)
+    engine.stop()
+    assert (folder / "out.jsonl").read_bytes() == engine.expected()
+
+
+def test_a_folder_that_disappears_in_the_midst_of_a_slice_is_waited_for(tmp_path: Path) -> None:
+    """It is the same outage a moment later, and not a fault of the settings."""
+    folder = tmp_path / "mounted"
+
+    class Unmounting(EndingDisk):
+        armed = False
+
+        def status(self, path: Path) -> os.stat_result | None:
+            found = super().status(path)
+            if self.armed:
+                self.armed = False
+                folder.rename(tmp_path / "away")
+            return found
+
+    engine, disk = Engine(folder / "out.jsonl"), Unmounting()
+    engine.start(disk)
+    engine.deliver(3)
+    disk.armed = True
+    assert not engine.deliver(1)
+    assert isinstance(engine.failures[-1], SinkUnavailable)
     (tmp_path / "away").rename(folder)
     assert engine.deliver(1)
     engine.stop()

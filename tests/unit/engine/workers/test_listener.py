@@ -305,7 +305,7 @@ def test_an_address_that_is_taken_is_named() -> None:
 
 def test_sockets_of_killed_engines_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those whose lock is free go; living, young, foreign ones and links stay."""
-    boot = module._boot_id()
+    boot = network.boot_id()
     locks = {"killed": boot, "living": boot, "young": "", "elsewhere": "another run"}
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory() as outside:
         monkeypatch.setattr("tempfile.tempdir", place)
