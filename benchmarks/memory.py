@@ -162,7 +162,7 @@ def _measure_idle(setting: Setting, small: int) -> Iterator[Comparison]:
 
 
 def _idle_use(setting: Setting, writers: list[str]) -> dict[str, Use]:
-    """Return the memory of a pipeline with a route for each of *writers*, once they have workers."""
+    """Return the memory of a pipeline with a route for each of *writers*, with its workers."""
     setting.report(f"starting an engine ({len(writers)} routes)")
     folder = setting.make_folder(f"idle-{len(writers)}")
     (folder / "in").mkdir()
