@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.setting import Setting
+    from transporter.log.runs import Runs
 
 _AIM: Final = Aim(0.15, at_least=False, figure=OURS)
 _PATIENCE: Final = 30.0
@@ -79,14 +80,14 @@ def measure(setting: Setting) -> Section:
 def _start_worker(setting: Setting, small: int, large: int) -> Iterator[Connection[Any, Any]]:
     """Yield a worker in Spark that serves a log of *small* and then *large* frames."""
     directory = setting.make_folder("log")
-    log_id = _fill(directory, small, large)
+    log_id, runs = _fill(directory, small, large)
     setting.report("starting Spark")
     launcher = SparkLauncher(directory, cache_directory(), "local", {})
     problems: list[BaseException] = []
     supervisor = SparkSupervisor(launcher, _ignore, problems.append)
     supervisor.start()
     try:
-        worker = supervisor.connect(_spec(directory, log_id), threading.Event().is_set)
+        worker = supervisor.connect(_spec(directory, log_id, runs), threading.Event().is_set)
         if worker is None or not isinstance(worker.recv(), Opened):
             raise RuntimeError(f"no worker; see {launcher.log}") from next(iter(problems), None)
         with worker:
@@ -99,8 +100,11 @@ def _ignore(event: str, **details: object) -> None:
     """Ignore an event."""
 
 
-def _fill(directory: Path, small: int, large: int) -> str:
-    """Make a log of *small* frames of one message and *large* ones of many, and return its id."""
+def _fill(directory: Path, small: int, large: int) -> tuple[str, Runs]:
+    """Make a log of *small* frames of one message and *large* ones of many.
+
+    Returns its id, and its runs: a worker of the last one reads what that has written.
+    """
     ready = batches(10, _LARGE)
     with CommitLog.open(directory) as log:
         for number in range(small):
@@ -108,10 +112,10 @@ def _fill(directory: Path, small: int, large: int) -> str:
         for number in range(large):
             log.append(ready[number % len(ready)], "bench")
         route_folder(directory, "null").mkdir(parents=True)
-        return log.log_id
+        return log.log_id, log.runs
 
 
-def _spec(directory: Path, log_id: str) -> WorkerSpec:
+def _spec(directory: Path, log_id: str, runs: Runs) -> WorkerSpec:
     return WorkerSpec(
         route="null",
         shard=0,
@@ -124,6 +128,7 @@ def _spec(directory: Path, log_id: str) -> WorkerSpec:
         writer="benchmarks.null:NullWriter",
         settings={},
         folder=str(ROOT),
+        runs=runs,
     )
 
 

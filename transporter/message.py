@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 OPS: Final = ("insert", "update", "delete", "command", "noop", "skip")
+FEW: Final = 16
+"""Rows up to which their values in Python are looked at faster than an Arrow kernel is called."""
 NOOP: Final = "noop"
 """The op of an entry that no route delivers: it carries a position, or marks a phase."""
 PHASES: Final = ("copy", "sync", "complete")
@@ -50,6 +52,11 @@ ENTRY_SCHEMA: Final = pa.schema(
     ]
 )
 """Columns of entries: a message, its offset in the log and its log time."""
+
+# Found once: Arrow makes a new object at each question.
+*_PLAIN_TYPES, _ = MESSAGE_SCHEMA.types
+_TIME: Final = ENTRY_SCHEMA.field("logged_at").type
+_NAME, _VALUE = HEADERS_TYPE.value_type
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -103,15 +110,13 @@ def messages_to_batch(messages: Sequence[Message]) -> pa.RecordBatch:
         [message.source_id for message in messages],
         [message.data for message in messages],
         [message.content_type for message in messages],
-        [message.headers for message in messages],
     )
-    columns = list(map(_to_array, cells, MESSAGE_SCHEMA.types))
+    headers = _headers_array([message.headers for message in messages])
+    columns = [*map(_to_array, cells, _PLAIN_TYPES), headers]
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
 
 def _to_array(cells: list[Any], kind: pa.DataType) -> pa.Array:
-    if kind == HEADERS_TYPE:
-        return _headers_array(cells)
     if len(cells) > 1 and cells.count(cells[0]) == len(cells):
         # Most columns repeat one value: Arrow need not look at each cell.
         return _repeat_value(cells[0], len(cells), kind)
@@ -127,7 +132,7 @@ def _headers_array(cells: list[Headers]) -> pa.Array:
     pairs = list(chain.from_iterable(cells))
     names = pa.array([name for name, _ in pairs], type=pa.string())
     values = pa.array([value for _, value in pairs], type=pa.binary())
-    items = pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type))
+    items = pa.StructArray.from_arrays([names, values], fields=[_NAME, _VALUE])
     ends = (
         pa.array(list(accumulate(map(len, cells), initial=0)), type=pa.int32())
         if pairs
@@ -140,7 +145,7 @@ def with_offsets(messages: pa.RecordBatch, first: int, logged_at: int) -> pa.Rec
     """Give *messages* dense offsets from *first* on and one log time (µs UTC)."""
     count = messages.num_rows
     offsets = pa.arange(first, first + count)
-    times = pa.repeat(pa.scalar(logged_at, type=ENTRY_SCHEMA.field("logged_at").type), count)
+    times = pa.repeat(pa.scalar(logged_at, type=_TIME), count)
     return pa.RecordBatch.from_arrays([offsets, times, *messages.columns], schema=ENTRY_SCHEMA)
 
 
@@ -160,11 +165,12 @@ def microseconds(column: pa.Array) -> list[int]:
 
 def headers_of(column: pa.Array) -> list[Headers]:
     """Return a headers column as one tuple of pairs per row, four times faster than by rows."""
-    flat = column.flatten()
+    ends = column.offsets.to_pylist()
+    begin = ends[0]
+    flat = column.values.slice(begin, ends[-1] - begin)
     pairs = zip(flat.field("name").to_pylist(), flat.field("value").to_pylist(), strict=True)
     known = tuple(pairs)
-    ends = accumulate(column.value_lengths().to_pylist())
-    return [known[start:end] for start, end in pairwise(chain((0,), ends))]
+    return [known[start - begin : end - begin] for start, end in pairwise(ends)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transporter.log.filesystem import File, FileSystem
+    from transporter.log.recent_frames import RecentFrames
 
 PREALLOCATION: Final = 16 << 20
 """Largest preallocation step in bytes, so that most syncs find no new blocks to record."""
@@ -46,9 +47,16 @@ class ActiveSegment:
 
     """
 
-    def __init__(self, files: FileSystem, path: Path, epoch: int, compression: str | None) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        path: Path,
+        epoch: int,
+        compression: str | None,
+        recent: RecentFrames,
+    ) -> None:
         """Continue behind the last frame. Recovery has ensured that this is allowed."""
-        self._epoch, self._compression = epoch, compression
+        self._epoch, self._compression, self._recent = epoch, compression, recent
         with ExitStack() as opened:
             self._segment = Segment(files, path)
             opened.callback(self._segment.close)
@@ -100,6 +108,7 @@ class ActiveSegment:
             source = replace(source, checkpoint=self.positions)
         frame, data = self._encode(messages, source, durable)
         self._write_at_end(data)
+        self._recent.add(frame, data)
         if self.is_empty:
             self.oldest = frame.logged_at
         if indexed:

@@ -33,6 +33,7 @@ from transporter.log.inspection import segments_size
 from transporter.log.lock import DirectoryLock
 from transporter.log.meta import CleanMark, DurableMark, Meta, write_meta
 from transporter.log.opening import prepare_log
+from transporter.log.recent_frames import RecentFrames
 from transporter.log.reserve import Reserve
 from transporter.log.retention_gate import RetentionGate
 from transporter.log.sealed_segments import newest_time
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transporter.log.filesystem import FileSystem
+    from transporter.log.recent_frames import RecentFrame
 
 SEGMENT_BYTES: Final = 1 << 30
 MAX_APPEND: Final = GROUP_BYTES
@@ -102,6 +104,7 @@ class CommitLog:
         self._failure: LogPoisoned | None = None
         self._jump_detector = JumpDetector()
         self._durable_mark = DurableMark(files, directory)
+        self._recent = RecentFrames()
         self._active = self._open_last_segment()
         self._begun_at: float | None = None
         self._durable = self._active.last
@@ -292,6 +295,10 @@ class CommitLog:
             self._condition.wait_for(lambda: self._durable > offset or self._closed, timeout)
             return self._durable
 
+    def recent_frames(self, first: int, last: int) -> list[RecentFrame]:
+        """Return the frames with exactly these offsets, which are durable, if memory has them."""
+        return self._recent.covering(first, last)
+
     def close(self) -> None:
         """Close the log so that the next open need not recover it (Invariant 18)."""
         with self._condition:
@@ -339,7 +346,7 @@ class CommitLog:
         return active
 
     def _open_segment(self, path: Path) -> ActiveSegment:
-        return ActiveSegment(self.files, path, self.epoch, self._compression)
+        return ActiveSegment(self.files, path, self.epoch, self._compression, self._recent)
 
     def _refuse_if_failed(self) -> None:
         if self._failure is not None:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import pyarrow as pa
 from pydantic import AfterValidator
 
-from transporter.message import NOOP
+from transporter.message import FEW, NOOP
 
 EVERYTHING: Final = ".*"
 
@@ -60,9 +60,12 @@ class NamespaceFilter:
 
 def without_noops(entries: pa.RecordBatch) -> pa.RecordBatch:
     """Return *entries* without those of the op ``noop``, which no writer gets."""
+    ops = entries.column("op")
+    if len(ops) <= FEW and NOOP not in ops.to_pylist():
+        return entries
     import pyarrow.compute as pc  # noqa: PLC0415 - see NamespaceFilter._match
 
-    noops = pc.equal(entries.column("op"), pa.scalar(NOOP, pa.string()))
+    noops = pc.equal(ops, pa.scalar(NOOP, pa.string()))
     return entries.filter(pc.invert(noops)) if pc.any(noops).as_py() else entries
 
 

@@ -14,7 +14,7 @@ import select
 import socket
 import ssl
 import struct
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, Final, Self
@@ -156,7 +156,7 @@ class WorkerChannel(Channel):
 
 def encode_message(message: Any) -> bytes:  # noqa: ANN401 - a dataclass of the protocol
     """Return *message* as its name and JSON."""
-    text = json.dumps(asdict(message), ensure_ascii=False, default=_enum_value)
+    text = _ENCODER.encode(message)
     # JSON cannot hold a lone surrogate, which an error's text may have.
     return f"{type(message).__name__} {text}".encode(errors="replace")
 
@@ -178,10 +178,16 @@ def decode_message(data: bytes) -> Any:  # noqa: ANN401 - as above
         ) from None
 
 
-def _enum_value(value: object) -> object:
+def _to_plain(value: Any) -> object:  # noqa: ANN401 - a dataclass of the protocol, or an enum
     if isinstance(value, Enum):
         return value.value
+    if is_dataclass(value):
+        # Several times as fast as asdict, which copies everything.
+        return {each.name: getattr(value, each.name) for each in fields(value)}
     raise TypeError(f"{type(value).__name__} is not a value that can be sent to an engine")
+
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=_to_plain)
 
 
 @cache

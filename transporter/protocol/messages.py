@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
 from transporter.adaptor import StoredOffset  # noqa: TC001 - received messages are validated by it
 from transporter.errors import (
@@ -228,13 +228,13 @@ class OpenFailed:
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """Deliver the offsets ``first`` to ``last``.
 
     With ``single`` one entry at a time, each announced before it is delivered. Offsets in
     ``without`` are settled already and skipped. So are entries that the regular expression
-    ``namespace`` of a replay does not match.
+    ``namespace`` of a replay does not match. ``frames`` has the bytes of all frames of a small
+    slice, if the engine still has them, so that the worker need not read them.
     """
 
     first: int
@@ -243,6 +243,7 @@ class Slice:
     single: bool = False
     without: tuple[int, ...] = ()
     namespace: str = ""
+    frames: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

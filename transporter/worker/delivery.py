@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transporter.message import ERROR_HEADER, Entries
+from transporter.message import ERROR_HEADER, FEW, Entries
 from transporter.pipeline.namespace_filter import without_noops
 from transporter.protocol.messages import Failure, FailureKind, Outcome
 
@@ -272,9 +272,7 @@ class _Settled:
         """Return the outcome of the part that ends at offset *through* and at this many *rows*."""
         part = self._made.slice(self._made_rows, rows - self._made_rows)
         self._made_rows = rows
-        distinct = len(part.column("offset").unique())
-        size = pc.sum(pc.binary_length(part.column("data"))).as_py() or 0
-        return self.after_counts(through, distinct, size, failure)
+        return self.after_counts(through, *_count_delivered(part), failure)
 
     def after_counts(
         self, through: int, delivered: int, size: int, failure: Failure | None = None
@@ -285,6 +283,14 @@ class _Settled:
         part = self._entries.slice(begin, self._rows - begin)
         skipped = max(0, part.num_rows - delivered)
         return Outcome(through, delivered, skipped, size, _newest_offsets(part), failure)
+
+
+def _count_delivered(made: pa.RecordBatch) -> tuple[int, int]:
+    """Return how many entries the rows of *made* are of, and the bytes of their data."""
+    data = made.column("data")
+    if len(data) == 1:
+        return 1, data[0].as_buffer().size if data[0].is_valid else 0
+    return len(made.column("offset").unique()), pc.sum(pc.binary_length(data)).as_py() or 0
 
 
 def _offset_before(failure: Failure) -> int:
@@ -336,6 +342,10 @@ def write(
 def _split_at_poison(accepted: pa.RecordBatch) -> tuple[pa.RecordBatch, Failure | None]:
     """Split off the first record that its reader could not turn into a message."""
     headers = accepted.column("headers")
+    # Those of the whole frame, from which these entries may have been cut.
+    names = headers.values.field("name")
+    if len(names) <= FEW and ERROR_HEADER not in names.to_pylist():
+        return accepted, None
     marked = pc.equal(headers.flatten().field("name"), _ERROR)
     if not pc.any(marked).as_py():
         return accepted, None
@@ -360,7 +370,7 @@ def _newest_offsets(entries: pa.RecordBatch) -> dict[str, int]:
     if not entries.num_rows:
         return {}
     names = entries.column("namespace")
-    if len(names.unique()) == 1:
+    if len(names) == 1 or len(names.unique()) == 1:
         return {names[0].as_py(): entries.column("offset")[-1].as_py()}
     table = pa.table({"namespace": names, "offset": entries.column("offset")})
     newest = table.group_by("namespace").aggregate([("offset", "max")])

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import psycopg
 import pyarrow as pa
+from psycopg import RawCursor
 from psycopg.pq import TransactionStatus
 
 from transporter.errors import SourceError, SourceUnavailable
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from transporter.message import Entries
     from transporter_adaptors.postgres.gaps import IdBounds
     from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.statements import Statement
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres.term import Term
 
@@ -101,7 +103,7 @@ class Outbox:
         source: str,
         columns: OutboxColumns | None = None,
     ) -> None:
-        self._cursor = connection.cursor(binary=True)
+        self._cursor = RawCursor(connection)
         self._term = term
         self._name, self._source = str(table), source
         self._columns = columns or OutboxColumns()
@@ -126,7 +128,9 @@ class Outbox:
         """
         return self._fetch_rows(self._sql.copy, bounds, rows, size)
 
-    def _fetch_rows(self, statement: bytes, bounds: IdBounds, rows: int, size: int) -> PolledRows:
+    def _fetch_rows(
+        self, statement: Statement, bounds: IdBounds, rows: int, size: int
+    ) -> PolledRows:
         found = self._run_look(statement, bounds, rows=rows, bytes=size)
         term, candidates, snapshot, horizon, large, *columns = found[0]
         self._require_term(term)
@@ -193,7 +197,9 @@ class Outbox:
         self._require_term(term)
         return PeekResult(waiting, Snapshot.parse(snapshot.decode()))
 
-    def _run_look(self, statement: bytes, bounds: IdBounds, **most: int) -> list[tuple[Any, ...]]:
+    def _run_look(
+        self, statement: Statement, bounds: IdBounds, **most: int
+    ) -> list[tuple[Any, ...]]:
         try:
             return self._run(statement, **_bounds_arguments(bounds), **most)
         except StatementTooSlow as slow:
@@ -271,7 +277,7 @@ class Outbox:
             self._require_term(term)
 
     def _run_by_halves(
-        self, statement: bytes, ids: list[int], **arguments: object
+        self, statement: Statement, ids: list[int], **arguments: object
     ) -> list[tuple[Any, ...]]:
         """Run *statement* for *ids*, or for half of them at a time where that takes too long."""
         try:
@@ -288,18 +294,20 @@ class Outbox:
             for row in self._run_by_halves(statement, half, **arguments)
         ]
 
-    def _run(self, statement: bytes, **arguments: object) -> list[tuple[Any, ...]]:
+    def _run(self, statement: Statement, **arguments: object) -> list[tuple[Any, ...]]:
         with translate_errors(self._operation), texts_as_stored(self._cursor.connection):
-            return self._cursor.execute(statement, self._arguments(**arguments)).fetchall()
+            return self._execute(statement, arguments).fetchall()
 
-    def _run_change(self, statement: bytes, **arguments: object) -> int:
+    def _run_change(self, statement: Statement, **arguments: object) -> int:
         with translate_errors(self._operation):
-            return self._cursor.execute(statement, self._arguments(**arguments)).rowcount
+            return self._execute(statement, arguments).rowcount
 
-    def _arguments(self, **arguments: object) -> dict[str, object]:
+    def _execute(self, statement: Statement, arguments: dict[str, object]) -> RawCursor[Any]:
         term = self._term
-        given = {"outbox": term.outbox, "term": term.number, "leader": term.leader}
-        return {**given, "kept": _array_literal(self._kept), **arguments}
+        arguments |= {"outbox": term.outbox, "term": term.number, "leader": term.leader}
+        arguments["kept"] = _array_literal(self._kept)
+        values = [arguments[name] for name in statement.arguments]
+        return self._cursor.execute(statement.text, values, binary=True)
 
     @property
     def _operation(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from json import dumps, loads
 
 from transporter.errors import SourceError
@@ -26,7 +26,8 @@ class Position:
     lineage: str = ""
 
     def __str__(self) -> str:
-        return dumps(asdict(self))
+        # Spelled out: it is written with each batch, and asdict takes ten times as long.
+        return dumps({"batch": self.batch, "purged": self.purged, "lineage": self.lineage})
 
     @classmethod
     def parse(cls, text: str) -> Position:

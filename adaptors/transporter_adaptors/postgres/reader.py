@@ -103,7 +103,7 @@ class OutboxReader:
 
     def __init__(self, config: OutboxConfig) -> None:
         self._config = config
-        self._table = TableName.parse(config.table)
+        self._table, self._columns = TableName.parse(config.table), config.names
         self._term_length = election_term(config.elector)
         self._connection: Connection | None = None
         self._resume: Resume | None = None
@@ -140,9 +140,9 @@ class OutboxReader:
         config = self._config
         connection = self._connection = connect(config.dsn, self._term_length)
         self._full_name = locate(
-            connection, self._table, _CLAIMS[config.claim].rights, config.names
+            connection, self._table, _CLAIMS[config.claim].rights, self._columns
         )
-        for problem in caching_sequences(connection, self._full_name, config.names):
+        for problem in caching_sequences(connection, self._full_name, self._columns):
             resume.report("sequence-caches", table=str(self._full_name), problem=problem)
         self._has_trigger = has_notify_trigger(connection, self._full_name, config.notify_channel)
         if not self._has_trigger:
@@ -195,8 +195,7 @@ class OutboxReader:
         leading = term.begin_term(
             connection, self._full_name, self._config.dsn, self._term_length, log_id, self._lineage
         )
-        columns = self._config.names
-        outbox = Outbox(connection, self._full_name, leading, str(self._table), columns)
+        outbox = Outbox(connection, self._full_name, leading, str(self._table), self._columns)
         if self._undecided and not leading.continues:
             self._stop_leading()
         # Entries that are logged from now on name it, even if the term has to begin again.
@@ -415,9 +414,8 @@ class OutboxReader:
 
     def _measure(self) -> None:
         if self._outbox is not None and self._connection is not None and self._resume is not None:
-            columns = self._config.names
             self._backlog.measure(
-                self._connection, self._full_name, columns, self._resume, monotonic()
+                self._connection, self._full_name, self._columns, self._resume, monotonic()
             )
 
     def confirm(self) -> bool:

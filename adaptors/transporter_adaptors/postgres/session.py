@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import selectors
+import select
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -314,9 +314,9 @@ def wait_for_notify(connection: Connection, seconds: float) -> bool:
 
 
 def _is_readable(connection: Connection, seconds: float) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection.fileno(), selectors.EVENT_READ)
-        return bool(selector.select(seconds))
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _drain_notifies(connection: Connection) -> bool:

@@ -9,8 +9,9 @@ does nothing and returns NULL for the term (Invariant 10).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg import sql
 
@@ -198,20 +199,41 @@ _HOLDER: Final = (
 )
 
 
+_ARGUMENT: Final = re.compile(rb"%%|%\((\w+)\)s")
+
+
+class Statement(NamedTuple):
+    """SQL with numbered arguments, and the name of each: the driver parses nothing per call."""
+
+    text: bytes
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: bytes) -> Statement:
+        """Return *text*, whose arguments have names and whose percent signs are doubled."""
+        numbers: dict[bytes, int] = {}
+
+        def number(found: re.Match[bytes]) -> bytes:
+            name = found[1]
+            return b"%" if name is None else b"$%d" % numbers.setdefault(name, len(numbers) + 1)
+
+        return cls(_ARGUMENT.sub(number, text), tuple(name.decode() for name in numbers))
+
+
 @dataclass(frozen=True, slots=True)
 class Statements:
     """The statements of one outbox, with every name quoted, rendered once."""
 
-    mark: bytes
-    copy: bytes
-    delete_range: bytes
-    delete_ids: bytes
-    peek: bytes
-    purge: bytes
-    adopt: bytes
-    read: bytes
-    large: bytes
-    holder: bytes
+    mark: Statement
+    copy: Statement
+    delete_range: Statement
+    delete_ids: Statement
+    peek: Statement
+    purge: Statement
+    adopt: Statement
+    read: Statement
+    large: Statement
+    holder: Statement
 
 
 def compose_statements(
@@ -246,7 +268,8 @@ def compose_statements(
         "holder": _HOLDER,
     }
     rendered = {
-        name: sql.SQL(text).format(**names).as_bytes(connection) for name, text in templates.items()
+        name: Statement.parse(sql.SQL(text).format(**names).as_bytes(connection))
+        for name, text in templates.items()
     }
     return Statements(**rendered)
 

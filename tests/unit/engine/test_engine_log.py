@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import resource
+import secrets
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -65,7 +66,9 @@ def test_a_read_that_fails_for_a_while_halts_no_route(
         return frame_at(segment, byte)
 
     monkeypatch.setattr(Segment, "frame_at", fail)
-    with running(make_pipeline(tmp_path, ["n 1", "n 2"], out={})) as engine:
+    # Too large for the engine's memory of recent frames, so the route has to read them.
+    lines = [f"n {secrets.token_hex(20_000)}", "n 2"]
+    with running(make_pipeline(tmp_path, lines, out={})) as engine:
         until(lambda: engine.status().routes[0].state is State.RETRYING)
         assert "the disk is away" in engine.status().routes[0].problem
         assert engine.halted == []

@@ -99,7 +99,7 @@ class Parking:
             return None
         aside = {each.offset for each in parked}
         aside.update(each for each in self.store.known_offsets if slice_.first <= each <= last)
-        return replace(slice_, last=last, without=tuple(sorted(aside)))
+        return slice_._replace(last=last, without=tuple(sorted(aside)))
 
     def next_retry(self) -> int | None:
         """Return the offset of the next requested retry; drop requests for missing entries."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transporter.engine.routing.failure_policy import RedeliveryPlan
     from transporter.log.commit_log import CommitLog
     from transporter.log.reader import Gap, LogReader
+    from transporter.log.recent_frames import RecentFrame
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.state import RouteState
     from transporter.pipeline.config import RouteConfig
@@ -81,11 +82,21 @@ class Slicer:
         end, single = plan.cut(first, end)
         config = self.config
         limit = config.slice_rows if max_rows is None else min(max_rows, config.slice_rows)
+        if state.replay is None and (found := self._find_recent(first, end, limit)):
+            self.appends = [Append(at.last, at.count, at.logged_at) for at, _ in found]
+            frames = tuple(data for _, data in found)
+            return Slice(first, end, state.generation, single=single, frames=frames)
         appends = list[Append]()
         last = self._reader.slice_end(first, end, limit, config.slice_bytes, appends)
         self.appends = appends if state.replay is None else []
         namespace = state.replay.namespace if state.replay is not None else ""
         return Slice(first, last, state.generation, single=single, namespace=namespace)
+
+    def _find_recent(self, first: int, end: int, limit: int) -> list[RecentFrame]:
+        """Return the frames of a small slice up to *end* that memory still has, or none."""
+        found = self._log.recent_frames(first, end) if end - first < limit else []
+        is_small = sum(at.entries_bytes for at, _ in found) <= self.config.slice_bytes
+        return found if is_small or len(found) == 1 else []
 
     def is_current(self, slice_: Slice) -> bool:
         """Return whether *slice_* is still the next slice, after all changes since it was cut.

@@ -62,6 +62,9 @@ class WorkerConnection:
         """Send *message*."""
         if self._frame_server is not None and isinstance(message, Slice | Retry):
             self._frame_server.begin(message)
+            if isinstance(message, Slice):
+                # A remote worker delivers by leave that is fresher than the slice: it asks.
+                message = message._replace(frames=())
         self._send(message)
 
     def poll(self, timeout: float) -> bool:

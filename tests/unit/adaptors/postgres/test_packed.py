@@ -9,16 +9,25 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transporter_adaptors.postgres import packed as packed_rows
 from transporter_adaptors.postgres.packed import Packed, unpack_rows
 from transporter_adaptors.postgres.rows import EARLIEST, LATEST, OutboxRow, to_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from transporter_adaptors.postgres.rows import Texts
 
 GOOD = OutboxRow(7, 5, b"orders", b"k1", b'{"a":1}', [b"h"], [b"v"])
 REFUSALS = (TypeError, ValueError, pa.ArrowException)
+
+
+@pytest.fixture(params=["cells", "arrays"], scope="module", autouse=True)
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Unpack a few rows cell by cell, and then by arrays, as many rows are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed_rows, "_FEW", 0 if request.param == "arrays" else 1000)
+        yield
 
 
 def spelt(array: Texts) -> bytes:
@@ -152,8 +161,9 @@ def test_lengths_that_do_not_add_up_are_refused(lengths: list[int | None]) -> No
         refused()
 
 
-def test_the_value_is_not_copied() -> None:
-    """The column uses the buffer of the text that the driver received."""
+def test_the_value_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The column of many rows uses the buffer of the text that the driver received."""
+    monkeypatch.setattr(packed_rows, "_FEW", 1)
     found = packed(GOOD, GOOD._replace(id=8))
     assert found.values is not None
     data = unpack_rows(found, "outbox").column("data")
