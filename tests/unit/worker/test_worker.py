@@ -146,6 +146,42 @@ def test_a_worker_filters_by_its_route_s_namespace(
     assert offsets(tmp_path / "out.jsonl") == [6, 7, 8, 9]
 
 
+@pytest.fixture
+def sent(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> tuple[bytes, ...]:
+    """Return the frames of four entries and of two, of a log whose file is gone."""
+    with CommitLog.open(tmp_path / "log") as log:
+        log.append(batch(4, "a"), "r")
+        log.append(batch(2, "b"), "r")
+        frames = tuple(each.data for each in log.recent_frames(0, 5))
+    next((tmp_path / "log").glob("*.log")).unlink()
+    return frames
+
+
+def test_frames_that_come_with_a_slice_are_not_read(
+    tmp_path: Path, side: Side, sent: tuple[bytes, ...]
+) -> None:
+    """The entries of the slice are taken from its frames, without those beyond its end."""
+    with opened(side, worker_spec(tmp_path)) as connection:
+        connection.send(Slice(0, 4, 0, without=(1,), frames=sent))
+        assert answer(connection).namespaces == {"a": 3, "b": 4}
+    assert offsets(tmp_path / "out.jsonl") == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("byte", [20, -20])
+def test_a_frame_that_was_damaged_on_its_way_is_refused(
+    tmp_path: Path, side: Side, sent: tuple[bytes, ...], byte: int
+) -> None:
+    """Header and entries are verified as if they had been read (Invariant 3)."""
+    damaged = bytearray(sent[1])
+    damaged[byte] ^= 1
+    with opened(side, worker_spec(tmp_path)) as connection:
+        connection.send(Slice(0, 5, 0, frames=(sent[0], bytes(damaged))))
+        outcome = answer(connection)
+    assert outcome.through == 3
+    assert outcome.failure.kind is FailureKind.FAULT
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3]
+
+
 def test_what_a_writer_prints_comes_before_the_outcome(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 from pydantic import AfterValidator, ValidationInfo
 
 from transporter.errors import ConfigError, StepFailed
+from transporter.message import Message
 from transporter.pipeline.adaptor_registry import find_function, is_under
 from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.problems import one_line
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from transporter.message import Entry, Message
+    from transporter.message import Entry
 
 _OURS: Final = frozenset({__file__, python_batches.__file__})
 _LONGEST: Final = 500
@@ -111,6 +112,8 @@ def _error_place(error: BaseException, folder: Path) -> str:
 
 
 def _as_tuple(result: object) -> tuple[object, ...]:
+    if isinstance(result, Message):
+        return (result,)  # Nearly always, and looking for an iterable takes longer.
     if result is None:
         return ()
     if isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | Mapping):

@@ -19,8 +19,6 @@ Changed = tuple[Message, Message]
 Made = tuple[int, Changed | None]
 """A row of a new batch: the row that it came from, and how its message was changed."""
 
-_values: Final = attrgetter(*MESSAGE_SCHEMA.names)
-
 
 def rebuild(entries: pa.RecordBatch, made: Sequence[Made]) -> pa.RecordBatch:
     """Return the batch of the rows in *made*, taken from *entries* with their changes."""
@@ -31,22 +29,21 @@ def rebuild(entries: pa.RecordBatch, made: Sequence[Made]) -> pa.RecordBatch:
         return entries
     base = entries if whole else entries.take(pa.array(rows, pa.int64()))
     places = [place for place, _ in changed]
-    # By columns: an attribute by name, of each message and field, costs twice as much.
-    before = zip(*[_values(old) for _, (old, _) in changed], strict=True)
-    after = zip(*[_values(new) for _, (_, new) in changed], strict=True)
+    old, new = [each for _, (each, _) in changed], [each for _, (_, each) in changed]
     columns = {name: base.column(name) for name in ENTRY_SCHEMA.names}
-    for name, old, new in zip(MESSAGE_SCHEMA.names, before, after, strict=bool(changed)):
-        columns[name] = _rebuild_column(columns[name], name, places, old, new)
+    for name in MESSAGE_SCHEMA.names:
+        # By columns: attributes of one message after the other take twice as long.
+        cells = [*map(attrgetter(name), new)]
+        differs = [*map(is_not, cells, map(attrgetter(name), old))]
+        if any(differs):
+            columns[name] = _rebuild_column(columns[name], name, places, cells, differs)
     return pa.RecordBatch.from_arrays([*columns.values()], schema=ENTRY_SCHEMA)
 
 
 def _rebuild_column(
-    column: pa.Array, name: str, places: list[int], old: tuple[Any, ...], new: tuple[Any, ...]
+    column: pa.Array, name: str, places: list[int], new: list[Any], differs: list[bool]
 ) -> pa.Array:
-    """Return *column* with the cells of *new* in their *places* that are not those of *old*."""
-    differs = [*map(is_not, new, old)]
-    if not any(differs):
-        return column
+    """Return *column* with the cells of *new* in those of their *places* where it *differs*."""
     made = pa.array([_cell(name, value) for value in compress(new, differs)], column.type)
     if len(made) == len(column):
         return made
@@ -105,6 +102,20 @@ _RULES: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
 )
 
 
+def _differ_by_data(one: Message, other: Message) -> bool:
+    """Return whether at most the data differ: the usual change, found in a tenth of the time."""
+    return (
+        one.namespace is other.namespace
+        and one.key is other.key
+        and one.op is other.op
+        and one.phase is other.phase
+        and one.timestamp is other.timestamp
+        and one.source_id is other.source_id
+        and one.content_type is other.content_type
+        and one.headers is other.headers
+    )
+
+
 _checked: Final = attrgetter(*[name for name, _, _ in _RULES])
 
 
@@ -118,8 +129,11 @@ def find_fault(original: Message, returned: Sequence[object]) -> str | None:
             continue
         if not isinstance(message, Message):
             return f"{type(message).__name__}; it may return a Message, several, or None"
-        cells = zip(_RULES, _checked(original), _checked(message), strict=True)
-        for (name, rule, expected), old, value in cells:
-            if value is not old and not rule(value):
+        if type(message.data) is bytes and _differ_by_data(original, message):
+            continue
+        cells = _checked(message)
+        changed = map(is_not, cells, _checked(original))
+        for (name, rule, expected), value in compress(zip(_RULES, cells, strict=True), changed):
+            if not rule(value):
                 return f"a Message whose {name} ({type(value).__name__}) is not {expected}"
     return None

@@ -117,6 +117,13 @@ def test_what_cannot_be_lent_is_said(lender: FrameServer) -> None:
     assert (frames.lent, frames.done, payloads) == ((), True, [])
 
 
+def test_a_remote_worker_gets_no_frames_with_its_slice(lender: FrameServer) -> None:
+    """It asks for them, because its leave to deliver is to be fresher than the slice."""
+    with talking(lender) as (line, worker):
+        line.send(Slice(0, 9, 0, frames=(b"frame",)))
+        assert worker.recv() == Slice(0, 9, 0)
+
+
 def test_a_need_is_answered_between_messages(lender: FrameServer) -> None:
     """A need is answered without the route, with the payloads behind the answer."""
     with talking(lender) as (line, worker):
