@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit soak crash storm check format docs bench sbom dist lock clean
+.PHONY: help demo test unit soak crash storm check format docs bench plots sbom dist lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -64,6 +64,13 @@ docs: $(VENV)/dev  ## Write the generated pages and the man page, then the site 
 
 bench: $(VENV)/bench  ## Measure against floors and rivals, into build/bench.json and docs/benchmarks.md
 	$(BIN)/python -m benchmarks $(BENCH)
+	@$(MAKE) --no-print-directory plots
+
+RESULTS ?= docs/plots/results.json
+PLOTS   ?= docs/plots
+plots:  ## Draw the pictures of docs/benchmarks.md (RESULTS=build/bench.json PLOTS=build/plots: others)
+	$(call tools,plots)
+	build/tools/plots/bin/python -m benchmarks.plots $(RESULTS) $(PLOTS)
 
 sbom: $(VENV)/dev  ## What it runs with, as CycloneDX JSON, and a NOTICE of all licences, into build/
 	$(call tools,sbom)
@@ -84,6 +91,7 @@ lock: $(VENV)/dev  ## Resolve the dependencies anew into requirements/*.lock
 	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra migrate --extra otel --group bench -o requirements/bench.lock
 	$(LOCK) --group sbom -o requirements/sbom.lock
 	$(LOCK) --group dist -o requirements/dist.lock
+	$(LOCK) --group plots -o requirements/plots.lock
 	$(LOCK) --group build -o requirements/build.lock
 	$(LOCK) pyproject.toml --extra java --extra query --extra otel -o requirements/image.lock
 

@@ -1,6 +1,7 @@
 """``python -m benchmarks [NAME …] [--quick]``: runs benchmarks and writes their results.
 
-The results go to ``build/bench.json``. Those of a whole, full run go to ``docs/benchmarks.md`` too.
+The results go to ``build/bench.json``. Those of a whole, full run go to ``docs/benchmarks.md`` too,
+and to ``docs/plots/results.json``, of which ``make plots`` draws the pictures of that page.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import importlib
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -119,6 +121,9 @@ def _write_report(report: Report, *, page: bool) -> None:
     results.write_text(json.dumps(asdict(report), indent=1), encoding="utf-8")
     if page:
         (ROOT / "docs" / "benchmarks.md").write_text(text, encoding="utf-8")
+        plotted = ROOT / "docs" / "plots" / "results.json"
+        plotted.parent.mkdir(exist_ok=True)
+        shutil.copyfile(results, plotted)
     sys.stdout.write(text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log
 from statistics import median
 from typing import TYPE_CHECKING, Final, Literal, Self
 
@@ -92,10 +92,33 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds that an operation took, by its size."""
+
+    what: str
+    unit: str
+    points: tuple[tuple[int, float], ...]
+
+    @property
+    def slope(self) -> float:
+        """The exponent of the power of the size that the seconds follow."""
+        return slope(self.points)
+
+
+def slope(points: Sequence[tuple[int, float]]) -> float:
+    """Return the slope of the line through the logarithms of *points*, by least squares."""
+    pairs = [(log(size), log(seconds)) for size, seconds in points]
+    middle = [sum(each) / len(pairs) for each in zip(*pairs, strict=True)]
+    above = sum((x - middle[0]) * (y - middle[1]) for x, y in pairs)
+    return above / sum((x - middle[0]) ** 2 for x, _ in pairs)
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """The results of one benchmark, and its method.
 
-    ``limits`` explains the causes of a missed aim. It is shown only then.
+    ``limits`` explains the causes of a missed aim. It is shown only then. A section with
+    ``curves`` is drawn as these.
     """
 
     name: str
@@ -103,6 +126,7 @@ class Section:
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...] = ()
     limits: str = ""
+    curves: tuple[Curve, ...] = ()
 
     @property
     def has_missed_aim(self) -> bool:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import time
-from dataclasses import dataclass
 from itertools import count
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.figures import Aim, Comparison, Section
+from benchmarks.figures import Aim, Comparison, Curve, Section
 from benchmarks.messages import batches
 from benchmarks.report import number
 from benchmarks.setting import wait_until
@@ -57,35 +55,6 @@ events each). "New reader" and "lost indexes" represent a log of 10 GiB by one o
 LIMITS: Final = "A slope above the aim means work that grows faster than its subject."
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Seconds that an operation took, by its size."""
-
-    what: str
-    unit: str
-    points: tuple[tuple[int, float], ...]
-
-    @property
-    def slope(self) -> float:
-        """The exponent of the power of the size that the seconds follow."""
-        return slope(self.points)
-
-    def note(self) -> str:
-        """Return the sizes and their times."""
-        parts = (
-            f"{size:,}: {number(1e3 * each)} ms".replace(",", " ") for size, each in self.points
-        )
-        return f"{self.what} ({self.unit}): {' · '.join(parts)}"
-
-
-def slope(points: Sequence[tuple[int, float]]) -> float:
-    """Return the slope of the line through the logarithms of *points*, by least squares."""
-    pairs = [(math.log(size), math.log(seconds)) for size, seconds in points]
-    middle = [sum(each) / len(pairs) for each in zip(*pairs, strict=True)]
-    above = sum((x - middle[0]) * (y - middle[1]) for x, y in pairs)
-    return above / sum((x - middle[0]) ** 2 for x, _ in pairs)
-
-
 def measure(setting: Setting) -> Section:
     """Measure every curve."""
     curves, stops = [], {}
@@ -114,8 +83,14 @@ def measure(setting: Setting) -> Section:
         log_mib=setting.scale(1024, 64),
         stops=", ".join(_STOPS),
     )
-    notes = tuple(each.note() for each in curves)
-    return Section("growth", method, tuple(comparisons), notes, LIMITS)
+    notes = tuple(map(_note, curves))
+    return Section("growth", method, tuple(comparisons), notes, LIMITS, tuple(curves))
+
+
+def _note(curve: Curve) -> str:
+    """Return the sizes of *curve* and their times."""
+    parts = (f"{size:,}: {number(1e3 * each)} ms".replace(",", " ") for size, each in curve.points)
+    return f"{curve.what} ({curve.unit}): {' · '.join(parts)}"
 
 
 _UNITS: Final = {

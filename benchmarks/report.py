@@ -18,6 +18,9 @@ Written by `make bench`; do not edit. Every line compares two things that were m
 (A B A B …) in the same run, after one turn to warm up. A figure is the median of its turns, with
 the least and the greatest in brackets. The ratio is ours over theirs, pair by pair. For rates more
 is better, for times and sizes less.
+
+In the pictures the rival is grey, and its median is 1. The flag is an aim, and points to where it
+is reached. Our side is green if its aim is reached, orange if it is missed, and blue without one.
 """
 _TABLE: Final = """\
 | what | ours | theirs | ratio | aim | |
@@ -66,11 +69,17 @@ def _pair(times: tuple[float, float]) -> str:
     return f"{times[0]:.2f} and {times[1]:.2f}"
 
 
+def plot_name(section: Section) -> str:
+    """Return the name of the file with the picture of *section*."""
+    return f"{section.name}.svg"
+
+
 def _section(section: Section) -> str:
     rows = "".join(f"{row}\n" for row in map(_row, section.comparisons))
     notes = "".join(f"- {note}\n" for note in section.notes)
     missed = f"**Why an aim is missed.** {section.limits}\n" if section.has_missed_aim else ""
-    blocks = (f"## {section.name}\n", f"{section.method}\n", _TABLE + rows, notes, missed)
+    plot = f"![{section.name}, ours beside theirs](plots/{plot_name(section)})\n"
+    blocks = (f"## {section.name}\n", f"{section.method}\n", plot, _TABLE + rows, notes, missed)
     return "\n".join(block for block in blocks if block)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks import growth
-from benchmarks.growth import Curve, slope
+from benchmarks.figures import Curve, slope
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def test_the_slope_is_the_power_that_times_follow(power: float) -> None:
 def test_a_curve_names_its_sizes_and_times() -> None:
     """The note lists the points that the slope was computed from."""
     curve = Curve("parking", "entries", ((1000, 0.5), (10_000, 5.0)))
-    assert curve.note() == "parking (entries): 1 000: 500.0 ms · 10 000: 5 000 ms"
+    assert growth._note(curve) == "parking (entries): 1 000: 500.0 ms · 10 000: 5 000 ms"
 
 
 @pytest.mark.parametrize(

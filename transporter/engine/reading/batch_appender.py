@@ -126,6 +126,7 @@ class BatchAppender:
                     self._condition.note_running()
                     return None
             else:
+                time.sleep(0)  # The routes that wait for it go first. What follows can wait.
                 self._condition.note_running()
                 self._condition.note_success()
                 self._count(messages, found)
