@@ -33,7 +33,7 @@ reader makes as many appends on both sides. If every sync served all, the ratio 
 {_READERS}."""
 LIMITS: Final = """\
 Threads that one sync has served come back while the next one runs, and wait for the one after
-it."""
+it. The encoding of eight appends takes one core 1.7 ms, beside 2.2 for the sync."""
 
 
 def measure(setting: Setting) -> Section:

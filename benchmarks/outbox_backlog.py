@@ -47,8 +47,10 @@ The poller is the program that one would write with psycopg and confluent-kafka:
 settings, no log and no recovery. "A commit for each row" marks 1000 rows, produces, and deletes
 them one by one, as goharvest does."""
 LIMITS: Final = """\
-Python runs in two processes on few cores. The feed turns rows into Arrow and purges, and the
-worker turns Arrow into calls of `produce`. The poller does both without Arrow between."""
+`mark` changes every row twice, to mark it and to delete it, where the poller only deletes: the
+server takes 7.6 µs of its 11 µs a row. With `take` it is 3.6 of 7, before and after the engine's
+1.6, because nothing else can be claimed in that transaction. The worker and the broker work beside
+that."""
 
 
 def measure(setting: Setting) -> Section:
