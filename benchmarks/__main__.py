@@ -1,6 +1,7 @@
 """``python -m benchmarks [NAME …] [--quick]``: runs benchmarks and writes their results.
 
-The results go to ``build/bench.json``. Those of a whole, full run go to ``docs/benchmarks.md`` too,
+The results go to ``build/bench.json``, section by section. A section that fails is left out, and
+the exit code is 1. Those of a whole, full run go to ``docs/benchmarks.md`` too,
 and to ``docs/plots/results.json``, of which ``make plots`` draws the pictures of that page.
 """
 
@@ -15,6 +16,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -62,6 +64,9 @@ CATALOGUE: Final = {
 }
 
 
+_RESULTS: Final = ROOT / "build" / "bench.json"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmarks that *arguments* name, all of them by default."""
     options = _parse_options(arguments)
@@ -76,16 +81,21 @@ def main(arguments: Sequence[str]) -> int:
         machine = describe(folder)
         with ExitStack() as stack:
             services = Services(folder, stack, partial(progress, "services"))
-            sections = [
-                _measure(
-                    Setting(folder / each, services, options.quick, partial(progress, each)), each
-                )
-                for each in names
-            ]
-    took = time.monotonic() - began
-    report = Report(machine, tuple(sections), options.quick, took, os.getloadavg()[0])
-    _write_report(report, page=names == list(CATALOGUE) and not options.quick)
-    return 0
+            sections: list[Section] = []
+            for each in names:
+                setting = Setting(folder / each, services, options.quick, partial(progress, each))
+                try:
+                    sections.append(_measure(setting, each))
+                except Exception:  # noqa: BLE001 - the others take half an hour
+                    progress(each, traceback.format_exc())
+                took, load = time.monotonic() - began, os.getloadavg()[0]
+                report = Report(machine, tuple(sections), options.quick, took, load)
+                _write_results(report)
+    is_whole = len(sections) == len(names)
+    if is_whole and names == list(CATALOGUE) and not options.quick:
+        _write_page(report)
+    sys.stdout.write(markdown(report))
+    return 0 if is_whole else 1
 
 
 def _parse_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -114,17 +124,17 @@ def _measure(setting: Setting, name: str) -> Section:
     return section
 
 
-def _write_report(report: Report, *, page: bool) -> None:
-    text = markdown(report)
-    results = ROOT / "build" / "bench.json"
-    results.parent.mkdir(exist_ok=True)
-    results.write_text(json.dumps(asdict(report), indent=1), encoding="utf-8")
-    if page:
-        (ROOT / "docs" / "benchmarks.md").write_text(text, encoding="utf-8")
-        plotted = ROOT / "docs" / "plots" / "results.json"
-        plotted.parent.mkdir(exist_ok=True)
-        shutil.copyfile(results, plotted)
-    sys.stdout.write(text)
+def _write_results(report: Report) -> None:
+    _RESULTS.parent.mkdir(exist_ok=True)
+    _RESULTS.write_text(json.dumps(asdict(report), indent=1), encoding="utf-8")
+
+
+def _write_page(report: Report) -> None:
+    """Write the page, and the results of which its pictures are drawn."""
+    plots = ROOT / "docs" / "plots"
+    plots.mkdir(exist_ok=True)
+    (plots.parent / "benchmarks.md").write_text(markdown(report), encoding="utf-8")
+    shutil.copyfile(_RESULTS, plots / "results.json")
 
 
 if __name__ == "__main__":

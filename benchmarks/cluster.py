@@ -17,7 +17,7 @@ from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import route_folder
 from transporter.pipeline.config import SparkConfig
-from transporter.protocol.messages import Opened, Outcome, Slice, WorkerSpec
+from transporter.protocol.messages import Opened, Outcome, PartialOutcome, Slice, WorkerSpec
 from transporter.protocol.network import network_of
 from transporter.spark.launch import SparkLauncher
 
@@ -176,7 +176,8 @@ def _rate(line: WorkerConnection, frames: int, size: int) -> float:
     began = time.perf_counter()
     for first in range(0, frames * _FRAME, rows):
         line.send(Slice(first, first + rows - 1, 0))
-        outcome = line.recv()
+        while isinstance(outcome := line.recv(), PartialOutcome):
+            pass  # A part is reported early. The rest of the slice goes on.
         if not isinstance(outcome, Outcome) or outcome.failure:
             raise RuntimeError(f"the slice from {first} came back as {outcome}")
     return frames * _FRAME / (time.perf_counter() - began)
