@@ -64,7 +64,7 @@ docs: $(VENV)/dev  ## Write the generated pages and the man page, then the site 
 
 bench: $(VENV)/bench  ## Measure against floors and rivals, into build/bench.json and docs/benchmarks.md
 	$(BIN)/python -m benchmarks $(BENCH)
-	@$(MAKE) --no-print-directory plots
+	@test ! -f $(RESULTS) || $(MAKE) --no-print-directory plots
 
 RESULTS ?= docs/plots/results.json
 PLOTS   ?= docs/plots

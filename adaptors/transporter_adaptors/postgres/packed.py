@@ -20,7 +20,14 @@ from psycopg import adapters
 from psycopg.adapt import Transformer
 from psycopg.pq import Format
 
-from transporter.message import HEADERS_TYPE, JSON, MESSAGE_SCHEMA, Message, messages_to_batch
+from transporter.message import (
+    FEW,
+    HEADERS_TYPE,
+    JSON,
+    MESSAGE_SCHEMA,
+    Message,
+    messages_to_batch,
+)
 from transporter_adaptors.postgres.rows import EARLIEST, EPOCH_MICROSECONDS, LATEST, check_texts
 
 if TYPE_CHECKING:
@@ -33,9 +40,9 @@ _START: Final = pa.array([0], pa.int32())
 _EMPTY: Final = pa.scalar(b"", pa.binary())
 _SPELT_NULL: Final = pa.scalar(b"NULL", pa.binary())
 _NULL: Final = pa.scalar(None, pa.binary())
+_SMALL: Final = 64 << 10
+"""Bytes of data up to which copying them costs less than arrays."""
 _EPOCH: Final = pa.scalar(EPOCH_MICROSECONDS, pa.int64())
-_FEW: Final = 16
-"""Rows up to which cells take less time than arrays."""
 
 PACKED: Final = """
     coalesce(array_agg(id), ARRAY[]::bigint[]), array_agg(created),
@@ -72,7 +79,8 @@ class Packed(NamedTuple):
 def unpack_rows(rows: Packed, table: str, content_type: str | None = JSON) -> pa.RecordBatch:
     """Return *rows* of *table* as messages, one each, by id, or raise if any row has a flaw."""
     count = len(rows.ids)
-    if count <= _FEW and not _are_quoted(rows.names, rows.contents):
+    small = count <= FEW and len(rows.values or b"") <= _SMALL
+    if small and not _are_quoted(rows.names, rows.contents):
         return _unpack_few(rows, table, content_type)
     data = _split_texts(rows.value_lengths, rows.values)
     ids = pa.array(rows.ids, pa.int64()).cast(pa.string())

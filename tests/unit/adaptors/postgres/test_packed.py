@@ -26,7 +26,7 @@ REFUSALS = (TypeError, ValueError, pa.ArrowException)
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Unpack a few rows cell by cell, and then by arrays, as many rows are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed_rows, "_FEW", 0 if request.param == "arrays" else 1000)
+        patch.setattr(packed_rows, "FEW", 0 if request.param == "arrays" else 1000)
         yield
 
 
@@ -163,8 +163,16 @@ def test_lengths_that_do_not_add_up_are_refused(lengths: list[int | None]) -> No
 
 def test_the_value_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """The column of many rows uses the buffer of the text that the driver received."""
-    monkeypatch.setattr(packed_rows, "_FEW", 1)
+    monkeypatch.setattr(packed_rows, "FEW", 1)
     found = packed(GOOD, GOOD._replace(id=8))
+    assert found.values is not None
+    data = unpack_rows(found, "outbox").column("data")
+    assert data.buffers()[2].address == pa.py_buffer(found.values).address
+
+
+def test_large_values_of_a_few_rows_are_not_copied() -> None:
+    """Cells are cut only where copying them costs less than arrays."""
+    found = packed(GOOD._replace(value=b'{"a":"%b"}' % (b"x" * 100_000)))
     assert found.values is not None
     data = unpack_rows(found, "outbox").column("data")
     assert data.buffers()[2].address == pa.py_buffer(found.values).address
