@@ -64,8 +64,7 @@ class OpenSegments:
             Corrupt: its header is damaged.
 
         """
-        if time.monotonic() - self._swept_at >= SWEEP:
-            self.sweep()
+        self.sweep_if_due()
         with self._lock:
             if (segment := self._open.get(path)) is not None:
                 self._open.move_to_end(path)
@@ -89,6 +88,11 @@ class OpenSegments:
         """Close the segment at *path*, which was removed or replaced."""
         with self._lock:
             self._open.pop(path, None)
+
+    def sweep_if_due(self) -> None:
+        """Sweep if the last sweep was :data:`SWEEP` seconds ago."""
+        if time.monotonic() - self._swept_at >= SWEEP:
+            self.sweep()
 
     def sweep(self) -> None:
         """Close every segment that was removed or replaced."""

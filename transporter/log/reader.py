@@ -156,6 +156,10 @@ class LogReader:
         self._gaps.clear()
         self._ends.clear()
 
+    def close_removed(self) -> None:
+        """Close segments that were removed, now and then. For users that read nothing for long."""
+        self._segments.sweep_if_due()
+
     def first_offset(self) -> int:
         """Return the oldest offset that the log still holds."""
         with translate_os_errors(self.directory, reading=True):

@@ -55,8 +55,11 @@ class LocalEntries:
         """Return the entries of the slice."""
         batches: list[pa.RecordBatch] = []
         try:
-            found = _read_sent(request) if request.frames else self._log.read(*request[:2])
-            batches.extend(found)
+            if request.frames:
+                self._log.close_removed()  # Every read of the disk does so by itself.
+                batches.extend(_read_sent(request))
+            else:
+                batches.extend(self._log.read(*request[:2]))
         except (TransporterError, OSError) as error:
             return batches, Failure.of(error)
         return batches, None
@@ -73,7 +76,8 @@ def _read_sent(request: Slice) -> Iterator[pa.RecordBatch]:
         if frame is None:
             raise Corrupt("a frame's header was damaged in memory", _SENT, 0, request.first)
         begin = layout.FRAME_HEADER_BYTES + frame.extension_length
-        payload = pa.py_buffer(data).slice(begin, frame.payload_length)
+        # A copy, because what is not compressed is used in place and has to be aligned.
+        payload = data[begin : begin + frame.payload_length]
         entries = layout.decode_entries(payload, frame, _SENT, trusted=True)
         yield clip_entries(entries, frame, request.first, request.last)
 

@@ -316,7 +316,7 @@ def wait_for_notify(connection: Connection, seconds: float) -> bool:
 def _is_readable(connection: Connection, seconds: float) -> bool:
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
+    return bool(poll.poll(max(0.0, seconds) * 1000))  # A negative time would be for ever.
 
 
 def _drain_notifies(connection: Connection) -> bool:

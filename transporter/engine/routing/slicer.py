@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from transporter.errors import EntriesLost
 from transporter.log.reader import Append
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.state import RouteState
     from transporter.pipeline.config import RouteConfig
+
+_MOST_SENT: Final = 64 << 10
+"""Bytes of the frames that a slice carries. They fit into the socket of a worker that does not
+read, so that its route still sees a stop."""
 
 
 class Slicer:
@@ -95,6 +99,8 @@ class Slicer:
     def _find_recent(self, first: int, end: int, limit: int) -> list[RecentFrame]:
         """Return the frames of a small slice up to *end* that memory still has, or none."""
         found = self._log.recent_frames(first, end) if end - first < limit else []
+        if sum(len(data) for _, data in found) > _MOST_SENT:
+            return []
         is_small = sum(at.entries_bytes for at, _ in found) <= self.config.slice_bytes
         return found if is_small or len(found) == 1 else []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.state import Range
+from transporter.protocol.channel import EngineChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 class World:
     """A log, a route's offsets, and its slicer."""
 
-    def __init__(self, folder: Path, rows: int, size: int) -> None:
-        self.log = CommitLog.open(folder)
+    def __init__(self, folder: Path, rows: int, size: int, compression: str | None) -> None:
+        self.log = CommitLog.open(folder, compression=compression)
         self.reader, self.offsets = LogReader(folder), OffsetLog(folder, "out")
         config: Any = SimpleNamespace(slice_rows=rows, slice_bytes=size, linger=0.0)
         self.slicer = Slicer(
@@ -46,8 +48,8 @@ def open_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
     """Yield a maker of a world, with limits of a slice."""
     made: list[World] = []
 
-    def make(rows: int = 1000, size: int = 1 << 20) -> World:
-        made.append(World(tmp_path / "log", rows, size))
+    def make(rows: int = 1000, size: int = 1 << 20, compression: str | None = "lz4") -> World:
+        made.append(World(tmp_path / "log", rows, size, compression))
         return made[-1]
 
     yield make
@@ -89,3 +91,20 @@ def test_a_replay_reads_the_log(open_world: Callable[..., World], batch: Make) -
     slice_ = world.slicer.cut(RedeliveryPlan())
     assert slice_ is not None
     assert (slice_.first, slice_.generation, slice_.frames) == (0, 1, ())
+
+
+@pytest.mark.parametrize(("frames", "carried"), [(4, 4), (5, 0)])
+def test_a_worker_that_does_not_read_blocks_no_route(
+    open_world: Callable[..., World], batch: Make, frames: int, carried: int
+) -> None:
+    """The frames of a slice fit into the socket, so that its route still sees a stop."""
+    world = open_world(compression=None)
+    for _ in range(frames):
+        world.log.append(batch(1, size=15_000), "r")
+    slice_ = world.slicer.cut(RedeliveryPlan())
+    assert slice_ is not None
+    assert (slice_.last, len(slice_.frames)) == (frames - 1, carried)
+    ours, theirs = socket.socketpair()
+    with theirs, EngineChannel(ours) as channel:
+        channel.set_timeout(1)
+        channel.send(slice_)
