@@ -1,16 +1,20 @@
-"""Commands ``transporter cdc``: set up, check, watch and remove a reader's source."""
+"""Commands ``transporter cdc``: set up, check, watch and remove a reader's source.
+
+A command finds the reader in the pipeline file, with its log.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.cdc_target import VARIABLE, PipelineFile, ReaderName, resolve_target
 from transporter.cli.command_group import command_group
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
@@ -23,11 +27,28 @@ from transporter.cli.output import (
     write_json,
     write_table,
 )
-from transporter.errors import ConfigError, EnvironmentFault
+from transporter.errors import ConfigError, EnvironmentFault, LogLocked, TransporterError
 
 if TYPE_CHECKING:
-    from transporter.change_source import SlotStatus, SourceObject, SourceStatus, TableStatus
-    from transporter.cli.cdc_target import CdcTarget
+    from collections.abc import Iterator
+
+    from transporter.change_source import (
+        ChangeSource,
+        SlotStatus,
+        SourceObject,
+        SourceStatus,
+        TableStatus,
+    )
+    from transporter.pipeline.secrets import Secrets
+
+VARIABLE: Final = "TRANSPORTER_CDC_DSN"
+_READER: Final = "postgres-cdc"
+
+PipelineFile = Annotated[Path, typer.Argument(help="Pipeline file.", metavar="PIPELINE")]
+ReaderName = Annotated[
+    str | None,
+    typer.Argument(help="Reader's name, if several follow a database.", metavar="READER"),
+]
 
 
 def write_status(reader: str, found: SourceStatus) -> None:
@@ -123,7 +144,7 @@ def init(
     """
     if dsn is not None and not run:
         raise typer.BadParameter("--dsn requires --run")
-    target = resolve_target(pipeline, reader, needs_dsn=run)
+    target = _resolve_target(pipeline, reader, needs_dsn=run)
     if run:
         return _set_up(target, service, dsn, as_json=as_json)
     with target.redacted():
@@ -150,7 +171,7 @@ def _parse_dba_dsn(given: str | None) -> tuple[str | None, list[str]]:
     return dsn, [each for each in (dsn, password) if each]
 
 
-def _set_up(target: CdcTarget, service: ServiceName, given: str | None, *, as_json: bool) -> int:
+def _set_up(target: _Target, service: ServiceName, given: str | None, *, as_json: bool) -> int:
     from transporter.pipeline.secrets import secrets_in  # noqa: PLC0415 - imports pydantic
 
     found: list[SourceObject] = []
@@ -186,9 +207,8 @@ def check(pipeline: PipelineFile, reader: ReaderName = None, *, as_json: AsJson 
         transporter cdc check shop.yaml
     """
     from transporter.adaptor import Finding  # noqa: PLC0415 - imports pydantic
-    from transporter.errors import TransporterError  # noqa: PLC0415
 
-    target = resolve_target(pipeline, reader)
+    target = _resolve_target(pipeline, reader)
     found: list[Finding] = []
     try:
         found.extend(target.source.check())
@@ -218,7 +238,7 @@ def status(pipeline: PipelineFile, reader: ReaderName = None, *, as_json: AsJson
     Example:
         transporter cdc status shop.yaml
     """
-    target = resolve_target(pipeline, reader)
+    target = _resolve_target(pipeline, reader)
     with target.redacted():
         found = target.source.status()
     problem = target.secrets.hide(found.problem)
@@ -250,7 +270,7 @@ def drop(
     Example:
         transporter cdc drop shop.yaml
     """
-    target = resolve_target(pipeline, reader)
+    target = _resolve_target(pipeline, reader)
     with target.redacted():
         found = target.source.find_removable()
         dropped = [*found.objects]
@@ -268,3 +288,86 @@ def drop(
         note(printable(f"kept: {each}"))
     for each in found.leftovers:
         note(printable(f"of another reader or log: {each}"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A reader, the directory of its log, which need not exist, and its source.
+
+    ``problem`` says why the source is without the connection string.
+    """
+
+    reader: str
+    directory: Path
+    source: ChangeSource
+    secrets: Secrets = field(repr=False)
+    problem: str = ""
+
+    @contextmanager
+    def redacted(self) -> Iterator[None]:
+        """Redact the reader's secrets in errors of the block (Invariant 20)."""
+        try:
+            yield
+        except TransporterError as error:
+            self.secrets.hide_in(error)
+            raise
+
+    @contextmanager
+    def audited(
+        self, action: str, *, needs_lock: bool, **details: object
+    ) -> Iterator[dict[str, Any] | None]:
+        """Record *action* in the log's audit file around the block, if there is a log.
+
+        Yields a dictionary for results, or ``None`` if nothing is recorded. Without *needs_lock*
+        that is so while an engine runs.
+
+        Raises:
+            LogLocked: an engine runs.
+
+        """
+        from transporter.audit import AuditFile, this_operator  # noqa: PLC0415 - only commands that act
+        from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
+        from transporter.log.lock import DirectoryLock  # noqa: PLC0415
+        from transporter.log.meta import read_meta  # noqa: PLC0415
+
+        if not self.directory.is_dir() or read_meta(RealFileSystem(), self.directory) is None:
+            yield None
+            return
+        try:
+            lock = DirectoryLock(self.directory)
+        except LogLocked:
+            if needs_lock:
+                raise
+            yield None
+            return
+        audit = AuditFile(self.directory)
+        with lock, audit.change(action, this_operator(), reader=self.reader, **details) as results:
+            yield results
+
+
+def _resolve_target(pipeline: Path, reader: str | None, *, needs_dsn: bool = True) -> _Target:
+    """Return the *reader* of the *pipeline* file that follows a database, or the only one.
+
+    Without *needs_dsn* the variable of its connection string need not be set.
+
+    Raises:
+        ConfigError: there is no such reader, or its settings are not valid.
+
+    """
+    from transporter.cli.reader_section import load_reader  # noqa: PLC0415 - imports pydantic
+    from transporter.log.logged_reader import find_logged_reader  # noqa: PLC0415 - imports pyarrow
+    from transporter.pipeline.log_location import log_directory  # noqa: PLC0415
+
+    kind = "readers that follow a database"
+    problem = ""
+    try:
+        found = load_reader(pipeline, _READER, reader, kind, needs_dsn=True)
+    except ConfigError as error:
+        if needs_dsn:
+            raise
+        found = load_reader(pipeline, _READER, reader, kind, needs_dsn=False)
+        problem = f"dsn is not used, nor are its role and database known: {error}"
+    directory = log_directory(pipeline, os.environ)
+    logged = find_logged_reader(directory, found.name)
+    made: Any = found.cls(found.config)
+    return _Target(found.name, directory, made.change_source(logged), found.secrets, problem)

@@ -65,8 +65,8 @@ def ui(
 
 def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
     from transporter.audit import this_operator  # noqa: PLC0415 - heavy; `--help` does without
-    from transporter.console.listening import bind  # noqa: PLC0415
     from transporter.console.serve import serving  # noqa: PLC0415
+    from transporter.console.listening import bind  # noqa: PLC0415
     from transporter.console.sources import find_sources  # noqa: PLC0415
 
     sources = find_sources(targets, os.environ)
@@ -130,8 +130,10 @@ def read_settings(source: LogSource, listen: str | None) -> ConsoleConfig:
     """
     from pydantic import ValidationError  # noqa: PLC0415 - heavy
 
-    from transporter.pipeline.console_settings import read_console_settings  # noqa: PLC0415
-    from transporter.pipeline.observe_config import ConsoleConfig  # noqa: PLC0415
+    from transporter.pipeline.observe_config import (  # noqa: PLC0415
+        ConsoleConfig,
+        read_console_settings,
+    )
 
     file, found = source.file, ConsoleConfig()
     if file is not None and file.exists():

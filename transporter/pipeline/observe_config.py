@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import Annotated, Final, Literal, NamedTuple, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PlainValidator, SecretStr, model_validator
 
+from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.route_options import Model, PositiveDuration
 from transporter.pipeline.secret_files import Template, UnreadableSecret
-from transporter.units import LocalPath  # noqa: TC001 - pydantic reads it
+from transporter.pipeline.validation_errors import Section, validate
+from transporter.pipeline.yaml_document import read
+from transporter.units import FOLDER, LocalPath
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transporter.pipeline.yaml_document import KeyPath
+
+_SECTION: Final = "observe"
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})")
 _LAST_PORT: Final = 65535
@@ -236,3 +248,26 @@ class ObserveConfig(ConsoleConfig):
         if safe and self.insecure:
             raise ValueError("insecure: changes nothing here; leave it out")
         return self
+
+
+def read_console_settings(path: Path, environ: Mapping[str, str]) -> ConsoleConfig:
+    """Return the console's settings of the pipeline file at *path*, without validating the rest.
+
+    So the console starts on a file that the engine refuses, and needs no variables but its own.
+
+    Raise :class:`ConfigError` as :func:`~transporter.pipeline.config.load` does.
+    """
+    document = read(path, environ, only=_is_ours)
+    root = document.root if isinstance(document.root, dict) else {}
+    observe = document.as_mapping((_SECTION,), root.get(_SECTION) or None)
+    ours = {key: value for key, value in observe.items() if key in ConsoleConfig.model_fields}
+    file = Path(os.path.abspath(path))  # noqa: PTH100 - as in load()
+    section = Section(document, (_SECTION,))
+    found, problems = validate(ConsoleConfig, ours, section, {FOLDER: file.parent})
+    if found is None:
+        raise InvalidPipeline(*problems)
+    return found
+
+
+def _is_ours(key: KeyPath) -> bool:
+    return key[:1] == (_SECTION,) and len(key) > 1 and key[1] in ConsoleConfig.model_fields

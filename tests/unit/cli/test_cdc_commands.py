@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from transporter.cli import app
-from transporter.cli.cdc_target import VARIABLE
+from transporter.cli.cdc import VARIABLE
 
 if TYPE_CHECKING:
     from pathlib import Path

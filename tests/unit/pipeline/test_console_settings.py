@@ -12,13 +12,13 @@ from engine_tools import make_pipeline
 
 from transporter.errors import ConfigError
 from transporter.pipeline.config import load
-from transporter.pipeline.console_settings import read_console_settings
 from transporter.pipeline.observe_config import (
     ConsoleAccess,
     ConsoleConfig,
     ConsoleProxy,
     ConsoleToken,
     ListenAddress,
+    read_console_settings,
 )
 from transporter.pipeline.reload_changes import reread
 
