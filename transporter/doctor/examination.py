@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from transporter.doctor import clock, disk, host, log, pipeline_file
+from transporter.doctor import disk, host
+from transporter.doctor.pipeline import check_log, check_pipeline_file
 from transporter.embed import cache_directory
 from transporter.errors import EnvironmentFault
 from transporter.sizing import memory_need
@@ -37,12 +38,12 @@ def examine(
     A check may take some seconds. With a *pipeline*, of the source *document*, its own needs
     are checked as well. Nothing that was there is changed.
     """
-    since = clock.read()
+    since = host.read_clocks()
     for subject, findings in _checks(directory, pipeline, document):
         for each in findings:
             yield Diagnosis(subject, each.level, each.text)
     # The clocks have run for a while by now.
-    for each in clock.check(since, clock.read()):
+    for each in host.check_clock(since, host.read_clocks()):
         yield Diagnosis("clock", each.level, each.text)
 
 
@@ -53,7 +54,7 @@ def _checks(
     yield "python", host.check_python()
     yield "packages", host.check_packages()
     yield "rights", disk.check_rights(directory)
-    yield "log", log.check_log(directory)
+    yield "log", check_log(directory)
     yield "file system", disk.check_file_system(directory)
     yield "space", disk.check_space(directory, budget)
     yield "disk", disk.check_speed(directory)
@@ -62,7 +63,7 @@ def _checks(
     yield "network", host.check_network(local=pipeline is None or pipeline.spark.local)
     yield from _spark_checks(pipeline)
     if pipeline is not None and document is not None:
-        yield "pipeline", pipeline_file.check_file(pipeline, document)
+        yield "pipeline", check_pipeline_file(pipeline, document)
 
 
 def _spark_checks(pipeline: Pipeline | None) -> Iterator[tuple[str, Iterable[Finding]]]:

@@ -1,20 +1,23 @@
-"""Checks of Python and its packages, the limits of processes, memory, and the loopback network."""
+"""Checks of a host: Python and its packages, limits of processes, memory, network and clock."""
 
 from __future__ import annotations
 
 import platform
 import resource
 import socket
+import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distribution, version
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier
 
 from transporter.adaptor import Finding
 from transporter.distribution import NAME, other_distribution_problem
+from transporter.log.clocks import uptime
 from transporter.process_limits import (
     CGROUP,
     MEMINFO,
@@ -33,6 +36,10 @@ _TOO_FEW_DESCRIPTORS: Final = 256
 _FEW_PROCESSES: Final = 1024
 """A JVM alone has some hundred threads, which count."""
 _SECONDS: Final = 5.0
+_RELEASED: Final = datetime(2026, 11, 28, tzinfo=UTC).timestamp()
+"""The date of this version. No right clock is before it."""
+_JUMP: Final = 0.5
+"""Seconds. A synchronised clock is slewed by less in a minute."""
 
 
 def problem(text: str) -> Finding:
@@ -164,3 +171,36 @@ def _host_name_finding() -> Finding:
         text = f"{name} is {', '.join(found)}, where executors on other hosts find nothing"
         return Finding(f"{text}: {advice}", "warning")
     return Finding(f"{name} is {', '.join(found)}")
+
+
+class ClockReading(NamedTuple):
+    """Wall clock and uptime at one moment, in seconds."""
+
+    wall: float
+    uptime: float
+
+
+def read_clocks() -> ClockReading:
+    """Read both clocks."""
+    return ClockReading(time.time(), uptime())
+
+
+def check_clock(since: ClockReading, now: ClockReading) -> Iterator[Finding]:
+    """Yield findings about the wall clock, from two readings some time apart."""
+    date = datetime.fromtimestamp(now.wall, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    passed = now.uptime - since.uptime
+    moved = now.wall - since.wall - passed
+    if now.wall < _RELEASED:
+        yield Finding(
+            f"it is {date}, before this version was made: set the clock, and synchronise it "
+            "(chrony, systemd-timesyncd)",
+            "problem",
+        )
+    elif abs(moved) > _JUMP:
+        yield Finding(
+            f"it moved by {moved:+.1f} s against the uptime within {passed:.1f} s: entries get "
+            "such log times; let chrony or systemd-timesyncd slew it instead of setting it",
+            "warning",
+        )
+    else:
+        yield Finding(f"{date}, steady against the uptime over {passed:.1f} s")

@@ -16,7 +16,7 @@ from compaction_tools import Frame, letters, write_log
 from log_tools import damage
 
 from transporter.cli import app
-from transporter.doctor import clock, disk, host
+from transporter.doctor import disk, host
 from transporter.doctor.examination import Diagnosis, examine
 from transporter.log.filesystem import RealFileSystem
 
@@ -383,15 +383,15 @@ def test_no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("now", "level", "text"),
     [
-        (clock.Reading(86_400.0, 110.0), "problem", "it is 1970-01-02 00:00 UTC"),
-        (clock.Reading(2e9 + 13, 110.0), "warning", "it moved by +3.0 s"),
-        (clock.Reading(2e9 + 7, 110.0), "warning", "it moved by -3.0 s"),
-        (clock.Reading(2e9 + 10.1, 110.0), "fine", "steady"),
+        (host.ClockReading(86_400.0, 110.0), "problem", "it is 1970-01-02 00:00 UTC"),
+        (host.ClockReading(2e9 + 13, 110.0), "warning", "it moved by +3.0 s"),
+        (host.ClockReading(2e9 + 7, 110.0), "warning", "it moved by -3.0 s"),
+        (host.ClockReading(2e9 + 10.1, 110.0), "fine", "steady"),
     ],
 )
-def test_a_wrong_clock(now: clock.Reading, level: str, text: str) -> None:
+def test_a_wrong_clock(now: host.ClockReading, level: str, text: str) -> None:
     """A date before this version, and a clock that is set meanwhile, are reported."""
-    (found,) = clock.check(clock.Reading(2e9, 100.0), now)
+    (found,) = host.check_clock(host.ClockReading(2e9, 100.0), now)
     assert (found.level, text in found.text) == (level, True)
 
 

@@ -1,8 +1,11 @@
-"""Checks of a log that is there already, without its lock."""
+"""Checks of a pipeline's file, with its paths and secret files, and of its log."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from transporter.adaptor import Finding
 from transporter.errors import TransporterError
@@ -13,6 +16,8 @@ from transporter.log.inspection import inspect
 from transporter.log.overview import describe_segments
 from transporter.log.reserve import RESERVE
 from transporter.log.segment import stray_files
+from transporter.pipeline.path_checks import path_problems
+from transporter.pipeline.secret_files import is_readable_by_all, secret_files
 from transporter.units import display_size
 
 if TYPE_CHECKING:
@@ -20,12 +25,39 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.inspection import LogInfo
+    from transporter.pipeline.config import Pipeline
+    from transporter.pipeline.yaml_document import Document
 
-_SECOND = 1_000_000
+_SECOND: Final = 1_000_000
+
+
+def check_pipeline_file(pipeline: Pipeline, document: Document) -> Iterator[Finding]:
+    """Yield findings about the file of *pipeline*, whose source is *document*."""
+    findings = [Finding(str(each), "problem") for each in path_problems(pipeline, document)]
+    findings += [
+        Finding(f"every user of this host may read {file}: chmod 600 {file}", "warning")
+        for file in secret_files(pipeline, document)
+        if is_readable_by_all(file)
+    ]
+    if _is_writable_by_others(pipeline.file):
+        findings.append(
+            Finding(
+                f"other users may write {pipeline.file}, and an engine runs the code that it "
+                f"names: chmod go-w {pipeline.file}",
+                "warning",
+            )
+        )
+    yield from findings or [Finding(f"{pipeline.file} is valid, and its paths can be used")]
+
+
+def _is_writable_by_others(file: Path) -> bool:
+    with suppress(OSError):
+        return bool(os.stat(file).st_mode & (stat.S_IWGRP | stat.S_IWOTH))  # noqa: PTH116
+    return False
 
 
 def check_log(directory: Path) -> Iterator[Finding]:
-    """Yield findings about the log in *directory*, if there is one."""
+    """Yield findings about the log in *directory*, if there is one, without its lock."""
     if not (directory / "meta").exists():
         yield Finding(f"there is no log in {directory} yet")
         return
