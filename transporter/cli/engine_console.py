@@ -57,8 +57,8 @@ def _serve(
     process may look.
     """
     from transporter.cli.ui import create_console, locked_settings  # noqa: PLC0415 - heavy
+    from transporter.console.app import serving  # noqa: PLC0415
     from transporter.console.login_socket import LoginSocket  # noqa: PLC0415
-    from transporter.console.serve import serving  # noqa: PLC0415
     from transporter.console.sources import find_sources  # noqa: PLC0415
     from transporter.pipeline.observe_config import ListenAddress  # noqa: PLC0415
     from transporter.process_limits import end_first_without_memory  # noqa: PLC0415

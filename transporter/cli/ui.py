@@ -65,7 +65,7 @@ def ui(
 
 def _serve(targets: list[Path], listen: str | None, *, read_only: bool) -> None:
     from transporter.audit import this_operator  # noqa: PLC0415 - heavy; `--help` does without
-    from transporter.console.serve import serving  # noqa: PLC0415
+    from transporter.console.app import serving  # noqa: PLC0415
     from transporter.console.listening import bind  # noqa: PLC0415
     from transporter.console.sources import find_sources  # noqa: PLC0415
 

@@ -1,25 +1,27 @@
-"""The console as a WSGI application: admission, security headers, errors."""
+"""The console as a WSGI application, and its server: admission, security headers, errors."""
 
 from __future__ import annotations
 
+import logging
 import os
 import traceback
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from flask import Flask, Response, g, redirect, render_template, request, url_for
 from jinja2 import StrictUndefined
+from waitress.server import create_server
 from werkzeug.exceptions import HTTPException
 from werkzeug.wsgi import ClosingIterator
 
 from transporter.console import pages
 from transporter.console.act_pages import add_acts
 from transporter.console.answers import error_json, wants_json
-from transporter.console.exports import Exports
+from transporter.console.entry_pages import Exports, Trials
 from transporter.console.formats import count_text, one_line, visible
 from transporter.console.guard import Identity, RequestFacts
 from transporter.console.sessions import SESSION_SECONDS
-from transporter.console.trial import Trials
 from transporter.errors import (
     ActionRefused,
     ConfigError,
@@ -31,7 +33,8 @@ from transporter.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import socket
+    from collections.abc import Callable, Iterable, Iterator
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from flask.json.provider import DefaultJSONProvider
@@ -39,7 +42,12 @@ if TYPE_CHECKING:
     from transporter.console.answers import Answer
     from transporter.console.state import Console, Outcome
 
-MOST_BODY: Final = 64 << 10
+THREADS: Final = 8
+CONNECTIONS: Final = 500
+"""Connections at once. Beyond that nobody is accepted until one closes."""
+SILENCE: Final = 20
+"""Seconds after which a connection is closed that sends no request, or no more of one."""
+_MOST_BODY: Final = 64 << 10
 _PUBLIC: Final = frozenset({"login", "log_in", "healthz", "static"})
 """Endpoints that need no identity."""
 HEADERS: Final = {
@@ -65,11 +73,35 @@ _STATUSES: Final = (
 )
 
 
+@contextmanager
+def serving(console: Console, listener: socket.socket) -> Iterator[Callable[[], None]]:
+    """Yield a function that serves *console* on *listener* until it is interrupted."""
+    logging.getLogger("waitress").setLevel(logging.ERROR)
+    server = create_server(
+        create_app(console),
+        sockets=[listener],
+        threads=THREADS,
+        ident=None,
+        clear_untrusted_proxy_headers=False,  # the guard knows which peers to believe
+        url_prefix=console.access.base_path,
+        max_request_body_size=_MOST_BODY,
+        connection_limit=CONNECTIONS,
+        asyncore_use_poll=True,  # select() cannot wait for that many
+        channel_timeout=SILENCE,
+        cleanup_interval=SILENCE // 4,
+    )
+    try:
+        yield server.run
+    finally:
+        server.close()
+        console.close()
+
+
 def create_app(console: Console) -> Flask:
     """Return the application that serves *console*."""
     app = Flask("transporter.console", static_folder="static", template_folder="templates")
     cast("DefaultJSONProvider", app.json).sort_keys = False  # the order of the commands
-    app.config["MAX_CONTENT_LENGTH"] = MOST_BODY
+    app.config["MAX_CONTENT_LENGTH"] = _MOST_BODY
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 3600
     app.jinja_env.undefined = StrictUndefined
     app.jinja_env.filters.update(count=count_text, line=one_line, visible=visible)

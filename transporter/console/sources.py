@@ -1,17 +1,21 @@
-"""The logs that the console shows: each with a running engine, with a dead one, or damaged."""
+"""The logs that the console shows: each with a running engine, with a dead one, or damaged.
+
+All viewers share a look, and the events and the history of the engine.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from transporter.console.engine_memory import EngineMemory
 from transporter.console.rates import RateMeter, history_rates, with_history
 from transporter.control.client import EngineClient, EngineEnded, NoEngine
+from transporter.control.event_cursor import EventCursor
 from transporter.control.offline_status import read_status
-from transporter.control.requests import Status
+from transporter.control.requests import History, Status
 from transporter.errors import (
     ActionRefused,
     EngineUnreachable,
@@ -36,6 +40,13 @@ ANSWER: Final = 2.0
 """Seconds for an engine's answer before a page shows the last picture instead."""
 FRESH: Final = 0.5
 """Seconds for which all viewers share one look, so that ten tabs cost the engine what one does."""
+_KEPT_EVENTS: Final = 1_000
+"""Events in memory: as many as an engine keeps."""
+HISTORY_FRESH: Final = 5.0
+"""Seconds between two points of an engine's history."""
+EVENTS_FRESH: Final = 0.5
+"""Seconds for which all viewers share the events."""
+_LEVELS: Final = ("info", "warning", "error")
 
 LookState = Literal["live", "silent", "stopped", "absent", "damaged"]
 """The state of a log at one look.
@@ -183,6 +194,55 @@ class LogSource:
         if self._engine is not None:
             self._engine.__exit__()
             self._engine = None
+
+
+class EngineMemory:
+    """The newest events and the history of the engine on one log. Thread-safe.
+
+    When the engine ends, both stay as they were last seen.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[ReadRequest], Mapping[str, Any] | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Fetch by *ask*, which returns ``None`` if no engine answers."""
+        self._ask, self._clock = ask, clock
+        self._lock = threading.Lock()
+        self._cursor = EventCursor()
+        self._events: deque[Mapping[str, Any]] = deque(maxlen=_KEPT_EVENTS)
+        self._history: Mapping[str, Any] | None = None
+        self._history_at = self._events_at = float("-inf")
+
+    def events(self, level: str = "info", route: str = "") -> list[Mapping[str, Any]]:
+        """Return the newest events of *level* or above, the oldest first, of *route* if given."""
+        least = _LEVELS.index(level) if level in _LEVELS else 0
+        with self._lock:
+            if self._clock() - self._events_at >= EVENTS_FRESH:
+                self._fetch_events()
+                self._events_at = self._clock()
+            return [
+                each
+                for each in self._events
+                if _LEVELS.index(each["level"]) >= least
+                and (not route or each.get("route") == route)
+            ]
+
+    def history(self) -> Mapping[str, Any] | None:
+        """Return the last half hour of all readers and routes, ``None`` without any."""
+        with self._lock:
+            if self._clock() - self._history_at >= HISTORY_FRESH:
+                self._history = self._ask(History()) or self._history
+                self._history_at = self._clock()
+            return self._history
+
+    def _fetch_events(self) -> None:
+        """Fetch the events that are new. Those of another run of the engine replace all others."""
+        for page in self._cursor.read(self._ask):
+            if page.is_restart:
+                self._events.clear()
+            self._events.extend(page.events)
 
 
 def find_sources(targets: Iterable[Path], environ: Mapping[str, str]) -> dict[str, LogSource]:

@@ -9,13 +9,12 @@ import pytest
 from transporter.console.rates import SAMPLES, RateMeter, Series
 from transporter.console.sources import Look
 from transporter.console.views.audit import change_rows, matching_changes
+from transporter.console.views.drawings import HEIGHT, LOOK_MARKS, WIDTH, mark_of, sparkline
 from transporter.console.views.events import event_without_texts
-from transporter.console.views.marks import LOOK_MARKS, mark_of
 from transporter.console.views.overview import FEW, overview
 from transporter.console.views.parked import group_parked, normalized_error, parked_row
 from transporter.console.views.privacy import HIDDEN, error_without_text, look_without_texts
 from transporter.console.views.route import route_view
-from transporter.console.views.sparkline import HEIGHT, WIDTH, sparkline
 from transporter.engine.events import State
 from transporter.errors import ActionRefused, OffsetRefused, SinkError, TransporterError
 

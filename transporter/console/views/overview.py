@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.console.formats import count_text, iso_text, one_line, rate_text, size_text
-from transporter.console.views.marks import LOOK_MARKS, TROUBLED, Mark, mark_of
-from transporter.console.views.sparkline import Sparkline, sparkline
+from transporter.console.views.drawings import (
+    LOOK_MARKS,
+    TROUBLED,
+    Mark,
+    Sparkline,
+    mark_of,
+    sparkline,
+)
 from transporter.control.status_texts import activity, duration_text, source_lag
 
 if TYPE_CHECKING:

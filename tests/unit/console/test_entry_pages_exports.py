@@ -103,6 +103,6 @@ def test_a_download_that_fails_keeps_no_place(
 
     client = client_of(make_console(folder))
     with monkeypatch.context() as patch:
-        patch.setattr("transporter.console.exports.text_columns", fail)
+        patch.setattr("transporter.console.entry_pages.text_columns", fail)
         assert [get(client, "?format=parquet").status_code for _ in range(3)] == [503] * 3
     assert get(client, "").status_code == 200

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from console_tools import TOKENS, client_of, make_console, make_shop
 from engine_tools import make_pipeline
 
-from transporter.console import listening, serve
+from transporter.console import app, listening
 from transporter.pipeline.observe_config import ListenAddress
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def served(folder: Path) -> Iterator[int]:
     (folder / "pipeline.yaml").rename(folder / "shop.yaml")
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    with serve.serving(make_console(folder), listener) as run:
+    with app.serving(make_console(folder), listener) as run:
         # It ends with the socket that it listens on.
         threading.Thread(target=run, daemon=True).start()
         yield port
@@ -65,8 +65,8 @@ def test_who_takes_nothing_is_not_waited_for(
             ended.set()
 
     listener, address = listening.bind(ListenAddress("127.0.0.1", 0))
-    monkeypatch.setattr(serve, "create_app", lambda _: answer)
-    with serve.serving(make_console(make_shop(tmp_path)), listener) as run:
+    monkeypatch.setattr(app, "create_app", lambda _: answer)
+    with app.serving(make_console(make_shop(tmp_path)), listener) as run:
         threading.Thread(target=run, daemon=True).start()
         with socket.create_connection(address) as peer:
             peer.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -90,7 +90,7 @@ def test_a_download_is_no_idle_time(tmp_path: Path) -> None:
 
 def test_half_a_request_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that says nothing more is gone after some seconds."""
-    monkeypatch.setattr(serve, "SILENCE", 1)
+    monkeypatch.setattr(app, "SILENCE", 1)
     with (
         served(tmp_path) as port,
         socket.create_connection(("127.0.0.1", port), timeout=20) as peer,

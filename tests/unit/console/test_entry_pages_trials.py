@@ -106,7 +106,7 @@ def test_each_kind_of_output_is_shown(
 ) -> None:
     """A row for a sink of Spark's, data that are not text, and none."""
     found = {"out": [{"offset": 4, "input": {}, "output": [output], "error": None}]}
-    monkeypatch.setattr("transporter.console.trial.run_command", lambda *_: found)
+    monkeypatch.setattr("transporter.console.entry_pages.run_command", lambda *_: found)
     headers = {"Authorization": f"Bearer {TOKENS['operator']}", "Accept": "text/html"}
     shown = client_of(make_console(folder)).post(
         "/p/shop/log/4/try", data={"route": "out"}, headers=headers
@@ -134,7 +134,9 @@ def test_code_that_hangs_ends_with_its_deadline_and_with_the_console(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So do the processes that it has started; those of a console that is killed as well."""
-    monkeypatch.setattr("transporter.console.trial.run_command", partial(run_command, seconds=4))
+    monkeypatch.setattr(
+        "transporter.console.entry_pages.run_command", partial(run_command, seconds=4)
+    )
     refused = as_program(make_console(folder), 2, "some")
     assert (refused.status_code, "took longer" in refused.text) == (503, True)
     until(lambda: sleepers() == [])

@@ -1,4 +1,4 @@
-"""Small charts as coordinates of an SVG. Pure."""
+"""Drawings of the overview: marks of states, never by colour alone, and small charts. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,52 @@ _WINDOWS: Final = (120.0, 1800.0)
 """Seconds that a line covers: those of the console's own looks, or of the engine's history."""
 
 
+class Mark(NamedTuple):
+    """A state of a reader, route or log as it is shown: a word, a sign and a tone.
+
+    Attributes:
+        shape: the name of a sign, which the templates draw.
+        tone: ``good``, ``busy``, ``warn``, ``bad`` or ``idle``.
+
+    """
+
+    word: str
+    shape: str
+    tone: str
+
+
+_MARKS: Final = {
+    "running": Mark("running", "dot", "good"),
+    "starting": Mark("starting", "pie", "busy"),
+    "retrying": Mark("retrying", "triangle", "warn"),
+    "no space": Mark("no space", "triangle", "warn"),
+    "paused": Mark("paused", "pause", "idle"),
+    "candidate": Mark("candidate", "diamond", "idle"),
+    "stopped": Mark("stopped", "square", "bad"),
+    "ended": Mark("ended", "check", "idle"),
+    "not running": Mark("not running", "ring", "idle"),
+}
+TROUBLED: Final = frozenset({"warn", "bad"})
+
+LOOK_MARKS: Final = {
+    "live": Mark("engine runs", "dot", "good"),
+    "silent": Mark("does not answer", "triangle", "warn"),
+    "stopped": Mark("no engine", "ring", "idle"),
+    "absent": Mark("no log yet", "ring", "idle"),
+    "damaged": Mark("cannot be read", "square", "bad"),
+}
+
+
+def mark_of(state: str) -> Mark:
+    """Return the mark of a reader's or route's *state*. A state of a later version is a word."""
+    return _MARKS.get(state, Mark(state, "ring", "idle"))
+
+
 class Sparkline(NamedTuple):
-    """A line over the last minutes, with its description for those who do not see it."""
+    """A line over the last minutes, with its description for those who do not see it.
+
+    ``points`` and ``area`` are coordinates of an SVG.
+    """
 
     points: str
     area: str
