@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.control import requests
+from transporter.control.action_offsets import count_contents, plan_replay
 from transporter.control.offline_status import route_progress
 from transporter.control.parked_notes import ACTION, check_note
 from transporter.control.parked_selection import (
@@ -20,7 +21,6 @@ from transporter.control.parked_selection import (
     requested_ranges,
     select_parked,
 )
-from transporter.control.replay_range import count_contents, plan_replay
 from transporter.errors import ActionRefused, Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.audit import AuditFile, Operator
+    from transporter.control.action_offsets import ReplayPlan
     from transporter.control.parked_selection import ParkedSelection
-    from transporter.control.replay_range import ReplayPlan
     from transporter.control.requests import (
         Ack,
         CancelReplay,

@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from transporter.control import operator_actions, requests
+from transporter.control.action_offsets import next_entry
 from transporter.control.metadata import read_metadata
 from transporter.control.offline_status import route_progress
-from transporter.control.step_target import next_entry
 from transporter.control.wire import request_name
 from transporter.engine.event_ring import MOST
 from transporter.engine.events import State

@@ -1,8 +1,9 @@
-"""Trial of routes with ``sql`` steps on a separate Spark.
+"""Trial of routes with ``sql`` steps on a separate Spark, from a copy of the entries.
 
 A trial runs as in an engine: with the same host, plan, tasks and search for an entry
 that fails. Only its log and its writer differ: the log holds the trial's entries alone,
-and the writer stores its input.
+and the writer stores its input. Workers read that log like any log, so the original
+stays untouched.
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Protocol
 
+from crc32c import crc32c
+
 from transporter.dry_run.collecting_writer import MESSAGES, ROWS, read_outputs
-from transporter.dry_run.log_copy import write_log
 from transporter.dry_run.outcome import trial_results
 from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.engine.workers.worker_session import WorkerSession
 from transporter.errors import EnvironmentFault, HostFailed
+from transporter.log import format as layout
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.segment import write_segment
+from transporter.message import batch_bytes, microseconds
 from transporter.offsets.offset_log import route_folder
 from transporter.protocol.messages import FailureKind, OpenFailed, Outcome, Slice, WorkerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
@@ -35,7 +41,11 @@ if TYPE_CHECKING:
     from transporter.pipeline.secrets import Secrets
     from transporter.pipeline.steps.step import StepConfig
 
-_LOG_ID: Final = "0" * 32
+_FRAME_BYTES: Final = 1 << 20
+"""Bytes of entries above which a frame is divided."""
+_SEGMENT_ID: Final = 1
+_LOG_ID: Final = bytes(16)
+_EPOCH: Final = 1
 _OF_ONE_ENTRY: Final = (FailureKind.REJECTED, FailureKind.POISON)
 
 
@@ -92,7 +102,7 @@ class QueryRoute:
         with TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
             folder = Path(name)
             spec = self._worker_spec(settings, folder, self.spark.next_attempt())
-            write_log(folder, entries)
+            write_log_copy(folder, entries)
             route_folder(folder, self.name).mkdir(parents=True)
             output = Path(spec.settings["folder"])
             output.mkdir()
@@ -104,10 +114,10 @@ class QueryRoute:
             route=self.name,
             shard=0,
             shards=1,
-            epoch=1,
+            epoch=_EPOCH,
             generation=0,
             log_directory=str(folder),
-            log_id=_LOG_ID,
+            log_id=_LOG_ID.hex(),
             namespace=self.namespace,
             steps=self.steps,
             writer=ROWS if settings.takes_rows else MESSAGES,
@@ -119,6 +129,52 @@ class QueryRoute:
             attempt=attempt,
             on_frames=True,
         )
+
+
+def write_log_copy(directory: Path, entries: pa.RecordBatch) -> None:
+    """Write *entries* as the log in *directory*, with their offsets and log times.
+
+    They are of ENTRY_SCHEMA, at least one, with ascending offsets.
+    """
+    base = entries.column("offset")[0].as_py()
+    created = microseconds(entries.column("logged_at").slice(0, 1))[0]
+    header = layout.SegmentHeader(_LOG_ID, _SEGMENT_ID, base, -1, base, _EPOCH, created)
+    frames = _encode_frames(entries, base, len(header.encode()))
+    write_segment(RealFileSystem(), directory, header, frames)
+
+
+def _encode_frames(entries: pa.RecordBatch, first: int, byte: int) -> Iterator[bytes]:
+    """Yield frames that cover all offsets from *first* on. The first one begins at *byte*."""
+    extension = layout.Source("").encode()
+    for part in _split_entries(entries):
+        payload = layout.encode_payload(part, None)
+        last = part.column("offset")[-1].as_py()
+        header = layout.FrameHeader(
+            extension_length=len(extension),
+            payload_length=len(payload),
+            entries_bytes=part.nbytes,
+            segment_id=_SEGMENT_ID,
+            byte=byte,
+            first=first,
+            last=last,
+            count=part.num_rows,
+            extension_crc=crc32c(extension),
+            logged_at=microseconds(part.column("logged_at").slice(part.num_rows - 1))[0],
+            epoch=_EPOCH,
+            durable=-1,
+            payload_crc=crc32c(payload),
+        )
+        yield layout.encode_frame(header, extension, payload)
+        first, byte = last + 1, header.end
+
+
+def _split_entries(entries: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if entries.num_rows == 1 or batch_bytes(entries) <= _FRAME_BYTES:
+        yield entries
+        return
+    half = entries.num_rows // 2
+    yield from _split_entries(entries.slice(0, half))
+    yield from _split_entries(entries.slice(half))
 
 
 class DryRunSpark:

@@ -14,11 +14,9 @@ from prometheus_client.registry import Collector
 from transporter.engine.meters import Histogram
 from transporter.engine.readiness import not_ready_reasons, readiness_report
 from transporter.log.commit_log import wall_clock
-from transporter.observe.event_counts import EventCounts
 from transporter.observe.http_endpoint import Endpoint, HttpAnswer, PortTaken
-from transporter.observe.lag_ages import LagAges
 from transporter.observe.metric_table import METRICS, PIPELINE
-from transporter.observe.samples import readings
+from transporter.observe.samples import EventCounts, LagAges, readings
 from transporter.observe.span_export import create_tracing
 
 if TYPE_CHECKING:

@@ -195,7 +195,7 @@ def test_a_long_look_holds_nobody_and_ends_with_whoever_waits_for_it(
     """A long dry run does not block a pause, and ends with its client or the engine."""
     looking, gone = threading.Event(), threading.Event()
     raised: list[BaseException] = []
-    monkeypatch.setattr("transporter.control.replay_range.matching_entries", endless(looking))
+    monkeypatch.setattr("transporter.control.action_offsets.matching_entries", endless(looking))
     with operated(tmp_path, lines(4), out={}) as op:
         until(lambda: op.route()["watermark"] == 3)
 

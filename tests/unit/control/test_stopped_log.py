@@ -9,7 +9,7 @@ import pytest
 
 from transporter.audit import Operator
 from transporter.control import operator_actions, requests
-from transporter.control.replay_range import ReplayPlan, plan_replay
+from transporter.control.action_offsets import ReplayPlan, plan_replay
 from transporter.control.stopped_log import StoppedLog
 from transporter.errors import (
     ActionRefused,
@@ -207,7 +207,7 @@ def test_a_dry_run_does_not_take_the_lock(log: Path, monkeypatch: pytest.MonkeyP
         with CommitLog.open(log):
             yield from ()
 
-    monkeypatch.setattr("transporter.control.replay_range.matching_entries", look)
+    monkeypatch.setattr("transporter.control.action_offsets.matching_entries", look)
     told = does(log, requests.Replay("r", first=5, last=20, dry_run=True))
     assert (told["first"], told["last"], told["entries"]) == (5, 20, 0)
     assert read_state(log, "r").replay is None

@@ -10,7 +10,7 @@ from compaction_tools import Frame, bases_of, letters, write_log
 
 from transporter.audit import Operator
 from transporter.control import operator_actions
-from transporter.control.replay_range import plan_replay
+from transporter.control.action_offsets import plan_replay
 from transporter.control.requests import Replay
 from transporter.errors import ActionRefused
 from transporter.log.commit_log import CommitLog

@@ -14,10 +14,8 @@ import pytest
 
 from transporter.adaptor import Gauge
 from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State
-from transporter.observe.event_counts import EventCounts
-from transporter.observe.lag_ages import LagAge
 from transporter.observe.metric_table import METRICS, PIPELINE
-from transporter.observe.samples import readings
+from transporter.observe.samples import EventCounts, LagAge, readings
 from transporter.observe.span_export import SpanCounts
 
 if TYPE_CHECKING:

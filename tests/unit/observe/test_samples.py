@@ -5,9 +5,9 @@ from __future__ import annotations
 from engine_tools import Events
 
 from transporter.engine.events import EVENTS
-from transporter.observe import event_counts
-from transporter.observe.event_counts import EventCounts
+from transporter.observe import samples
 from transporter.observe.metric_table import METRICS
+from transporter.observe.samples import EventCounts
 
 TABLE = {metric.name: metric for metric in METRICS}
 
@@ -34,10 +34,10 @@ def test_events_are_counted_and_passed_on() -> None:
 
 def test_only_events_and_metrics_that_exist_are_counted() -> None:
     """Each counted field is a field of its event, and each metric is a counter."""
-    for event, (metric, fields, fixed) in event_counts._ONES.items():
+    for event, (metric, fields, fixed) in samples._ONES.items():
         assert set(fields) <= set(EVENTS[event].fields)
         assert TABLE[metric].kind == "counter"
         assert len(TABLE[metric].labels) == len(fields) + len(fixed)
-    for event, sums in event_counts._SUMS.items():
+    for event, sums in samples._SUMS.items():
         assert set(sums.values()) <= set(EVENTS[event].fields)
         assert all(TABLE[metric].labels == () for metric in sums)
