@@ -19,7 +19,7 @@ from cdc_tools import (
     prepare_traced,
     wrong_keys,
 )
-from transporter_adaptors.lmdb.layout import latest_key
+from transporter_adaptors.lmdb.writer import latest_key
 
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.meta import published_offset

@@ -39,7 +39,7 @@ UNKNOWN = {"backlog_messages": None, "lag_seconds": None}
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the interval of measurements to a fraction of a second."""
     monkeypatch.setattr("transporter_adaptors.kafka.survey.EVERY", 0.2)
-    monkeypatch.setattr("transporter_adaptors.kafka_queue.measuring._SHOW", 0.1)
+    monkeypatch.setattr("transporter_adaptors.kafka_queue.reader._SHOW_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow.dataset as ds
 import pytest
 from frame_tools import session
-from transporter_adaptors.spark.config import SparkWriterConfig
-from transporter_adaptors.spark.writer import SparkWriter
+from transporter_adaptors.spark.writer import SparkWriter, SparkWriterConfig
 
 from transporter.adaptor import DataFrameSlice, WriterContext
 from transporter.errors import RouteFault, SinkUnavailable

@@ -71,7 +71,7 @@ MENDS = (
     ),
     Mend(
         "a mistyped topic is not created",
-        "adaptors/transporter_adaptors/kafka/topics.py",
+        "adaptors/transporter_adaptors/kafka/writer.py",
         "            return False\n        raise KafkaException(found.error)",
         "            return True\n        raise KafkaException(found.error)",
         "tests/integration/test_kafka_topics.py",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
 
     from transporter_adaptors.kafka.config import KafkaReaderConfig
-    from transporter_adaptors.kafka.held import AssignedPartition
+    from transporter_adaptors.kafka.partition import AssignedPartition
     from transporter_adaptors.kafka.position import Position
 
 _LOG: Final = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from transporter.kafka.clients import ClientLog
-from transporter_adaptors.kafka.beginning import Committed, GroupMark
+from transporter_adaptors.kafka.partition import Committed, GroupMark
 from transporter_adaptors.kafka.position import KafkaOffset
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message as Record
 
     from transporter_adaptors.kafka.config import KafkaReaderConfig
-    from transporter_adaptors.kafka.held import AssignedPartition
+    from transporter_adaptors.kafka.partition import AssignedPartition
 
 
 def make_consumer(

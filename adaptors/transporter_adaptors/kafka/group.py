@@ -15,7 +15,6 @@ from confluent_kafka import Message as Record
 
 from transporter.errors import SourceError, SourceUnavailable, TransporterError
 from transporter.kafka.groups import committed_offsets
-from transporter_adaptors.kafka.beginning import Edge, choose_start
 from transporter_adaptors.kafka.cluster import REQUEST_SECONDS, translate_refusal
 from transporter_adaptors.kafka.commits import Commits
 from transporter_adaptors.kafka.consumer import (
@@ -25,7 +24,7 @@ from transporter_adaptors.kafka.consumer import (
     place_behind,
 )
 from transporter_adaptors.kafka.failures import EventKind, is_fault, kind_of, source_error
-from transporter_adaptors.kafka.held import AssignedPartition
+from transporter_adaptors.kafka.partition import AssignedPartition, Edge, choose_start
 from transporter_adaptors.kafka.position import KafkaOffset
 
 if TYPE_CHECKING:
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, TopicPartition
 
-    from transporter_adaptors.kafka.beginning import Committed
     from transporter_adaptors.kafka.cluster import Cluster, Ends
     from transporter_adaptors.kafka.config import KafkaReaderConfig
+    from transporter_adaptors.kafka.partition import Committed
     from transporter_adaptors.kafka.position import Position
 
 _LOG: Final = logging.getLogger(__name__)

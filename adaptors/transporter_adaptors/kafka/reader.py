@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message as Record
 
     from transporter.adaptor import AdaptorConfig, Finding, Resume
-    from transporter_adaptors.kafka.held import AssignedPartition
+    from transporter_adaptors.kafka.partition import AssignedPartition
     from transporter_adaptors.kafka.position import KafkaOffset
 
 

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from transporter.errors import SinkError
     from transporter.message import Entries
     from transporter_adaptors.kafka.client import ProducerFactory
-    from transporter_adaptors.kafka.parts import Outgoing
-    from transporter_adaptors.kafka.slice import Row
+    from transporter_adaptors.kafka.slice import Outgoing, Row
 
 _T = TypeVar("_T")
 

@@ -1,26 +1,40 @@
-"""Reader of a message queue on Kafka, which acks a message when its entry is delivered."""
+"""Reader of a message queue on Kafka, which acks a message when its entry is delivered.
+
+The depth of the queue and the age of its oldest message are measured for operators.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from json import dumps, loads
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from transporter.adaptor import Batch
 from transporter.errors import SourceError, TransporterError
 from transporter.queue import QueueConsumer
+from transporter.queue.backlog import BacklogEstimator
+from transporter_adaptors.kafka.survey import ClusterSurvey
 from transporter_adaptors.kafka_queue.config import KafkaQueueReaderConfig
 from transporter_adaptors.kafka_queue.failures import source_errors
-from transporter_adaptors.kafka_queue.measuring import QueueBacklogMeter
 from transporter_adaptors.kafka_queue.probing import probe_queue
 from transporter_adaptors.kafka_queue.records import oldest_sent, to_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from concurrent.futures import Future
 
     from transporter.adaptor import AdaptorConfig, Finding, Resume
+    from transporter.queue import QueueSettings
     from transporter.queue.message import MessageId
+
+_LOGGER: Final = logging.getLogger(__name__)
+_ANSWER_SECONDS: Final = 3.0
+"""Time limit of one estimate by the brokers. Closing may wait as long."""
+_SHOW_SECONDS: Final = 1.0
+"""Seconds after which an age that has grown is reported again."""
 
 
 @dataclass(slots=True)
@@ -95,9 +109,6 @@ class Position:
             ) from error
 
 
-_LOGGER: Final = logging.getLogger(__name__)
-
-
 class KafkaQueueReader:
     """Reader of one queue's messages. Each is acked alone, when every route has delivered it.
 
@@ -117,7 +128,7 @@ class KafkaQueueReader:
         self._namespace = config.namespace.format(queue=config.queue)
         self._consumer: QueueConsumer | None = None
         self._resume: Resume | None = None
-        self._backlog_meter: QueueBacklogMeter | None = None
+        self._backlog_meter: _BacklogMeter | None = None
         self._unsettled = Unsettled()
         self._batch = self._lost_count = 0
 
@@ -136,7 +147,7 @@ class KafkaQueueReader:
         self._resume, self._lost_count = resume, 0
         with source_errors():
             consumer = self._consumer = QueueConsumer(self._config.settings, self._config.queue)
-        self._backlog_meter = QueueBacklogMeter(self._config.settings, consumer)
+        self._backlog_meter = _BacklogMeter(self._config.settings, consumer)
         for problem in self._consumer.problems:
             resume.report("queue-deletes", queue=self._config.queue, problem=problem)
 
@@ -233,3 +244,69 @@ class KafkaQueueReader:
         if self._consumer is None:
             raise SourceError(f"the reader of the queue {self._config.queue} is not open")
         return self._consumer
+
+
+class _QueueContents(NamedTuple):
+    """The contents of a queue for the engine at some moment."""
+
+    depth: int
+    oldest: float | None
+    """Send time of the oldest message that the engine has not taken yet, in seconds since 1970."""
+    unknown: bool
+    """Whether messages wait whose time is unknown."""
+
+
+class _BacklogMeter:
+    """Measurement of a queue's backlog for the engine, on a thread of its own.
+
+    It counts messages that no consumer has begun, and those that *consumer* has begun and not
+    acked. Messages begun by other consumers are not included. Closed and used by one thread.
+    :meth:`measure` never waits for brokers.
+    """
+
+    def __init__(self, settings: QueueSettings, consumer: QueueConsumer) -> None:
+        """Make the first estimate due at once."""
+        self._consumer = consumer
+        self._estimator = BacklogEstimator(settings, consumer.queue)
+        self._executor = ThreadPoolExecutor(1, "queue-measuring")
+        self._survey = ClusterSurvey[_QueueContents](self._start_estimate)
+        self._reported_at = 0.0
+
+    def measure(self, resume: Resume, oldest: Callable[[], float | None]) -> None:
+        """Report the newest estimate to *resume*, if that is due.
+
+        *oldest* returns the send time of the oldest message that the engine has and has not
+        acked, in seconds since 1970. Without an answer from the brokers all is unknown.
+        """
+        now = time.monotonic()
+        if not self._survey.poll(now) and now < self._reported_at + _SHOW_SECONDS:
+            return
+        self._reported_at = now
+        found = self._survey.answer
+        resume.measure("backlog_messages", None if found is None else found.depth)
+        resume.measure("lag_seconds", None if found is None else _oldest_age(found, oldest()))
+
+    def close(self) -> None:
+        """End the thread, after the estimate that is under way. Safe to call twice."""
+        self._executor.shutdown(cancel_futures=True)
+        self._estimator.close()
+
+    def _start_estimate(self) -> Future[_QueueContents]:
+        return self._executor.submit(self._estimate)
+
+    def _estimate(self) -> _QueueContents:
+        waiting = self._estimator.estimate(_ANSWER_SECONDS)
+        # Afterwards: a message that is begun meanwhile counts twice, rather than not at all.
+        begun, held = self._consumer.oldest_sent(), self._consumer.metrics().in_progress
+        oldest = min((each for each in (waiting.oldest, begun) if each is not None), default=None)
+        unknown = waiting.depth > 0 and waiting.oldest is None
+        return _QueueContents(waiting.depth + held, oldest, unknown)
+
+
+def _oldest_age(found: _QueueContents, oldest: float | None) -> float | None:
+    times = [each for each in (found.oldest, oldest) if each is not None]
+    if times and found.depth:
+        # The sender's clock may be ahead.
+        return max(0.0, time.time() - min(times))
+    # Without a time: messages in progress have been acked since.
+    return None if found.unknown else 0.0

@@ -1,31 +1,26 @@
-"""Writer of entries to an LMDB database, together with their offset."""
+"""Writer of entries to an LMDB database, together with their offset, and the layout of both."""
 
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, TypeVar
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 import lmdb
 from pydantic import Field
 
-from transporter.adaptor import AdaptorConfig, LocalPath, Size
+from transporter.adaptor import AdaptorConfig, LocalPath, Size, StoredOffset
+from transporter.bytes_as_json import text_or_base64
 from transporter.errors import Rejected, RouteFault, SinkError, SinkUnavailable
 from transporter_adaptors.folders import check_writable
-from transporter_adaptors.lmdb.layout import (
-    LATEST,
-    PROGRESS,
-    StoredProgress,
-    entries_database,
-    latest_key,
-    offset_key,
-    whole_entry,
-)
 from transporter_adaptors.rights import FileMode, make_folder, mode_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from transporter.adaptor import Ack, Entries, Finding, StoredOffset, WriterContext
+    from transporter.adaptor import Ack, Entries, Finding, WriterContext
     from transporter.message import Entry
 
 
@@ -50,6 +45,17 @@ class LmdbWriterConfig(AdaptorConfig):
     """Rights of the files it makes, whatever the umask is. Readers must be able to write the
     lock file, so those of the group need ``0660``."""
 
+
+_MAX_KEY: Final = 511
+"""Maximum of LMDB. A longer key ends in a digest of the whole."""
+
+_LATEST: Final = b"latest"
+"""Database of the newest data of each key: ``<namespace> 0x00 <key>`` → data."""
+
+PROGRESS: Final = b"progress"
+"""Database of ``<route>/<shard>`` → a JSON object, see :class:`StoredProgress`."""
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 _T = TypeVar("_T")
 
@@ -192,6 +198,29 @@ class LmdbWriter:
         return RouteFault(f"{path}: {error}: check the folder and its rights")
 
 
+@dataclass(frozen=True, slots=True)
+class StoredProgress:
+    """The progress of a route's shard, and the number of entries that it wrote in all.
+
+    ``entries`` counts every delivery since the database was made. A repeated
+    one counts again.
+    """
+
+    stored: StoredOffset
+    entries: int
+
+    def encode(self) -> bytes:
+        """Return the JSON object that :meth:`decode` reads."""
+        return json.dumps({**asdict(self.stored), "entries": self.entries}).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> StoredProgress:
+        """Parse the JSON object of :meth:`encode`."""
+        fields: dict[str, Any] = json.loads(text)
+        entries = fields.pop("entries")
+        return cls(StoredOffset(**fields), entries)
+
+
 class _Database:
     """An open environment with the databases of one route."""
 
@@ -199,8 +228,8 @@ class _Database:
         """Open, and make where necessary, the databases of *route*."""
         self.environment = environment
         self.progress_db = environment.open_db(PROGRESS)
-        self.latest_db = environment.open_db(LATEST)
-        self.entries_db = environment.open_db(entries_database(route))
+        self.latest_db = environment.open_db(_LATEST)
+        self.entries_db = environment.open_db(_entries_database(route))
 
     @classmethod
     def open(cls, config: LmdbWriterConfig, route: str) -> Self:
@@ -245,6 +274,11 @@ class _Database:
                 self.environment.set_mapsize(0)  # Another process has enlarged it.
 
 
+def _entries_database(route: str) -> bytes:
+    """Return the name of the database of whole entries: 8-byte big-endian offset → JSON."""
+    return b"entries/" + route.encode()
+
+
 def _put_latest(transaction: lmdb.Transaction, database: _Database, entry: Entry) -> None:
     message = entry.message
     if message.op in {"noop", "skip"}:
@@ -263,4 +297,44 @@ def _put_latest(transaction: lmdb.Transaction, database: _Database, entry: Entry
 
 
 def _put_whole(transaction: lmdb.Transaction, database: _Database, entry: Entry) -> None:
-    transaction.put(offset_key(entry.offset), whole_entry(entry), db=database.entries_db)
+    transaction.put(offset_key(entry.offset), _whole_entry(entry), db=database.entries_db)
+
+
+def latest_key(namespace: str, key: bytes) -> bytes:
+    """Return the stored key of *key*'s newest data.
+
+    A key that is too long keeps its beginning and ends in a SHA-256 of the whole, so
+    that a scan of a namespace still finds it.
+    """
+    full = namespace.encode() + b"\0" + key
+    if len(full) <= _MAX_KEY:
+        return full
+    return full[: _MAX_KEY - 32] + hashlib.sha256(full).digest()
+
+
+def offset_key(offset: int) -> bytes:
+    """Return the stored key of a whole entry. It sorts as the offsets do."""
+    return offset.to_bytes(8, "big")
+
+
+def _whole_entry(entry: Entry) -> bytes:
+    """Return *entry* as JSON in UTF-8.
+
+    Times are µs since 1970, bytes as in :func:`text_or_base64`.
+    """
+    message = entry.message
+    return _ENCODER.encode(
+        {
+            "offset": entry.offset,
+            "logged_at": entry.logged_at,
+            "namespace": message.namespace,
+            "op": message.op,
+            "phase": message.phase,
+            "key": text_or_base64(message.key),
+            "timestamp": message.timestamp,
+            "source_id": message.source_id,
+            "content_type": message.content_type,
+            "headers": [[name, text_or_base64(value)] for name, value in message.headers],
+            "data": text_or_base64(message.data),
+        }
+    ).encode()

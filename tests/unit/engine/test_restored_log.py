@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from engine_tools import SparklessHost, running, until
-from transporter_adaptors.lmdb.layout import PROGRESS
-from transporter_adaptors.lmdb.layout import StoredProgress as LmdbProgress
+from transporter_adaptors.lmdb.writer import PROGRESS
+from transporter_adaptors.lmdb.writer import StoredProgress as LmdbProgress
 
 from transporter.engine.engine import Engine
 from transporter.engine.events import RouteStatus, State

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from transporter_adaptors.kafka import reader as module
 from transporter_adaptors.kafka.group import TakenRecords
-from transporter_adaptors.kafka.held import AssignedPartition
+from transporter_adaptors.kafka.partition import AssignedPartition
 from transporter_adaptors.kafka.position import KafkaOffset, Position
 from transporter_adaptors.kafka.reader import KafkaReader, Keeper
 

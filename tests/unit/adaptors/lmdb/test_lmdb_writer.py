@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 from root_tools import cannot_run
 from transporter_adaptors.lmdb import writer as module
-from transporter_adaptors.lmdb.layout import StoredProgress, latest_key, offset_key
-from transporter_adaptors.lmdb.writer import LmdbWriter
+from transporter_adaptors.lmdb.writer import LmdbWriter, StoredProgress, latest_key, offset_key
 
 from transporter.adaptor import StoredOffset, WriterContext
 from transporter.errors import Rejected, RouteFault, SinkUnavailable

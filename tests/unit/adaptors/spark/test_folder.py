@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from transporter_adaptors.spark import folder as module
-from transporter_adaptors.spark.config import SparkWriterConfig
 from transporter_adaptors.spark.folder import DataFolder
-from transporter_adaptors.spark.writer import SparkWriter
+from transporter_adaptors.spark.writer import SparkWriter, SparkWriterConfig
 
 from transporter.adaptor import DataFrameSlice, WriterContext
 from transporter.errors import RouteFault

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from transporter_adaptors.spark.config import SparkWriterConfig
-from transporter_adaptors.spark.writer import SparkWriter
+from transporter_adaptors.spark.writer import SparkWriter, SparkWriterConfig
 
 from transporter.pipeline.adaptor_registry import find_writer, takes_frames
 from transporter.pipeline.config import load

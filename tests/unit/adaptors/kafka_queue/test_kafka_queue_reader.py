@@ -1,9 +1,15 @@
-"""The messages that wait for their ack, and the position that names a batch."""
+"""The messages that wait for their ack, the position that names a batch, and the measured age."""
 
 from __future__ import annotations
 
 import pytest
-from transporter_adaptors.kafka_queue.reader import Position, Unsettled
+from transporter_adaptors.kafka_queue import reader
+from transporter_adaptors.kafka_queue.reader import (
+    Position,
+    Unsettled,
+    _oldest_age,
+    _QueueContents,
+)
 
 from transporter.errors import SourceError
 
@@ -66,3 +72,24 @@ def test_a_strangers_position_is_refused(text: str) -> None:
     """A foreign position is refused, and the error names the remedy."""
     with pytest.raises(SourceError, match="give the reader another name"):
         Position.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("held", "taken", "age"),
+    [
+        (_QueueContents(0, None, unknown=False), None, 0.0),
+        (_QueueContents(2, 70.0, unknown=False), None, 30.0),
+        (_QueueContents(2, 70.0, unknown=False), 60.0, 40.0),
+        (_QueueContents(2, None, unknown=False), 60.0, 40.0),
+        (_QueueContents(2, 120.0, unknown=False), None, 0.0),
+        (_QueueContents(2, None, unknown=False), None, 0.0),
+        (_QueueContents(2, None, unknown=True), None, None),
+        (_QueueContents(2, None, unknown=True), 60.0, 40.0),
+    ],
+)
+def test_the_age_is_that_of_the_oldest_of_all(
+    held: _QueueContents, taken: float | None, age: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The age is 0 when every counted message is acked, and unknown when its time is."""
+    monkeypatch.setattr(reader.time, "time", lambda: 100.0)
+    assert _oldest_age(held, taken) == age

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from transporter_adaptors.kafka.parts import Outgoing, PartSize
+from transporter_adaptors.kafka.slice import Outgoing, PartSize
 
 from transporter.message import Entries, Message
 from transporter.testing import entries

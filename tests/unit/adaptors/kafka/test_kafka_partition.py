@@ -1,9 +1,15 @@
-"""The place where a partition begins: the log's, the group's, or neither."""
+"""The place where a partition begins, and the offset to commit for it."""
 
 from __future__ import annotations
 
 import pytest
-from transporter_adaptors.kafka.beginning import Committed, Edge, GroupMark, choose_start
+from transporter_adaptors.kafka.partition import (
+    AssignedPartition,
+    Committed,
+    Edge,
+    GroupMark,
+    choose_start,
+)
 from transporter_adaptors.kafka.position import KafkaOffset, Position, PositionStep
 
 OURS, THEIRS = "log-a/1", "log-b/2"
@@ -107,3 +113,55 @@ def test_a_mark_is_read_as_it_was_written() -> None:
     mark = GroupMark(OURS, "id", 7)
 
     assert GroupMark.parse(str(mark)) == mark
+
+
+def test_nothing_is_due_before_anything_is_durable() -> None:
+    """A delivered place is due only when it is in the log."""
+    held = AssignedPartition("t", "id", 0)
+    held.record_returned(KafkaOffset(5))
+
+    assert held.due is None
+
+    held.logged = held.returned
+    assert held.due == 5
+
+
+def test_an_end_behind_the_last_record_is_due_when_that_record_is_durable() -> None:
+    """An end behind the last record is due together with that record, and not before."""
+    held = AssignedPartition("t", "id", 0, logged=KafkaOffset(2))
+    held.record_returned(KafkaOffset(5))
+    held.record_end(6)
+
+    assert held.due == 2
+
+    held.logged = held.returned
+    assert held.due == 6
+    assert held.commit_metadata("o").endswith('"logged":5}')
+
+
+def test_an_end_that_has_grown_since_is_no_end() -> None:
+    """An end that was seen before later records does not count."""
+    held = AssignedPartition("t", "id", 0)
+    held.record_returned(KafkaOffset(9))
+    held.record_end(7)
+
+    assert not held.is_at_end
+    assert held.passed is None
+
+
+def test_a_record_ends_the_end() -> None:
+    """A partition with a further record is not at its end any more."""
+    held = AssignedPartition("t", "id", 0)
+    held.record_end(0)
+    assert held.is_at_end
+
+    held.record_returned(KafkaOffset(1))
+    assert not held.is_at_end
+
+
+def test_a_takeover_is_told_from_where_it_began() -> None:
+    """A place that another reader reached is due, and its mark holds the own old place."""
+    held = AssignedPartition("t", "id", 0, logged=KafkaOffset(50), passed=(KafkaOffset(50), 500))
+
+    assert held.due == 500
+    assert held.commit_metadata("o").endswith('"logged":50}')
