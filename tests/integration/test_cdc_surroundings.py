@@ -19,14 +19,7 @@ from services.postgres import ROTATING_ROLE, Database
 from transporter_adaptors.postgres_cdc import reader as reader_module
 from transporter_adaptors.postgres_cdc import session, slot_creation, watch, wire
 from transporter_adaptors.postgres_cdc.config import CdcConfig
-from transporter_adaptors.postgres_cdc.operating import (
-    findings,
-    progress,
-    removal,
-    server_findings,
-    setup,
-    setup_sql,
-)
+from transporter_adaptors.postgres_cdc.operating import findings, objects, progress, setup_sql
 from transporter_adaptors.postgres_cdc.operating.source import PostgresSource
 from transporter_adaptors.postgres_cdc.reader import CdcReader
 
@@ -611,7 +604,7 @@ def test_commands_at_a_silent_server_end_soon(
 ) -> None:
     """Each has the limit of commands, and reports that the server does not answer."""
     assert session.COMMAND_PATIENCE == 10
-    for module in (findings, progress, removal, server_findings, setup, setup_sql):
+    for module in (findings, objects, progress, setup_sql):
         monkeypatch.setattr(module, "COMMAND_PATIENCE", 0.5)
     dsn = make_conninfo(shop.tcp_dsn(), port=proxy.port, connect_timeout=2)
     config = CdcConfig.model_validate({"dsn": dsn, "tables": ["public.items"], "slot": "mine"})
@@ -689,7 +682,7 @@ def test_init_names_the_transactions_that_a_slot_waits_for(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends after its limit, without a slot, and with the statement for later."""
-    monkeypatch.setattr(setup, "_LIMIT", 0.5)
+    monkeypatch.setattr(objects, "_SLOT_SECONDS", 0.5)
     config = CdcConfig.model_validate({"dsn": shop.dsn, "tables": ["public.items"], "slot": "mine"})
     source = PostgresSource(config, LoggedReader("reader", LOG_ID, None, str))
     with running_change(shop) as pid:

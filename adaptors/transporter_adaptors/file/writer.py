@@ -19,8 +19,7 @@ from transporter_adaptors.file.disk import Disk, exclusive_lock
 from transporter_adaptors.file.output import Output, has_length
 from transporter_adaptors.file.rolling import Roll, RolledGroup, RolledPart
 from transporter_adaptors.file.shapes import data_line, json_line
-from transporter_adaptors.folders import check_writable
-from transporter_adaptors.rights import mode_bits
+from transporter_adaptors.rights import check_writable, mode_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,8 +14,7 @@ from pydantic import Field
 from transporter.adaptor import AdaptorConfig, LocalPath, Size, StoredOffset
 from transporter.bytes_as_json import text_or_base64
 from transporter.errors import Rejected, RouteFault, SinkError, SinkUnavailable
-from transporter_adaptors.folders import check_writable
-from transporter_adaptors.rights import FileMode, make_folder, mode_bits
+from transporter_adaptors.rights import FileMode, check_writable, make_folder, mode_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

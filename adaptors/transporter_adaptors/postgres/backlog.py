@@ -1,4 +1,4 @@
-"""The number of rows in an outbox and the age of the oldest, measured for operators."""
+"""Measurements of an outbox for operators: its rows, the age of the oldest, the rate of purges."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ _LIMIT: Final = "500ms"
 """Time limit of the query on the server."""
 COUNTED: Final = 10_000
 """Most rows that are counted. Above it the number comes from the server's statistics."""
+_READING_SECONDS: Final = 5.0
+"""Seconds between two readings of a :class:`RowMeter`."""
 
 _BOUND: Final = "SELECT pg_catalog.set_config('statement_timeout', %s, true)"
 _ASK: Final = """
@@ -77,3 +79,24 @@ class Backlog:
         resume.measure("backlog_messages", rows)
         # An application's clock may be ahead.
         resume.measure("lag_seconds", None if rows is None else max(0.0, age or 0.0))
+
+
+class RowMeter:
+    """Counter of purged rows, read at intervals as goharvest does, but not while idle. Pure."""
+
+    def __init__(self) -> None:
+        self._total = self._since = 0
+        self._read_at: float | None = None
+
+    def add(self, rows: int, now: float) -> dict[str, object] | None:
+        """Count *rows* at the monotonic time *now*, and return a reading if one is due."""
+        if self._read_at is None:
+            self._read_at = now
+        self._total += rows
+        self._since += rows
+        seconds = now - self._read_at
+        if seconds < _READING_SECONDS:
+            return None
+        rate = self._since / seconds
+        self._read_at, self._since = now, 0
+        return {"purged": self._total, "rate": round(rate, 1), "seconds": round(seconds, 1)}

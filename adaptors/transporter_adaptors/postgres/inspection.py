@@ -1,18 +1,22 @@
-"""Lookup of the outbox table, with checks that it is complete, before anything is read."""
+"""Lookup of the outbox table, and checks of all that the reader needs, before anything is read."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+from transporter.adaptor import Finding
+from transporter.election.inspection import check_reachable
 from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter_adaptors.postgres.columns import OutboxColumns
 from transporter_adaptors.postgres.router import RoutedColumns
-from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres.session import connect, server_text, translate_errors
 from transporter_adaptors.postgres.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from transporter_adaptors.postgres.config import OutboxConfig
     from transporter_adaptors.postgres.session import Connection
 
 _INTEGERS: Final = frozenset({"int2", "int4", "int8"})
@@ -88,6 +92,16 @@ SELECT pg_catalog.pg_relation_is_updatable(a.attrelid, true),
 FROM pg_catalog.pg_attribute a WHERE a.attrelid = %s AND a.attname = %s
 """
 _UPDATES, _DELETES = 4, 16
+_PROBE_SECONDS: Final = 5.0
+"""Half of the seconds that one call may take."""
+_TERM_RIGHTS: Final = """
+SELECT pg_catalog.to_regclass(%(terms)s) IS NOT NULL,
+    CASE WHEN pg_catalog.to_regclass(%(terms)s) IS NULL
+    THEN pg_catalog.has_schema_privilege(%(schema)s, 'CREATE')
+    ELSE pg_catalog.has_table_privilege(%(terms)s, 'SELECT')
+        AND pg_catalog.has_table_privilege(%(terms)s, 'INSERT')
+        AND pg_catalog.has_table_privilege(%(terms)s, 'UPDATE') END
+"""
 
 
 def locate(
@@ -172,6 +186,42 @@ def describe_polling(table: TableName, channel: str, interval: float) -> str:
         f"pauses of up to {interval:g} s (poll_interval); 'transporter outbox init PIPELINE "
         "--run' installs the trigger, and without --run prints its SQL"
     )
+
+
+def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Finding]:
+    """Yield findings about the table that *config* names, and about our *rights* on it."""
+    with closing(connect(config.dsn, _PROBE_SECONDS)) as connection:
+        yield Finding(server_text(connection, connection.info.user))
+        table = locate(connection, TableName.parse(config.table), rights, config.names)
+        yield Finding(f"table {table}: columns, index and rights are correct")
+        with translate_errors(f"cannot look up the objects beside the outbox table {table}"):
+            yield _probe_terms(connection, table)
+            yield _probe_trigger(connection, table, config)
+    if elected := check_reachable(config.elector):
+        yield Finding(elected)
+
+
+def _probe_terms(connection: Connection, table: TableName) -> Finding:
+    terms = table.sibling("transporter_term")
+    names = {"terms": str(terms), "schema": table.schema}
+    ((there, allowed),) = connection.execute(_TERM_RIGHTS, names).fetchall()
+    if there and allowed:
+        return Finding(f"table {terms}: exists, with the rights that a term needs")
+    if there:
+        return Finding(f"table {terms}: GRANT SELECT, INSERT, UPDATE on it", "problem")
+    if allowed:
+        return Finding(f"table {terms}: the first start creates it")
+    return Finding(
+        f"there is no table {terms}, and this role may not create it in schema {table.schema}: "
+        "'transporter outbox init PIPELINE' prints its SQL",
+        "problem",
+    )
+
+
+def _probe_trigger(connection: Connection, table: TableName, config: OutboxConfig) -> Finding:
+    if has_notify_trigger(connection, table, config.notify_channel):
+        return Finding(f"a trigger of {table} notifies of new rows")
+    return Finding(describe_polling(table, config.notify_channel, config.poll_interval), "warning")
 
 
 def _check_rights(table: TableName, needed: list[tuple[str, bool]], role: str) -> None:

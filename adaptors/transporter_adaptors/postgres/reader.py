@@ -14,7 +14,7 @@ from psycopg import sql
 from transporter.adaptor import Batch
 from transporter.errors import SourceError, SourceUnavailable
 from transporter_adaptors.postgres import term
-from transporter_adaptors.postgres.backlog import Backlog
+from transporter_adaptors.postgres.backlog import Backlog, RowMeter
 from transporter_adaptors.postgres.claims import MarkClaim, TakeClaim
 from transporter_adaptors.postgres.config import OutboxConfig
 from transporter_adaptors.postgres.gaps import LOWEST, IdBounds, IdGaps, Poll
@@ -23,14 +23,13 @@ from transporter_adaptors.postgres.inspection import (
     describe_polling,
     has_notify_trigger,
     locate,
+    probe_outbox,
 )
 from transporter_adaptors.postgres.leaders import lineage_of
 from transporter_adaptors.postgres.leadership import Leadership, election_term
-from transporter_adaptors.postgres.meter import RowMeter
 from transporter_adaptors.postgres.outbox import Fenced, LookTooSlow, Outbox
 from transporter_adaptors.postgres.pacing import PollPace, Portion
 from transporter_adaptors.postgres.position import Position
-from transporter_adaptors.postgres.probing import probe_outbox
 from transporter_adaptors.postgres.recognition import unpurged_batches
 from transporter_adaptors.postgres.session import (
     connect,

@@ -1,21 +1,24 @@
-"""Writer of entries to tables of PostgreSQL, together with their offset."""
+"""Writer of entries to tables of PostgreSQL, together with their offset, and checks of these."""
 
 from __future__ import annotations
 
 import logging
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import psycopg
 
+from transporter.adaptor import Finding
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
-from transporter_adaptors.postgres_writer.append_mode import Appends
+from transporter_adaptors.postgres.session import server_text
+from transporter_adaptors.postgres_writer.append_mode import Appends, check_columns
 from transporter_adaptors.postgres_writer.apply import Transactions
 from transporter_adaptors.postgres_writer.catalog import Catalog
-from transporter_adaptors.postgres_writer.config import PostgresWriterConfig
+from transporter_adaptors.postgres_writer.config import PostgresWriterConfig, split_name
+from transporter_adaptors.postgres_writer.evolution import check_schema
 from transporter_adaptors.postgres_writer.failures import is_stale, is_too_large, sink_error
-from transporter_adaptors.postgres_writer.probing import check_table, probe_tables, probe_target
-from transporter_adaptors.postgres_writer.progress import Progress
+from transporter_adaptors.postgres_writer.progress import Progress, exists, progress_ddl
 from transporter_adaptors.postgres_writer.session import connect
 from transporter_adaptors.postgres_writer.upsert_mode import Upserts
 
@@ -26,14 +29,15 @@ if TYPE_CHECKING:
         Ack,
         AdaptorConfig,
         Entries,
-        Finding,
         StoredOffset,
         WriterContext,
     )
     from transporter.comparison import ComparedRoute, CompareOptions, Result
     from transporter.message import Message
     from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_writer.guilty import Failure
+    from transporter_adaptors.postgres_writer.table import Table
 
 _GROWTH: Final = 4
 """Factor by which parts of a slice grow after one that succeeded."""
@@ -41,6 +45,14 @@ _SMALLEST: Final = 16
 _LARGEST: Final = 100_000
 _CORRECTED: Final = 1.0
 """Seconds within which no operator corrects a table because of an error."""
+_PROBE_SECONDS: Final = 10.0
+_MAY_CREATE: Final = """
+SELECT coalesce(pg_catalog.has_schema_privilege(coalesce(%s, current_schema()), 'CREATE'), false)
+"""
+_PROGRESS_RIGHTS: Final = """
+SELECT bool_and(pg_catalog.has_table_privilege(%s, right_name))
+FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS right_name
+"""
 
 
 class PostgresWriter:
@@ -84,7 +96,7 @@ class PostgresWriter:
         try:
             for name in self._config.fixed_tables:
                 if self._config.evolve != "create" or self._catalog.find(name):
-                    check_table(self._catalog, name, self._config)
+                    _check_table(self._catalog, name, self._config)
             self._progress.create(connection)
             return self._progress.claim(connection)
         except psycopg.Error as error:
@@ -116,11 +128,11 @@ class PostgresWriter:
 
     def probe(self) -> Iterable[Finding]:
         """Check the server, the table of offsets, and the tables that are known by now."""
-        return probe_target(self._config)
+        return _probe_target(self._config)
 
     def probe_tables(self, entries: Iterable[Message]) -> Iterable[Finding]:
         """Check whether the tables that *entries* describe can be created or added to."""
-        return probe_tables(self._config, entries)
+        return _probe_tables(self._config, entries)
 
     def compare(self, route: ComparedRoute, options: CompareOptions) -> Iterator[Result | Finding]:
         """Yield rows of the tables that are not as at the source, or as in the log."""
@@ -219,3 +231,77 @@ class PostgresWriter:
             self._part = max(_SMALLEST, 2 * good)
         elif self._part is not None and _GROWTH * seconds < self._context.deadline / 2:
             self._part = self._part * _GROWTH if self._part < _LARGEST else None
+
+
+def _check_table(catalog: Catalog, name: TableName, config: PostgresWriterConfig) -> Table:
+    """Return the table *name* if entries can be written to it in the mode of *config*.
+
+    Raises:
+        psycopg.Error: The catalog cannot be read.
+        RouteFault: They cannot.
+    """
+    table = catalog.table(name)
+    if config.mode == "append":
+        check_columns(table)
+    return table
+
+
+def _probe_target(config: PostgresWriterConfig) -> Iterator[Finding]:
+    """Yield findings about the server, the table of offsets, and the tables known by now."""
+    with closing(connect(config, _PROBE_SECONDS)) as connection:
+        yield Finding(server_text(connection, connection.info.user))
+        try:
+            yield _probe_progress(connection, config)
+            catalog = Catalog(connection, config)
+            for name in config.fixed_tables:
+                yield _probe_table(catalog, name, config)
+        except psycopg.Error as error:
+            raise sink_error(error, "cannot look at the tables") from error
+    if not config.fixed_tables:
+        yield Finding(f"tables of {config.table} are checked when the first entry comes")
+
+
+def _probe_progress(connection: Connection, config: PostgresWriterConfig) -> Finding:
+    name = split_name(config.progress)
+    if exists(connection, str(name)):
+        row = connection.execute(_PROGRESS_RIGHTS, [str(name)]).fetchone()
+        if row and row[0]:
+            return Finding(f"table {name}: exists, with the rights that it needs")
+        return Finding(f"table {name}: GRANT SELECT, INSERT, UPDATE on it", "problem")
+    row = connection.execute(_MAY_CREATE, [name.schema]).fetchone()
+    if row and row[0]:
+        return Finding(f"table {name}: the first start creates it")
+    return Finding(
+        f"there is no table {name}, and this role may not create it in its schema: create it for "
+        f"this role by\n{progress_ddl(name)};",
+        "problem",
+    )
+
+
+def _probe_table(catalog: Catalog, name: TableName, config: PostgresWriterConfig) -> Finding:
+    try:
+        if config.evolve == "create" and catalog.find(name) is None:
+            return Finding(f"table {name}: the entry with its columns creates it")
+        table = _check_table(catalog, name, config)
+    except RouteFault as fault:
+        return Finding(str(fault), "problem")
+    key = f", and the key {', '.join(table.key)}" if table.key else ""
+    return Finding(f"table {table.name}: has the rights that it needs{key}")
+
+
+def _probe_tables(config: PostgresWriterConfig, entries: Iterable[Message]) -> Iterator[Finding]:
+    """Yield the problems that the tables described by *entries* would have at the target."""
+    if config.evolve == "none" or not config.upserts:
+        return
+    creates = config.evolve == "create"
+    with closing(connect(config, _PROBE_SECONDS)) as connection:
+        catalog = Catalog(connection, config)
+        try:
+            for entry in entries:
+                name = config.table_of(entry.namespace)
+                try:
+                    check_schema(connection, catalog, name, entry.data or b"", creates=creates)
+                except (RouteFault, ValueError) as error:
+                    yield Finding(str(error), "problem")
+        except psycopg.Error as error:
+            raise sink_error(error, "cannot look at the tables") from error

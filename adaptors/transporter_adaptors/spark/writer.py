@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from transporter.adaptor import AdaptorConfig, Finding
 from transporter.errors import RouteFault, SinkUnavailable
 from transporter.units import resolve_path
-from transporter_adaptors.folders import check_writable
+from transporter_adaptors.rights import check_writable
 from transporter_adaptors.spark.folder import DataFolder
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""Checks of all that an open of the reader needs, which change nothing."""
+"""Checks of all that an open of the reader needs, which change nothing.
+
+Notes on the server's limits, on large values and on the size of the copy come with them.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,13 @@ from typing import TYPE_CHECKING
 
 from transporter.adaptor import Finding
 from transporter.errors import TransporterError
+from transporter.units import format_size
 from transporter_adaptors.postgres.session import server_text, translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import rights
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.operating import facts
-from transporter_adaptors.postgres_cdc.operating.server_findings import (
-    check_limits,
-    check_replication,
-    count,
-    describe_copy,
-    describe_large_values,
-)
 from transporter_adaptors.postgres_cdc.plan import (
     Plan,
     find_left_out,
@@ -27,14 +24,19 @@ from transporter_adaptors.postgres_cdc.plan import (
     find_published,
     table_problems,
 )
-from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
+from transporter_adaptors.postgres_cdc.session import (
+    COMMAND_PATIENCE,
+    connect_queries,
+    connect_replication,
+)
 from transporter_adaptors.postgres_cdc.table_states import compare_tables
 from transporter_adaptors.postgres_cdc.tables import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.operating.logged import LoggedState
 
@@ -53,7 +55,7 @@ def check_source(config: CdcConfig, logged: LoggedState) -> Iterator[Finding]:
             plan = find_plan(queries, config, server)
             yield from _Checks(queries, config, logged, plan).run()
     if not problems:
-        yield from check_replication(config, logged, server)
+        yield from _check_replication(config, logged, server)
 
 
 class _Checks:
@@ -77,15 +79,15 @@ class _Checks:
         if self._logged.slot:
             slot = slots.find_slot(self._queries, self._logged.slot, self._version)
         yield from self._check_slot(slot)
-        yield from check_limits(self._queries, slot, has_failover=self._config.failover)
+        yield from _check_limits(self._queries, slot, has_failover=self._config.failover)
         updated = {
             oid: table.full_name
             for oid, (table, item, _) in self._plan.tables.items()
             if not item.insert_only
         }
-        yield from describe_large_values(self._queries, updated)
+        yield from _describe_large_values(self._queries, updated)
         if to_copy := self._tables_to_copy():
-            yield describe_copy(self._queries, to_copy)
+            yield _describe_copy(self._queries, to_copy)
 
     def _leave_out_tables(self) -> Iterator[Finding]:
         """Report tables that a running reader leaves out, and check the rest of the plan."""
@@ -135,7 +137,7 @@ class _Checks:
                 wrong = pub.publication_problems(found, publish, has_partitioned=partitioned)
                 yield from (Finding(each, "problem") for each in wrong)
                 if wanted.keys() <= published.members.keys():
-                    yield Finding(f"publication {name}: has all {count(len(wanted), 'table')}")
+                    yield Finding(f"publication {name}: has all {_count(len(wanted), 'table')}")
             present = {*published.members, *lost}
             if missing := {oid: table for oid, table in wanted.items() if oid not in present}:
                 yield self._describe_missing(name, publish, found, missing)
@@ -215,5 +217,91 @@ class _Checks:
 def _problem_of(check: Callable[[], object]) -> Iterator[Finding]:
     try:
         check()
+    except TransporterError as error:
+        yield Finding(str(error), "problem")
+
+
+def _check_limits(
+    queries: Connection, slot: slots.Slot | None, *, has_failover: bool
+) -> Iterator[Finding]:
+    """Yield findings about what the server allows. *slot* is the reader's, if there is one."""
+    found = facts.read_limits(queries)
+    is_full = slot is None and found.used_slots >= found.slots
+    yield Finding(
+        f"replication slots: {found.used_slots} of {found.slots} are used"
+        + ("; raise max_replication_slots, or drop one" if is_full else ""),
+        "problem" if is_full else "fine",
+    )
+    is_full = not (slot and slot.is_active) and found.used_senders >= found.senders
+    yield Finding(
+        f"walsenders: {found.used_senders} of {found.senders} are used"
+        + ("; raise max_wal_senders" if is_full else ""),
+        "problem" if is_full else "fine",
+    )
+    yield Finding(
+        "max_slot_wal_keep_size is unlimited: while the engine is away, the server's log grows "
+        "until its disk is full"
+        if found.kept_wal == "-1"
+        else f"max_slot_wal_keep_size is {found.kept_wal}: a reader that is further behind "
+        "loses its slot, and has to copy every table again"
+    )
+    if found.idle_timeout not in (None, "0"):
+        yield Finding(
+            f"idle_replication_slot_timeout is {found.idle_timeout}: an engine that is away "
+            "for longer loses its slot, and has to copy every table again",
+            "warning",
+        )
+    if has_failover and found.synchronized == "":
+        yield Finding(
+            "synchronized_standby_slots is empty: after a failover the log may hold "
+            "transactions that the new primary does not have; name the standbys' slots there",
+            "warning" if found.standbys else "fine",
+        )
+
+
+def _describe_large_values(
+    queries: Connection, names: Mapping[int, TableName]
+) -> Iterator[Finding]:
+    """Yield a note about each of the tables *names*, by number, that may have large values."""
+    toasted = facts.toasted_columns(queries, names)
+    for oid, columns in toasted.items():
+        yield Finding(
+            f"{names[oid]}: a large value of {', '.join(columns)} that an update does "
+            "not change is not in the entry, whose header pg-unchanged names the column; "
+            "REPLICA IDENTITY FULL sends it"
+        )
+
+
+def _describe_copy(queries: Connection, oids: Collection[int]) -> Finding:
+    """Return a note about the size of the tables *oids*, which are to be copied."""
+    rows = facts.estimate_rows(queries, oids).values()
+    known = [each for each in rows if each is not None]
+    text = f"to copy: {_count(len(rows), 'table')}, {format_size(facts.total_size(queries, oids))}"
+    if known:
+        text += f", about {sum(known):,} rows"
+    if unknown := len(rows) - len(known):
+        text += f" ({_count(unknown, 'table')} never analyzed, so the rows are unknown)"
+    return Finding(text)
+
+
+def _count(number: int, noun: str) -> str:
+    """Return *number* with its *noun*."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _check_replication(
+    config: CdcConfig, logged: LoggedState, server: servers.Server
+) -> Iterator[Finding]:
+    """Check a replication session, and the server's history if the log follows one."""
+    try:
+        with closing(connect_replication(config.dsn, COMMAND_PATIENCE)) as replication:
+            servers.check_same_server(server, replication)
+            found = servers.identify(replication)
+            yield Finding(
+                f"a replication session: accepted; system id {found.system_id}, timeline "
+                f"{found.timeline}"
+            )
+            if logged.position is not None:
+                servers.check_position(replication, logged.position, config)
     except TransporterError as error:
         yield Finding(str(error), "problem")
