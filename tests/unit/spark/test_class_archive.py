@@ -180,7 +180,7 @@ def test_nothing_is_started_where_the_archive_is(
 @pytest.mark.spark
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["host", "wheel"])
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 def test_a_jvm_takes_sparks_classes_from_the_archive(
     kind: str, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
