@@ -16,7 +16,7 @@ from benchmarks.setting import ROOT
 from transporter.adaptor import AdaptorConfig
 from transporter.message import with_offsets
 from transporter.pipeline.namespace_filter import NamespaceFilter
-from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.chain import compile_steps
 from transporter.pipeline.steps.step import StepConfig
 from transporter.worker.delivery import Delivery, deliver
 

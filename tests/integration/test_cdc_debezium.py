@@ -15,7 +15,7 @@ from step_tools import LOGGED_AT, batch_of, rows_of
 
 from transporter.control import requests
 from transporter.pipeline.config import load
-from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.chain import compile_steps
 from transporter.pipeline.steps.step import StepConfig
 from transporter.pipeline.yaml_document import parse
 

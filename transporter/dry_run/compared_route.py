@@ -16,7 +16,7 @@ from transporter.offsets.offset_log import inspect_log, read_state, route_folder
 from transporter.offsets.parked import parked_offsets
 from transporter.pipeline.namespace_filter import NamespaceFilter, without_noops
 from transporter.pipeline.problems import suggestion
-from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.chain import compile_steps
 from transporter.pipeline.steps.sql import SQL
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from transporter.change_source import LoggedReader
     from transporter.pipeline.config import Pipeline, RouteConfig
-    from transporter.pipeline.steps import Steps
+    from transporter.pipeline.steps.chain import Steps
 
 
 class LoggedRoute:

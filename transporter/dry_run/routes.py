@@ -20,7 +20,7 @@ from transporter.pipeline.namespace_filter import EVERYTHING, NamespaceFilter, P
 from transporter.pipeline.problems import InvalidPipeline, suggestion
 from transporter.pipeline.route_options import PositiveDuration, WorkerMemory
 from transporter.pipeline.secrets import secrets_of
-from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.chain import compile_steps
 from transporter.pipeline.steps.registry import parse_step
 from transporter.pipeline.steps.sql import ON_SPARK_ONLY, SQL
 from transporter.pipeline.validation_errors import Section, validate

@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from transporter.errors import RouteFault
 from transporter.message import ENTRY_SCHEMA
-from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.chain import compile_steps
 from transporter.pipeline.steps.sql import SQL, SqlSettings
 from transporter.process_limits import limit_process
 from transporter.spark.job_failures import EntryFailed

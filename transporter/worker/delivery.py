@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transporter.adaptor import Writer
     from transporter.errors import SinkError
     from transporter.pipeline.namespace_filter import NamespaceFilter
-    from transporter.pipeline.steps import Steps
+    from transporter.pipeline.steps.chain import Steps
 
 
 PART_ROWS: Final = 1500

@@ -23,7 +23,7 @@ from transporter.log.open_segments import SWEEP, sweep_open_segments
 from transporter.message import concat
 from transporter.pipeline.adaptor_registry import forget_modules
 from transporter.pipeline.namespace_filter import NamespaceFilter
-from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.chain import compile_steps
 from transporter.process_limits import limit_memory
 from transporter.protocol.messages import (
     Announcement,

@@ -11,14 +11,19 @@ from transporter.pipeline.steps.debezium_envelope import (
     DebeziumEnvelopeSettings,
     debezium_envelope,
 )
-from transporter.pipeline.steps.omit import OmitSettings, omit
 from transporter.pipeline.steps.only_skip import ChoiceSettings, only, skip
 from transporter.pipeline.steps.opfilter import OpfilterSettings, opfilter
-from transporter.pipeline.steps.pick import PickSettings, pick
+from transporter.pipeline.steps.pick_omit_rename import (
+    OmitSettings,
+    PickSettings,
+    RenameSettings,
+    omit,
+    pick,
+    rename,
+)
 from transporter.pipeline.steps.pretty import PrettySettings, pretty
 from transporter.pipeline.steps.python import PythonSettings, python
 from transporter.pipeline.steps.remap import RemapSettings, remap
-from transporter.pipeline.steps.rename import RenameSettings, rename
 from transporter.pipeline.steps.sql import SQL, SqlSettings, sql
 from transporter.pipeline.steps.starlark import StarlarkSettings, starlark
 from transporter.pipeline.steps.step import StepConfig

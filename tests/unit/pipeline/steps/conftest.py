@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from transporter.pipeline.steps import Steps, compile_steps
+from transporter.pipeline.steps.chain import Steps, compile_steps
 from transporter.pipeline.steps.step import StepConfig
 
 if TYPE_CHECKING:

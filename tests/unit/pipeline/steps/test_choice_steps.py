@@ -13,12 +13,12 @@ from step_tools import batch_of, rows_of
 
 from transporter.errors import StepFailed
 from transporter.message import Message
-from transporter.pipeline.steps.conditions import OPERATORS, make_condition
+from transporter.pipeline.steps.only_skip import OPERATORS, make_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.steps import Steps
+    from transporter.pipeline.steps.chain import Steps
 
     Compile = Callable[..., Steps]
 

@@ -15,14 +15,14 @@ from transporter_adaptors.postgres_cdc import entries as reader
 
 from transporter.errors import StepFailed
 from transporter.message import JSON, OPS, Message
-from transporter.pipeline.steps import compile_steps
-from transporter.pipeline.steps import debezium_events as events
+from transporter.pipeline.steps.chain import compile_steps
+from transporter.pipeline.steps.debezium_envelope import OLD_HEADER, UNCHANGED_HEADER
 from transporter.pipeline.steps.step import StepConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.steps import Steps
+    from transporter.pipeline.steps.chain import Steps
 
     Compile = Callable[..., Steps]
 
@@ -287,8 +287,8 @@ def test_other_entries_pass_as_they_are(steps: Compile) -> None:
 
 def test_the_headers_are_those_of_the_reader() -> None:
     """The step and the reader agree on the names of headers."""
-    assert reader.OLD_HEADER == events.OLD_HEADER
-    assert reader.UNCHANGED_HEADER == events.UNCHANGED_HEADER
+    assert reader.OLD_HEADER == OLD_HEADER
+    assert reader.UNCHANGED_HEADER == UNCHANGED_HEADER
 
 
 values = st.recursive(

@@ -11,7 +11,7 @@ from step_tools import batch_of, rows_of
 
 from transporter.message import Message
 from transporter.pipeline.config import load
-from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.chain import compile_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

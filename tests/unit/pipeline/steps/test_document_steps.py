@@ -13,7 +13,7 @@ from transporter.message import Message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.steps import Steps
+    from transporter.pipeline.steps.chain import Steps
 
     Compile = Callable[..., Steps]
 

@@ -17,7 +17,7 @@ from transporter.pipeline.steps.remap import RemapStep
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.steps import Steps
+    from transporter.pipeline.steps.chain import Steps
 
     Compile = Callable[..., Steps]
 

@@ -15,7 +15,7 @@ from transporter.pipeline.steps.pretty import MAX_SPACE, make_formatter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.steps import Steps
+    from transporter.pipeline.steps.chain import Steps
 
 LAID_OUT = [
     (b"{}", 2, b"{}"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from transporter.pipeline.steps import Steps
+    from transporter.pipeline.steps.chain import Steps
 
     Compile = Callable[..., Steps]
     Batch = Callable[[str], dict[str, Any]]

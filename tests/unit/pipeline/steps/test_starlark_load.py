@@ -15,7 +15,7 @@ from transporter.message import Message
 from transporter.pipeline.config import load
 from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.reload_changes import changed_routes, reread
-from transporter.pipeline.steps import Steps, compile_steps
+from transporter.pipeline.steps.chain import Steps, compile_steps
 from transporter.pipeline.steps.step import StepConfig
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from step_tools import batch_of, rows_of
 
 from transporter.message import Message
-from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.chain import compile_steps
 from transporter.pipeline.steps.step import StepConfig
 
 if TYPE_CHECKING:
-    from transporter.pipeline.steps import Steps
+    from transporter.pipeline.steps.chain import Steps
 
 # Text of any characters, but for halves of one.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

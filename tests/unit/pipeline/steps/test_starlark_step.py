@@ -17,7 +17,7 @@ from transporter.message import Message, messages_to_batch, with_offsets
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.steps import Steps
+    from transporter.pipeline.steps.chain import Steps
 
     Compile = Callable[..., Steps]
 
@@ -345,7 +345,7 @@ def test_an_error_that_does_not_tell_its_place_is_found(
     steps: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error without a trace is looked for message by message, and names the right entry."""
-    monkeypatch.setattr("transporter.pipeline.steps.starlark_script._failed_index", lambda _: None)
+    monkeypatch.setattr("transporter.pipeline.steps.starlark._failed_index", lambda _: None)
     failed = failure(steps(script('return {"op": message["data"]["n"] and 5}')), *MESSAGES[::2])
     assert failed.offset == 100
     picky = script('return {} if message["data"] != {"n": 2} else fail("here")')

@@ -12,7 +12,7 @@ from transporter.errors import ConfigError
 from transporter.message import Message
 from transporter.pipeline.config import load
 from transporter.pipeline.problems import InvalidPipeline
-from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.chain import compile_steps
 from transporter.pipeline.steps.step import StepConfig
 
 if TYPE_CHECKING:

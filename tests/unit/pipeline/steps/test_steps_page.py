@@ -18,7 +18,7 @@ from transporter.pipeline.yaml_document import parse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.steps import Steps
+    from transporter.pipeline.steps.chain import Steps
 
 PAGE = Path(__file__).parents[4] / "docs" / "steps.md"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
