@@ -42,7 +42,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the idle intervals, so that no test waits for an idle thread."""
     monkeypatch.setattr("transporter.engine.routing.route.IDLE", 0.02)
     monkeypatch.setattr("transporter.engine.routing.session.IDLE", 0.02)
-    monkeypatch.setattr("transporter.engine.workers.worker_session.IDLE", 0.02)
+    monkeypatch.setattr("transporter.engine.workers.worker_connection.IDLE", 0.02)
     monkeypatch.setattr("transporter.engine.reading.feed.POLL", 0.02)
 
 

@@ -61,7 +61,7 @@ NUMBERS: Final[dict[str, Any]] = {
     "transporter.offsets.offset_log.FILE_BYTES": 16 << 10,
     "transporter.engine.routing.route.IDLE": 0.02,
     "transporter.engine.routing.session.IDLE": 0.02,
-    "transporter.engine.workers.worker_session.IDLE": 0.02,
+    "transporter.engine.workers.worker_connection.IDLE": 0.02,
     "transporter.engine.reading.feed.POLL": 0.02,
     "transporter.engine.reading.feed.GRACE": 0.4,
     "transporter.engine.reading.reader_condition.Backoff": partial(Backoff, 0.005, 0.05),

@@ -20,7 +20,7 @@ from crc32c import crc32c
 from transporter.dry_run.collecting_writer import MESSAGES, ROWS, read_outputs
 from transporter.dry_run.outcome import trial_results
 from transporter.engine.workers.spark_supervisor import SparkSupervisor
-from transporter.engine.workers.worker_session import WorkerSession
+from transporter.engine.workers.worker_connection import WorkerSession
 from transporter.errors import EnvironmentFault, HostFailed
 from transporter.log import format as layout
 from transporter.log.filesystem import RealFileSystem

@@ -11,31 +11,43 @@ removed after the session time-out, which brokers do not allow below
 ``group.min.session.timeout.ms`` (6 s by default). The replacement takes the
 longer of the term and the session time-out, and a tenth of that for detection.
 An elector that closes leaves the group and is replaced at once.
+
+These guarantees rely on settings of the Kafka clients, which are made here.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from confluent_kafka import OFFSET_END, KafkaError
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Partition
 
-from transporter.election.clients import Clients
 from transporter.election.elector import Pulse, answer_timeout
 from transporter.election.lease import Lease, RecordKind, decode_beat
 from transporter.election.state_machine import ElectionState, Observation, Standing, Transition
 from transporter.errors import EnvironmentFault
-from transporter.kafka.clients import is_transient_auth_error
+from transporter.kafka.clients import ClientLog, is_transient_auth_error, trust_defaults
 from transporter.units import format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transporter.election.config import KafkaElection
 
 _MOST: Final = 1000
 """Maximum number of records that one pulse reads."""
+
+_CLOSE_SECONDS: Final = 5.0
+_FLUSH_SECONDS: Final = 1.0
+_OBSERVER: Final = {
+    "enable.partition.eof": True,
+    "fetch.queue.backoff.ms": 10,
+    "queued.max.messages.kbytes": 1024,  # Invariant 17
+}
 
 # The client library's own error codes are public, underscore and all.
 _LOST_POSITION: Final = frozenset(
@@ -79,7 +91,7 @@ class KafkaElector:
         self._candidate = uuid4().hex
         self._machine = ElectionState(config.term)
         self._lease = Lease(name, self._candidate, config.term)
-        self._clients: Clients | None = None
+        self._clients: _Clients | None = None
         self._assigned = self._listening = self._broken = self._closed = False
         self._now = self._next_beat_at = -1.0
         self._foreign_record_at = -math.inf
@@ -118,19 +130,19 @@ class KafkaElector:
             self._resign(clients, time.monotonic())
             clients.close()
 
-    def _open_clients(self) -> Clients:
+    def _open_clients(self) -> _Clients:
         if self._clients is not None and self._broken:
             self._clients.abandon()
             self._clients = None
             self._assigned = self._listening = self._broken = False
             self._lease.start_listening(math.inf)
         if self._clients is None:
-            self._clients = Clients(self._config, self._note_error)
+            self._clients = _Clients(self._config, self._note_error)
             self._clients.join(self._on_assign, self._on_revoke)
             self._clients.read_from_end()
         return self._clients
 
-    def _exchange_records(self, clients: Clients, now: float, began: float) -> None:
+    def _exchange_records(self, clients: _Clients, now: float, began: float) -> None:
         clients.producer.poll(0)
         while (event := clients.member.poll(0)) is not None:  # Callbacks run in here.
             if (error := event.error()) is not None:
@@ -139,7 +151,7 @@ class KafkaElector:
         if self._write_record(clients, now):
             self._read_records(clients, now, began, answer_timeout(self._config.term))
 
-    def _read_records(self, clients: Clients, now: float, began: float, seconds: float) -> None:
+    def _read_records(self, clients: _Clients, now: float, began: float, seconds: float) -> None:
         """Read the available records, waiting for our own last one for *seconds* at most."""
         until = began + seconds
         for _ in range(_MOST):
@@ -150,7 +162,7 @@ class KafkaElector:
             self._now = now + time.monotonic() - began
             self._handle_record(clients, record)
 
-    def _handle_record(self, clients: Clients, record: Any) -> None:  # noqa: ANN401 - no types there
+    def _handle_record(self, clients: _Clients, record: Any) -> None:  # noqa: ANN401 - no types there
         error = record.error()
         if error is not None and error.code() in _LOST_POSITION:
             self._listening = False
@@ -184,7 +196,7 @@ class KafkaElector:
             if (beat.candidate, beat.number) == (self._candidate, self._awaited_number):
                 self._awaited_number = None
 
-    def _write_record(self, clients: Clients, now: float) -> bool:
+    def _write_record(self, clients: _Clients, now: float) -> bool:
         """Write a claim or a due heartbeat, and return whether a record is in flight."""
         kind = self._lease.next_kind(now) if self._assigned and self._listening else None
         if kind is RecordKind.CLAIM or (kind is RecordKind.BEAT and now >= self._next_beat_at):
@@ -230,7 +242,7 @@ class KafkaElector:
                 self._resign(self._clients, self._now)
         member.incremental_unassign(partitions)
 
-    def _resign(self, clients: Clients, now: float) -> None:
+    def _resign(self, clients: _Clients, now: float) -> None:
         if (beat := self._lease.resign(now)) is not None:
             clients.produce(beat.encode())
 
@@ -262,3 +274,108 @@ class KafkaElector:
 
 def _negative_observation(now: float, why: str) -> Observation:
     return Observation(holding=False, asked_at=now, why=why)
+
+
+class _Clients:
+    """The three clients of an elector: the group's member, the reader and the writer."""
+
+    def __init__(self, config: KafkaElection, on_error: Callable[[KafkaError], None]) -> None:
+        self._topic = config.topic
+        common = _common_settings(config) | {"error_cb": on_error}
+        reading = common | {
+            "allow.auto.create.topics": False,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "group.id": config.group or config.topic,
+        }
+        self.member = _create_client(config, Consumer, reading | _member_settings(config))
+        self.observer = _create_client(config, Consumer, reading | _OBSERVER)
+        self.producer = _create_client(config, Producer, common | _producer_settings(config))
+
+    def join(self, on_assign: Callable[..., None], on_revoke: Callable[..., None]) -> None:
+        """Join the group. The callbacks run in ``member.poll``."""
+        self.member.subscribe(
+            [self._topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke
+        )
+
+    def read_from_end(self) -> None:
+        """Start reading the partition at its end."""
+        self.observer.assign([Partition(self._topic, 0, OFFSET_END)])
+
+    def produce(self, value: bytes) -> bool:
+        """Write *value* to the partition and return whether the client had room for it."""
+        try:
+            self.producer.produce(self._topic, value, partition=0)
+        except (BufferError, KafkaException):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Send pending records and leave the group. A client that hangs is dropped."""
+        until = time.monotonic() + _CLOSE_SECONDS
+        self.producer.flush(_FLUSH_SECONDS)
+        for thread in self.abandon():
+            # The client has been observed to hang here for ever. It is left to a daemon thread,
+            # which ends with this process. The group then removes its member after the session
+            # time-out.
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def abandon(self) -> list[threading.Thread]:
+        """Start to close all clients without waiting, and return the closing threads."""
+        self.producer.purge()
+        closers = {"member": self.member.close, "observer": self.observer.close}
+        threads = [
+            threading.Thread(target=closer, name=f"elector-{name}", daemon=True)
+            for name, closer in closers.items()
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+
+def _common_settings(config: KafkaElection) -> dict[str, Any]:
+    return {
+        "topic.metadata.refresh.interval.ms": 30_000,
+        "reconnect.backoff.max.ms": 1000,
+        "log_level": 2,
+        **trust_defaults(config.client),
+        **config.client,
+        "bootstrap.servers": config.bootstrap_servers,
+        "socket.timeout.ms": _milliseconds(config.term, 2.0, 60.0),
+        "logger": ClientLog(__name__, config.redact_secrets),
+    }
+
+
+def _member_settings(config: KafkaElection) -> dict[str, Any]:
+    session_ms = _milliseconds(config.session_seconds, 1.0, 3600.0)
+    return {
+        # A new candidate must not depose the leader.
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": min(3000, session_ms // 10),
+        # A candidate without pulses counts as gone, even while the client sends heartbeats.
+        "max.poll.interval.ms": session_ms,
+    }
+
+
+def _producer_settings(config: KafkaElection) -> dict[str, Any]:
+    return {
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": 0,
+        "message.timeout.ms": _milliseconds(config.term, 1.0, 3600.0),
+        "request.timeout.ms": _milliseconds(config.term, 1.0, 30.0),
+    }
+
+
+def _create_client(config: KafkaElection, kind: Callable[..., Any], values: dict[str, Any]) -> Any:  # noqa: ANN401 - no types there
+    try:
+        return kind(values)
+    except KafkaException as error:
+        text = config.redact_values(error.args[0].str())
+        place = f"the elector's topic {config.topic} at {config.bootstrap_servers}"
+        raise EnvironmentFault(f"{place}: {text}; check the client settings") from None
+
+
+def _milliseconds(seconds: float, least: float, most: float) -> int:
+    return round(min(max(seconds, least), most) * 1000)

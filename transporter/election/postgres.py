@@ -1,4 +1,4 @@
-"""Election by an advisory lock of PostgreSQL.
+"""Election by an advisory lock of PostgreSQL, over a session whose every call has a deadline.
 
 The holder of the lock leads. The lock belongs to a dedicated session, which the
 server ends after a term without a query (``idle_session_timeout``). The lock of a
@@ -20,26 +20,31 @@ from __future__ import annotations
 
 import hashlib
 import random
+import selectors
 import time
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from psycopg import OperationalError
+from psycopg import Error, OperationalError, pq
 from psycopg.conninfo import conninfo_attempts, conninfo_to_dict, make_conninfo
 
 from transporter.election.elector import Pulse, answer_timeout
-from transporter.election.session import Session, SessionLost
 from transporter.election.state_machine import ElectionState, Observation, Standing, StandingChange
 from transporter.errors import EnvironmentFault
 from transporter.units import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pydantic import SecretStr
 
-    from transporter.election.session import Row
-
+_Row = tuple[str | None, ...]
+_POLLS: Final[dict[int, int]] = {
+    pq.PollingStatus.READING: selectors.EVENT_READ,
+    pq.PollingStatus.WRITING: selectors.EVENT_WRITE,
+    pq.PollingStatus.OK: 0,
+}
+"""Socket events to wait for before the next poll of libpq, none once connected."""
 _TRIES: Final = 5
 """Attempts of a candidate per term."""
 _QUESTIONS: Final = 3
@@ -96,7 +101,7 @@ class PostgresElector:
         self._session_mark = uuid4().hex
         self._machine = ElectionState(term)
         self._dsn = dsn
-        self._session: Session | None = None
+        self._session: _Session | None = None
         self._pid = ""
         """Process id of the server's backend, once the session is prepared."""
         self._asked_at: float | None = None
@@ -135,12 +140,12 @@ class PostgresElector:
     def _observe(self, now: float, until: float) -> Observation | None:
         try:
             return self._advance(now, until)
-        except SessionLost as lost:
+        except _SessionLost as lost:
             self._drop_session()
             self._note_failure(lost, now)
             return Observation(holding=False, asked_at=now, why=self._problem)
 
-    def _note_failure(self, lost: SessionLost, now: float) -> None:
+    def _note_failure(self, lost: _SessionLost, now: float) -> None:
         self._problem = f"{self._place}: {lost.problem}"
         self._failures += 1
         wait = min(self._term / _TRIES * 2 ** min(self._failures - 1, 8), self._term)
@@ -171,13 +176,13 @@ class PostgresElector:
             observation = self._interpret_answer(row, now)
         return observation
 
-    def _open_session(self, now: float) -> Session:
+    def _open_session(self, now: float) -> _Session:
         self._opened_at = self._due_at = now
         attempts = _conninfo_per_address(self._dsn.get_secret_value(), self._term)
-        self._session = Session(attempts[self._failures % len(attempts)])
+        self._session = _Session(attempts[self._failures % len(attempts)])
         return self._session
 
-    def _send_next_query(self, session: Session, now: float) -> bool:
+    def _send_next_query(self, session: _Session, now: float) -> bool:
         """Send the next query, if it is due."""
         if not self._pid:
             session.send_query(_PREPARE, [self._session_mark, str(round(self._term * 1000))])
@@ -190,7 +195,7 @@ class PostgresElector:
         self._asked_at = now
         return True
 
-    def _interpret_answer(self, row: Row, now: float) -> Observation | None:
+    def _interpret_answer(self, row: _Row, now: float) -> Observation | None:
         """Return the observation in the answer *row*, if it contains one."""
         asked_at, self._asked_at = self._asked_at or now, None
         if not self._pid:
@@ -206,12 +211,12 @@ class PostgresElector:
         why = "the lock is ours" if holding else "another session holds the lock"
         return Observation(holding=holding, asked_at=asked_at, why=f"{self._place}: {why}")
 
-    def _finish_preparation(self, row: Row) -> None:
+    def _finish_preparation(self, row: _Row) -> None:
         pid, standby, _, mark = row
         if mark != self._session_mark:
             self._refuse_shared_session()
         if standby == "t":
-            raise SessionLost("this server is a standby, whose locks other servers do not share")
+            raise _SessionLost("this server is a standby, whose locks other servers do not share")
         self._pid = pid or ""
 
     def _refuse_shared_session(self) -> None:
@@ -220,11 +225,11 @@ class PostgresElector:
             "exclude them; a pooler such as PgBouncer in transaction mode does that: give the "
             "elector a dsn that goes to the server directly, or through a session pool"
         )
-        raise SessionLost("a pooler shares this session among several clients")
+        raise _SessionLost("a pooler shares this session among several clients")
 
     def _raise_if_overdue(self, now: float, since: float, what: str) -> None:
         if now - since >= self._term:
-            raise SessionLost(f"{what} within {format_duration(self._term)}")
+            raise _SessionLost(f"{what} within {format_duration(self._term)}")
 
     def _drop_session(self) -> None:
         session, self._session = self._session, None
@@ -249,7 +254,7 @@ def _conninfo_per_address(dsn: str, term: float) -> list[str]:
     With a single one, libpq would spend the whole wait on the first address.
 
     Raises:
-        SessionLost: If no host name can be resolved.
+        _SessionLost: If no host name can be resolved.
     """
     third = str(max(1, int(term / 3)))
     forced = {
@@ -267,4 +272,106 @@ def _conninfo_per_address(dsn: str, term: float) -> list[str]:
     try:
         return [make_conninfo("", **each) for each in conninfo_attempts(parts)]
     except OperationalError as error:
-        raise SessionLost(str(error)) from error
+        raise _SessionLost(str(error)) from error
+
+
+class _SessionLost(Exception):
+    """The session is unusable. The text gives the reason and never quotes the DSN."""
+
+    def __init__(self, problem: str, sqlstate: str = "", /) -> None:
+        """Keep the server's *sqlstate*, if the server reported the problem."""
+        super().__init__(problem, sqlstate)
+        self.problem, self.sqlstate = problem, sqlstate
+
+
+class _Session:
+    """One connection with at most one query at a time, and a deadline for every wait.
+
+    psycopg's connections wait for a silent server as long as the kernel does.
+    Times are those of ``time.monotonic``. Not thread-safe. Every method may
+    raise :class:`_SessionLost`. The lookup of a host name has no deadline.
+    """
+
+    def __init__(self, conninfo: str) -> None:
+        """Start to connect."""
+        self._connection = pq.PGconn.connect_start(conninfo.encode())
+        if self._connection.status == pq.ConnStatus.BAD:
+            raise _SessionLost(self._error_text())
+        self._awaited_events = selectors.EVENT_WRITE
+        self._row: _Row = ()
+
+    def wait_until_connected(self, until: float) -> bool:
+        """Return whether the session is connected, waiting *until* then at most."""
+        connection = self._connection
+        # If polled before the socket is ready, libpq reports a connection in progress as done.
+        while self._awaited_events and self._wait_for(self._awaited_events, until):
+            status = connection.connect_poll()
+            if status not in _POLLS or connection.status == pq.ConnStatus.BAD:
+                raise _SessionLost(self._error_text())
+            self._awaited_events = _POLLS[status]
+            connection.nonblocking = not self._awaited_events
+        return not self._awaited_events
+
+    def check_connection(self) -> None:
+        """Raise if the connection has ended, as far as can be detected without a query."""
+        try:
+            if self._wait_for(selectors.EVENT_READ, 0):
+                self._connection.consume_input()
+        except Error as error:
+            raise _SessionLost(self._error_text()) from error
+
+    def send_query(self, query: str, values: Sequence[str]) -> None:
+        """Send *query*, which returns one row."""
+        try:
+            self._row = ()
+            self._connection.send_query_params(query.encode(), [each.encode() for each in values])
+        except Error as error:
+            raise _SessionLost(self._error_text()) from error
+
+    def receive_row(self, until: float) -> _Row | None:
+        """Return the row of the query, or ``None`` if it does not arrive *until* then."""
+        try:
+            return self._receive_row(until)
+        except Error as error:
+            raise _SessionLost(self._error_text()) from error
+
+    def close(self) -> None:
+        """End the session. The server frees its locks as soon as it detects the end."""
+        self._connection.finish()
+
+    def _receive_row(self, until: float) -> _Row | None:
+        connection = self._connection
+        while connection.flush():
+            if not self._wait_for(selectors.EVENT_READ | selectors.EVENT_WRITE, until):
+                return None
+            connection.consume_input()
+        while True:
+            connection.consume_input()
+            while not connection.is_busy():
+                result = connection.get_result()
+                if result is None:
+                    return self._row
+                self._read_result(result)
+            if not self._wait_for(selectors.EVENT_READ, until):
+                return None
+
+    def _read_result(self, result: pq.abc.PGresult) -> None:
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
+            state = result.error_field(pq.DiagnosticField.SQLSTATE)
+            raise _SessionLost(
+                text.decode(errors="replace") if text else self._error_text(),
+                state.decode() if state else "",
+            )
+        values = (result.get_value(0, column) for column in range(result.nfields))
+        self._row = tuple(None if value is None else value.decode() for value in values)
+
+    def _wait_for(self, events: int, until: float) -> bool:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection.socket, events)
+            return bool(selector.select(max(0.0, until - time.monotonic())))
+
+    def _error_text(self) -> str:
+        lines = self._connection.error_message.decode(errors="replace").split("\n")
+        lines_with_text = [line.strip() for line in lines if line.strip()]
+        return lines_with_text[0] if lines_with_text else "the connection broke"

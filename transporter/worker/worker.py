@@ -1,6 +1,7 @@
 """The worker process of a route: reads slices, delivers them, and answers.
 
-Runs as the body of a long-running Spark task, and does not import Spark.
+Runs as the body of a long-running Spark task, and does not import Spark. A watchdog ends a process
+that hangs longer than ``slice_timeout``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,6 @@ from transporter.worker.entry_source import EntrySource, LocalEntries, RemoteEnt
 from transporter.worker.shard_lock import hold_shard_lock, lock_path
 from transporter.worker.shards import ShardProgress, entries_of_shard
 from transporter.worker.user_modules import unpack_modules
-from transporter.worker.watchdog import Watchdog
 from transporter.worker.writers import context_of, make_writer, proven_offset
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _open_and_serve(
     """Deliver for *spec* with the user's modules of *folder*."""
     writer: Writer | None = None
     limit_memory(spec.memory)
-    watch = Watchdog(spec.slice_timeout)
+    watch = _Watchdog(spec.slice_timeout)
     watch.rearm()
     engine = _Engine(connection, watch)
     try:
@@ -130,10 +130,31 @@ def _open_and_serve(
             writer.close()
 
 
+class _Watchdog:
+    """Ends this process unless it is re-armed in time, even if the interpreter hangs.
+
+    Arming starts a thread, which would cost a small slice half its time. It is therefore done
+    at most four times in *seconds*, and a hung process ends after three quarters of them at
+    the earliest, and after all of them at the latest.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._armed = seconds, float("-inf")
+        self.patience = seconds / 4
+        """Seconds between two armings."""
+
+    def rearm(self) -> None:
+        """Re-arm, if that is due."""
+        now = time.monotonic()
+        if now - self._armed >= self.patience:
+            faulthandler.dump_traceback_later(self.seconds, exit=True)
+            self._armed = now
+
+
 class _Engine:
     """The conversation of a worker with its engine; each answer permits the next action."""
 
-    def __init__(self, connection: WorkerChannel, watch: Watchdog) -> None:
+    def __init__(self, connection: WorkerChannel, watch: _Watchdog) -> None:
         self.connection, self.watch = connection, watch
         self._asked_at = _clock()
 

@@ -9,9 +9,8 @@ import pytest
 from confluent_kafka import KafkaError
 from pydantic import TypeAdapter
 
-from transporter.election.clients import _common_settings
 from transporter.election.config import Election
-from transporter.election.kafka import KafkaElector
+from transporter.election.kafka import KafkaElector, _common_settings
 
 SECRET = "s3cr3t/of ada"  # noqa: S105 - nobody's
 

@@ -6,8 +6,12 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 
-from transporter.election.postgres import PostgresElector, _conninfo_per_address, lock_key
-from transporter.election.session import SessionLost
+from transporter.election.postgres import (
+    PostgresElector,
+    _conninfo_per_address,
+    _SessionLost,
+    lock_key,
+)
 from transporter.errors import EnvironmentFault
 
 KNOWN = -4426230707906391912
@@ -43,7 +47,7 @@ def test_each_host_is_tried_by_itself_with_limits_of_ours() -> None:
 def test_a_server_without_the_setting_is_refused() -> None:
     """A server without ``idle_session_timeout`` is refused, as it keeps a lost leader's lock."""
     elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0)
-    elector._note_failure(SessionLost("unrecognized configuration parameter", "42704"), 1.0)
+    elector._note_failure(_SessionLost("unrecognized configuration parameter", "42704"), 1.0)
     with pytest.raises(EnvironmentFault, match="PostgreSQL 14 or newer"):
         elector.pulse(2.0)
 
@@ -51,7 +55,7 @@ def test_a_server_without_the_setting_is_refused() -> None:
 def test_a_standby_is_no_place_for_an_election() -> None:
     """A standby is refused, because its locks do not exclude candidates on another server."""
     elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0)
-    with pytest.raises(SessionLost, match="standby"):
+    with pytest.raises(_SessionLost, match="standby"):
         elector._finish_preparation(("1", "t", "5s", elector._session_mark))
 
 
@@ -60,6 +64,6 @@ def test_attempts_come_further_and_further_apart_but_at_least_once_a_term() -> N
     elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0, jitter=lambda: 1.0)
     waits = []
     for _ in range(6):
-        elector._note_failure(SessionLost("refused"), 100.0)
+        elector._note_failure(_SessionLost("refused"), 100.0)
         waits.append(elector._due_at - 100)
     assert waits == [1, 2, 4, 5, 5, 5]

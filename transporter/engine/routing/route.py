@@ -20,7 +20,7 @@ from transporter.engine.routing.slicer import Slicer
 from transporter.engine.routing.stored_offset import OffsetAdoption
 from transporter.engine.thread_heartbeat import Heartbeat
 from transporter.engine.workers.shard_group import connect
-from transporter.engine.workers.worker_session import IDLE
+from transporter.engine.workers.worker_connection import IDLE
 from transporter.engine.workers.worker_spec import worker_specs
 from transporter.errors import (
     Corrupt,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from transporter.engine.events import State
 from transporter.engine.routing.failure_policy import GO, Action
-from transporter.engine.workers.worker_session import IDLE, WorkerSession
+from transporter.engine.workers.worker_connection import IDLE, WorkerSession
 from transporter.protocol.messages import Opened, OpenFailed, Outcome, Retry, Slice
 
 if TYPE_CHECKING:
