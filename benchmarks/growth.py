@@ -15,12 +15,12 @@ from benchmarks.report import number
 from benchmarks.setting import wait_until
 from benchmarks.sparkless import launch
 from transporter.engine.engine import Engine
+from transporter.engine.reading.acknowledgement import UnacknowledgedBatches
 from transporter.engine.reading.reader_resume import LogResume
-from transporter.engine.reading.unacknowledged import UnacknowledgedBatches
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
+from transporter.log.index import reindex
 from transporter.log.reader import LogReader
-from transporter.log.reindex import reindex
 from transporter.message import Message, messages_to_batch, with_offsets
 from transporter.offsets.offset_log import OffsetLog, StoredRoutes, route_folder
 from transporter.offsets.parked import ParkedEntry, ParkedStore, ParkReason

@@ -187,18 +187,18 @@ MENDS = (
     ),
     Mend(
         "released entries are not acknowledged",
-        "engine/reading/unacknowledged.py",
+        "engine/reading/acknowledgement.py",
         "left = _exclude_released(rows, part, released)",
         "left = rows",
-        "engine/reading/test_unacknowledged.py",
+        "engine/reading/test_acknowledgement.py",
         ("test_what_was_released_is_given_up_and_still_counts",),
     ),
     Mend(
         "released entries that were parked are not acknowledged",
-        "engine/reading/unacknowledged.py",
+        "engine/reading/acknowledgement.py",
         "if any(first <= offset <= last for first, last, _ in released):",
         "if False:",
-        "engine/reading/test_unacknowledged.py",
+        "engine/reading/test_acknowledgement.py",
         ("test_what_was_released_from_one_route_and_parked_by_another_is_given_up",),
     ),
     Mend(

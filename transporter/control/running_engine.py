@@ -24,8 +24,7 @@ from transporter.engine.readiness import readiness_report
 from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import declared_routes, read_state
-from transporter.pipeline.reload_changes import describe_changes, preview, reread
-from transporter.pipeline.settings_diff import settings_diff
+from transporter.pipeline.reload_changes import describe_changes, preview, reread, settings_diff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

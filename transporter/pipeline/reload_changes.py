@@ -1,4 +1,7 @@
-"""The changes between a running pipeline and its file, and those that a reload refuses."""
+"""The changes between a running pipeline and its file, and those that a reload refuses.
+
+All settings that differ are named for operators, without secrets.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ from transporter.errors import ConfigError
 from transporter.pipeline.adaptor_registry import forget_modules, fresh_modules
 from transporter.pipeline.config import Pipeline, load_with_lines
 from transporter.pipeline.observe_config import ConsoleConfig
-from transporter.pipeline.problems import InvalidPipeline
+from transporter.pipeline.problems import InvalidPipeline, has_secret_name
 from transporter.pipeline.route_changes import changed_routes_problems
+from transporter.pipeline.secrets import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from transporter.pipeline.config import ReaderConfig, RouteConfig
     from transporter.pipeline.observe_config import ObserveConfig
+    from transporter.pipeline.secrets import Secrets
     from transporter.pipeline.yaml_document import Document, KeyPath
 
 _LIVE: Final = frozenset({"commit_interval", "shutdown_timeout"})
@@ -24,6 +29,9 @@ _LIVE_OF_LOG: Final = frozenset({"compaction", "retention", "max_bytes", "on_ful
 _OWN_CODE: Final = frozenset({"python", "starlark"})
 """Steps that read files of the user's own beside the pipeline file."""
 _APART: Final = frozenset({"readers", "routes", "log", "observe", "file", "secrets", "written"})
+_NAMED: Final = ("readers", "routes")
+"""Lists whose items are known by their names, wherever they stand."""
+_ABSENT: Final = object()
 _RESTART: Final = "stop the engine and start it again for that; nothing was changed now"
 
 
@@ -202,3 +210,51 @@ def _route_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterato
         if before.get(route.name, route.after) != route.after:
             path: KeyPath = ("routes", index, "after")
             yield _refusal(document, path, f"'after' of route {route.name!r}")
+
+
+def settings_diff(before: Pipeline, after: Pipeline) -> list[dict[str, Any]]:
+    """Return each setting that differs as ``setting``, ``before`` and ``after``, as plain values.
+
+    A setting that is absent is ``None``. Secrets of either reading are redacted (Invariant 20),
+    so a changed secret shows as a change without its values. Secret files are shown by name.
+    """
+    old, new = dict(_each_setting(before.written)), dict(_each_setting(after.written))
+    secrets = before.secrets | after.secrets
+    return [
+        {
+            "setting": secrets.hide(".".join(path)),
+            "before": _shown(path, old.get(path), secrets),
+            "after": _shown(path, new.get(path), secrets),
+        }
+        for path in dict.fromkeys([*new, *old])
+        if not _is_same(old.get(path, _ABSENT), new.get(path, _ABSENT))
+    ]
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Return whether two values are equal, where 1 is not true."""
+    return type(one) is type(other) and one == other
+
+
+def _each_setting(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401 - plain values
+    """Yield the path and the value of each setting in nested values."""
+    if isinstance(value, dict) and value:
+        for name, each in value.items():
+            yield from _each_setting(each, (*path, str(name)))
+    elif isinstance(value, list | tuple) and value:
+        for place, each in enumerate(value):
+            is_named = len(path) == 1 and path[0] in _NAMED and isinstance(each, dict)
+            name = str(each.get("name", place)) if is_named else str(place)
+            yield from _each_setting(each, (*path, name))
+    else:
+        yield path, value
+
+
+def _shown(path: tuple[str, ...], value: Any, secrets: Secrets) -> Any:  # noqa: ANN401 - plain values
+    if value is None or isinstance(value, bool | dict | list | tuple):
+        return value
+    if has_secret_name(path):
+        return HIDDEN
+    text = str(value)
+    hidden = secrets.hide(text)
+    return value if isinstance(value, int | float) and hidden == text else hidden

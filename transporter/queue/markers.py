@@ -61,7 +61,7 @@ class Start:
     """Milliseconds from the tracker's read of the marker to the redelivery."""
     values: tuple[bytes | None, ...]
     headers: tuple[bytes, ...]
-    """Packed; see :func:`transporter.queue.message.pack`."""
+    """Packed; see :func:`transporter.queue.message.pack_headers`."""
     restated: bool = False
     """Whether a tracker wrote it again to replace an older Start."""
 

@@ -27,10 +27,9 @@ from transporter.log import segment_rewriter
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.index import confirmed_entries, index_path
+from transporter.log.index import confirmed_entries, index_path, reindex
 from transporter.log.open_segments import MOST
 from transporter.log.reader import LogReader
-from transporter.log.reindex import reindex
 from transporter.log.retention import RetentionSettings, apply_retention
 from transporter.log.retention_gate import RetentionGate
 from transporter.log.sealed_segments import sealed_segments
@@ -538,7 +537,7 @@ def test_paced_work_can_be_ended_at_any_moment(
 ) -> None:
     """Few frames lie between two checks for a stop, however many there are."""
     monkeypatch.setattr("transporter.log.sealed_segments.CHUNK_FRAMES", 50)
-    monkeypatch.setattr("transporter.log.reindex._STEP", 16384)
+    monkeypatch.setattr("transporter.log.index._STEP", 16384)
     frames = [Frame(letters("A")) for _ in range(600)]
     last = write_log(tmp_path, [frames, frames, [Frame(letters("A"))]])
     for path in tmp_path.glob("*.index"):

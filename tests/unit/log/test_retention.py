@@ -12,9 +12,9 @@ from log_tools import Disk, crash
 from transporter.errors import BudgetSpent, LogPoisoned, OffsetRefused
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
+from transporter.log.index import reindex
 from transporter.log.inspection import segments_size
 from transporter.log.reader import LogReader
-from transporter.log.reindex import reindex
 from transporter.log.retention import RetentionSettings, apply_retention, last_excess_offset
 from transporter.log.sealed_segments import sealed_segments
 from transporter.log.segment import segment_bases

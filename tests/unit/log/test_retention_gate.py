@@ -15,8 +15,7 @@ from transporter.control.requests import Replay
 from transporter.errors import ActionRefused
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.index import index_path
-from transporter.log.reindex import reindex
+from transporter.log.index import index_path, reindex
 from transporter.log.retention import RetentionSettings, apply_retention
 from transporter.log.retention_gate import RetentionGate
 from transporter.log.segment import segment_name

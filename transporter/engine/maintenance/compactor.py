@@ -16,6 +16,7 @@ from transporter.errors import Corrupt, LogFull, LogPoisoned, TransporterError
 from transporter.log.commit_log import wall_clock
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem, translate_os_errors
+from transporter.log.index import reindex
 from transporter.log.maintenance import (
     CompactionRules,
     MaintenanceRecord,
@@ -23,7 +24,6 @@ from transporter.log.maintenance import (
     read_maintenance,
     write_maintenance,
 )
-from transporter.log.reindex import reindex
 from transporter.log.sealed_segments import SealedSegment, iter_sealed
 from transporter.log.wall_times import WallTimes
 

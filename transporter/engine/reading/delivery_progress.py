@@ -3,7 +3,7 @@
 The steps of ``release: delivered`` in their order, and the code that upholds each:
 
 An entry on its way
- 1. The feed appends a batch and opens it (``feed``, ``unacknowledged``).
+ 1. The feed appends a batch and opens it (``feed``, ``acknowledgement``).
  2. A route delivers entries, or parks them: a copy is durable before the watermark passes its
     entry (``parking``). A reader of watermarks first, and of parked entries afterwards, takes no
     parked entry for delivered: ``DeliveryProgress.through``, then ``DeliveryProgress.parked``.

@@ -17,8 +17,7 @@ from transporter.message import ENTRY_SCHEMA, MESSAGE_SCHEMA, OPS, PHASES, Messa
 from transporter.pipeline.adaptor_registry import find_function, is_under
 from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.problems import one_line
-from transporter.pipeline.steps.per_message import replace_messages
-from transporter.pipeline.steps.reencode import find_fault
+from transporter.pipeline.steps.per_message import find_fault, replace_messages
 from transporter.pipeline.steps.step import StepSettings
 from transporter.units import FOLDER
 

@@ -21,8 +21,7 @@ from transporter.pipeline.namespace_filter import NamespaceFilter
 from transporter.pipeline.problems import one_line
 from transporter.pipeline.steps.documents import is_json
 from transporter.pipeline.steps.json_grammar import UnsupportedJson
-from transporter.pipeline.steps.per_message import replace_messages
-from transporter.pipeline.steps.reencode import find_fault
+from transporter.pipeline.steps.per_message import find_fault, replace_messages
 from transporter.pipeline.steps.starlark_literals import (
     Given,
     document_text,

@@ -388,7 +388,7 @@ def test_lost_indexes_hold_up_neither_room_nor_a_stop(
     slow = {"after": "off", "rate": 65536}
     kept = Kept(log, config(log.directory, **SMALL, compaction=slow), through=log.durable)
     # A page a frame: these are few, and are to take hours.
-    monkeypatch.setattr("transporter.log.reindex._PAGE", 1 << 20)
+    monkeypatch.setattr("transporter.log.index._PAGE", 1 << 20)
     log.set_max_bytes(4 * 65536)
     kept.keeper.start()
     with pytest.raises(BudgetSpent):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transporter.engine.reading.unacknowledged import UnacknowledgedBatches
+from transporter.engine.reading.acknowledgement import UnacknowledgedBatches
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
