@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit soak crash storm check format docs bench plots sbom dist lock clean
+.PHONY: help demo test unit soak crash storm check types pages format docs bench plots sbom dist lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -46,8 +46,13 @@ storm: $(VENV)/dev  ## A thousand fresh storms of the whole engine (SEED=n: from
 check: $(VENV)/dev  ## Formatting, lint rules, types, imports, links between pages, files of deploy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory -j 2 types pages
+
+types:  # Neither of these two uses more than one core.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+pages:
 	$(SITE)
 	$(BIN)/python ops/check_deploy.py
 

@@ -197,6 +197,7 @@ def test_a_forward_ack_acks_and_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert watermark(tmp_path, "out") == 9
 
 
+@pytest.mark.exhaustive
 def test_an_operator_does_not_race_an_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

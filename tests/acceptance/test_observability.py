@@ -114,6 +114,7 @@ def test_a_service_manager_is_notified_by_the_engine_alone(pipeline: Path) -> No
     manager.close()
 
 
+@pytest.mark.exhaustive
 def test_entries_are_traced_to_a_collector(pipeline: Path) -> None:
     """A real run sends both spans of each entry, and the collector's key to the collector only."""
     with Collector() as collector:

@@ -122,6 +122,7 @@ def test_readers_and_routes_come_and_go_while_it_runs(tmp_path: Path) -> None:
     assert sorted(data(tmp_path / "out.jsonl")) == ["1", "2"]
 
 
+@pytest.mark.exhaustive
 def test_a_wrong_step_is_replayed_from_a_time(tmp_path: Path) -> None:
     """A replay delivers one namespace again, from a time on, with the fixed step."""
     steps = [{"omit": {"fields": ["total"]}}]

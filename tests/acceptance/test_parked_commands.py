@@ -139,6 +139,7 @@ def test_a_route_is_deleted_only_when_that_is_meant(log: Path) -> None:
     assert declared_routes(log) == []
 
 
+@pytest.mark.exhaustive
 def test_changing_commands_are_refused_while_an_engine_runs(log: Path) -> None:
     """Each command that changes state names the engine that holds the log."""
     with CommitLog.open(log):

@@ -264,6 +264,7 @@ def test_what_the_log_follows_is_not_created_again(
     assert "was dropped and created again" in texts(cdc("check")[1], "problem")[0]
 
 
+@pytest.mark.exhaustive
 def test_phases_of_tables(
     shop: Database,
     tmp_path: Path,

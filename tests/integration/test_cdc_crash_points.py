@@ -316,6 +316,7 @@ def test_a_crash_loses_and_repeats_nothing(point: str, crashes: Crashes) -> None
 
 
 @pytest.mark.parametrize("point", points_of(IDLING))
+@pytest.mark.exhaustive
 def test_a_crash_at_an_idle_position(point: str, crashes: Crashes) -> None:
     """It is logged before it is confirmed, and the next engine confirms it."""
     crashes.go_on()
@@ -328,6 +329,7 @@ def test_a_crash_at_an_idle_position(point: str, crashes: Crashes) -> None:
 
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("point", points_of(ADDING))
+@pytest.mark.exhaustive
 def test_a_crash_while_a_table_is_added(point: str, live: bool, crashes: Crashes) -> None:
     """It is copied as if nothing had been, and all others go on."""
     crashes.go_on()
@@ -373,6 +375,7 @@ def test_a_crash_beside_a_commit_that_hangs(crashes: Crashes, nursery: Nursery) 
 
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("point", points_of(REMOVING))
+@pytest.mark.exhaustive
 def test_a_crash_while_a_table_is_removed(point: str, live: bool, crashes: Crashes) -> None:
     """It has left publication and state behind the next open, also one that is dropped."""
     if live and point == "table left the publication":

@@ -349,6 +349,7 @@ def test_a_table_that_leaves_the_publication_is_noticed(shop: Database) -> None:
     log.kill()
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_is_dropped_is_followed_to_its_end(shop: Database) -> None:
     """A table that is gone needs nothing, and the others go on."""
     shop.execute("CREATE TABLE others (id int PRIMARY KEY)")

@@ -359,6 +359,7 @@ def test_rows_of_one_lsn_go_on_where_they_were_cut(shop: Database, rows: int) ->
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_what_is_published_outlives_a_crash_of_a_server_that_commits_later(
     crashing: Database,
 ) -> None:

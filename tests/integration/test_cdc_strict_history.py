@@ -115,6 +115,7 @@ def judge(database: Database, log: MemoryLog) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(1))
+@pytest.mark.exhaustive
 def test_each_keys_history_is_exact_across_crashes_of_the_server(seed: int) -> None:
     """Beside savepoints, DDL, TRUNCATE, hanging commits, repeated copies, kills and crashes."""
     with served(**FORGETFUL) as server, fresh_database(server) as database:

@@ -359,6 +359,7 @@ def test_a_migration_that_has_a_table_for_itself_stops_nobody(shop: Database) ->
     assert [each[2] for each in short(log.messages) if each[0] == "insert"] == ["1"]
 
 
+@pytest.mark.exhaustive
 def test_a_migration_that_has_a_followed_table_for_itself_stops_nobody(shop: Database) -> None:
     """A running reader goes on with the other tables, and looks again when it is over."""
     shop.execute("CREATE TABLE other (id int PRIMARY KEY)")

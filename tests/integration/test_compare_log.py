@@ -175,6 +175,7 @@ def test_keys_of_other_spellings(
 @pytest.mark.parametrize(
     "kind", ["char(4)", "json", "jsonb", "numeric(6,2)", "timestamp(0)", "float8", "bytea", "int[]"]
 )
+@pytest.mark.exhaustive
 def test_values_of_other_spellings(postgres: Database, made: Any, kind: str) -> None:
     """A value is equal if the writer would write it, however the entry spells it."""
     spelled = {

@@ -159,6 +159,7 @@ def test_a_schema_of_the_users(spark: SparkSession, log: Path) -> None:
         reader.schema("nope long").load(str(log)).collect()
 
 
+@pytest.mark.exhaustive
 def test_unconfirmed_entries_are_not_seen(spark: SparkSession, tmp_path: Path) -> None:
     """Beside an engine a query ends at the durable offset, not at the last written one."""
     with CommitLog.open(tmp_path / "log") as opened:

@@ -103,6 +103,7 @@ def test_a_clean_close_hands_over_at_once(postgres: Database) -> None:
 
 
 @pytest.mark.postgres
+@pytest.mark.exhaustive
 def test_a_stopped_leader_loses_its_lock_within_a_term(postgres: Database) -> None:
     """The server frees it, another leads within two terms, and the stopped one is fenced first."""
     freed, took = [], []

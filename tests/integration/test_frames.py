@@ -325,6 +325,7 @@ def test_a_wrong_query_stops_its_route(
     assert told in str(caught.value)
 
 
+@pytest.mark.exhaustive
 def test_a_file_system_that_is_away_is_waited_for(opened: Callable[..., Delivering]) -> None:
     """An unreachable sink is not an entry's fault, and the route retries."""
     away = "hdfs://127.0.0.1:1/daily?timeout=1"

@@ -35,6 +35,7 @@ def test_what_no_elector_wrote_is_told_and_passed_by(
 
 
 @pytest.mark.kafka
+@pytest.mark.exhaustive
 def test_a_topic_that_is_not_there_is_told(
     kafka_election: dict[str, Any], kafka_broker: Broker
 ) -> None:

@@ -204,6 +204,7 @@ def parking(settings: QueueSettings, folder: Path) -> Pipeline:
     return pipeline(folder, reading(settings), into("out", on_error="park", writer=writer))
 
 
+@pytest.mark.exhaustive
 def test_a_parked_entry_is_acked_when_it_was_retried(
     tmp_path: Path, settings: QueueSettings
 ) -> None:
@@ -284,6 +285,7 @@ def test_no_more_is_in_flight_than_the_reader_may_have(
     assert numbers(tmp_path / "out.jsonl") == each_once(300)
 
 
+@pytest.mark.exhaustive
 def test_brokers_that_come_back_find_the_engine_at_work(
     tmp_path: Path, settings: QueueSettings, kafka_broker: Broker
 ) -> None:

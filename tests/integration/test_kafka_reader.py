@@ -328,6 +328,7 @@ def test_topics_that_a_pattern_finds_later_are_read_from_their_beginning(
     assert data_of(bench.messages(reader, 1)) == [b"new"]
 
 
+@pytest.mark.exhaustive
 def test_all_engines_of_a_group_begin_at_the_same_end(bench: Bench) -> None:
     """The second member does not take a partition for a new one and read its old records."""
     topic = bench.topic(partitions=4)

@@ -391,6 +391,7 @@ def test_a_broker_that_is_down_is_unavailable_and_nothing_is_lost(
     assert in_runs(values) == [b"%d" % number for number in range(200)]
 
 
+@pytest.mark.exhaustive
 def test_a_broker_killed_while_it_writes_loses_nothing(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
 ) -> None:

@@ -68,7 +68,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         points = [point for point in POINTS if "adopted" not in point and "super" not in point]
         cases = [(point, release) for point in points for release in RELEASES]
         # Neighbouring points get different releases.
-        step = 2 * len(RELEASES) + 1
+        step = 4 * len(RELEASES) + 1
         metafunc.parametrize(
             ("point", "release"),
             [

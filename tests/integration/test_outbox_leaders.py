@@ -103,6 +103,7 @@ def is_candidate(node: Node) -> bool:
     return operate(node, Status())["readers"][0]["state"] == "candidate"
 
 
+@pytest.mark.exhaustive
 def test_a_paused_reader_gives_its_seat_to_another_engine(
     fleet: list[Node], postgres: Database, tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ def test_commits_go_on_while_the_log_is_full(
     assert offsets(tmp_path / "out.jsonl") == list(range(1 + ROUNDS * ROWS))
 
 
+@pytest.mark.exhaustive
 def test_a_term_goes_on_while_the_log_is_full(small: Database, tmp_path: Path) -> None:
     """Back-pressure ends no term, so nothing is superseded and redelivered (Invariant 14)."""
     events = Events()
@@ -159,6 +160,7 @@ def test_commits_go_on_while_a_route_is_paused(small: Database, tmp_path: Path) 
         until(lambda: remaining(small) == [])
 
 
+@pytest.mark.exhaustive
 def test_commits_go_on_while_max_in_flight_is_reached(small: Database, tmp_path: Path) -> None:
     """An unavailable sink blocks the reader, and not the application."""
     given = pipeline(tmp_path, small, release="delivered", max_in_flight=1)

@@ -138,6 +138,7 @@ def test_a_crash_while_rows_are_adopted_changes_nothing(
     assert [int(line["data"]) for line in delivered(node.folder / "away.jsonl")] == list(range(150))
 
 
+@pytest.mark.exhaustive
 def test_a_row_that_cannot_be_logged_is_told_of_once(
     engine: Callable[..., Node], outbox: Database
 ) -> None:

@@ -354,6 +354,7 @@ def test_a_batch_too_large_for_a_term_is_halved(outbox: Database, tmp_path: Path
     assert set(delivered_rows) == {str(n) for n in range(1, 301)}
 
 
+@pytest.mark.exhaustive
 def test_rows_too_many_for_one_statement_are_purged_in_parts(outbox: Database) -> None:
     """Logged rows leave the table even if the server has become slow since."""
     dsn = SecretStr(outbox.dsn)

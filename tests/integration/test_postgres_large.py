@@ -260,6 +260,7 @@ def test_what_is_told_as_delivered_purges_no_large_row(
     assert remaining(outbox) == [numbers[1]]
 
 
+@pytest.mark.exhaustive
 def test_many_large_rows_are_one_batch(outbox: Database, opened: Callable[..., Any]) -> None:
     """Each counts with the size of its report, and none is transferred."""
     for _ in range(20):

@@ -116,6 +116,7 @@ def test_the_documented_event_becomes_what_the_router_makes_of_it(
 
 
 @pytest.mark.parametrize("payload", ["json", "text", "varchar(8000)"])
+@pytest.mark.exhaustive
 def test_a_payload_of_another_type_arrives_as_it_was_written(
     postgres: Database, opened: Callable[..., Any], payload: str
 ) -> None:

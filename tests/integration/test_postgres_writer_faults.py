@@ -571,6 +571,7 @@ def test_a_slice_in_doubt_that_comes_with_more(
         driver.close()
 
 
+@pytest.mark.exhaustive
 def test_answers_that_end_anywhere(driver: Driver) -> None:
     """Wherever a connection ends, each row is applied once."""
     driver.database.execute(COUNTED)

@@ -298,6 +298,7 @@ def test_clocks_an_hour_apart_change_nothing(kafka_broker: Broker, hours: int) -
     assert min(late.values()) >= 0.9
 
 
+@pytest.mark.exhaustive
 def test_a_consumer_that_was_full_goes_on_after_others_came_and_went(kafka_broker: Broker) -> None:
     """Partitions that were paused and revoked are read again when they come back."""
     settings = fresh(kafka_broker, in_flight=1, redeliver_after=30.0)

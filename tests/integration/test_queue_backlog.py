@@ -260,6 +260,7 @@ def pipeline(folder: Path, settings: QueueSettings) -> Pipeline:
     return load(path, {})
 
 
+@pytest.mark.exhaustive
 def test_what_waits_is_shown_while_a_route_keeps_the_reader_from_polling(
     tmp_path: Path, settings: QueueSettings
 ) -> None:

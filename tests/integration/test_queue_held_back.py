@@ -69,6 +69,7 @@ def test_a_tracker_ends_what_outlasts_every_transaction(kafka_broker: Broker) ->
     plain.close()
 
 
+@pytest.mark.exhaustive
 def test_one_that_does_not_say_who_it_is_is_told(
     kafka_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -103,6 +103,7 @@ def test_the_server_ends_with_its_block(postgres_server: PostgresService, direct
         connection.execute("SELECT n FROM kept")
 
 
+@pytest.mark.exhaustive
 def test_a_server_left_behind_is_replaced(
     postgres_server: PostgresService, directory: Path
 ) -> None:
@@ -148,6 +149,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.exhaustive
 def test_root_starts_a_server_and_opens_no_folder_for_it(closed: Path) -> None:
     """Folders above the data and the wheel stay closed, although the server's user cannot enter."""
     directory = closed / "home" / "data"
@@ -165,6 +167,7 @@ def test_root_starts_a_server_and_opens_no_folder_for_it(closed: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.exhaustive
 def test_root_is_told_where_the_server_can_run(
     closed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +253,7 @@ def test_signals_reach_the_command_and_nothing_is_left(
         psycopg.connect(dsn)
 
 
+@pytest.mark.exhaustive
 def test_an_unknown_command_is_an_error(postgres_server: PostgresService, directory: Path) -> None:
     """A command that does not exist is named, and the server is stopped again."""
     with shop(directory, "no-such-command") as process:

@@ -607,6 +607,7 @@ def test_a_start_with_a_full_log_goes_on_when_there_is_room(
         until(lambda: len(got(tmp_path / "dead.jsonl")) == 80)
 
 
+@pytest.mark.exhaustive
 def test_a_dead_route_that_may_be_stopped_loses_its_oldest_entries_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
