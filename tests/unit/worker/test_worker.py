@@ -329,8 +329,13 @@ def test_what_is_acked_is_reported_while_the_rest_is_delivered(
         (tmp_path / "out.paused").unlink()
         assert answer(connection) == Output("delivered 4\ndelivered 5\ndelivered 6\n")
         assert answer(connection) == PartialOutcome(Outcome(6, 3, 0, 72, {"a": 5, "b": 6}))
-        assert isinstance(answer(connection), Output)
-        assert answer(connection) == Outcome(9, 3, 0, 72, {"b": 9})
+        rest = [answer(connection)]
+        while not isinstance(rest[-1], Outcome):
+            rest.append(answer(connection))
+    # A busy machine takes longer than the interval for the rest, and reports it in parts.
+    parts = [each.outcome if isinstance(each, PartialOutcome) else each for each in rest]
+    assert sum(each.delivered for each in parts if isinstance(each, Outcome)) == 3
+    assert (parts[-1].through, parts[-1].failure) == (9, None)
 
 
 def test_a_report_that_nobody_hears_is_no_failure_of_the_sink(
