@@ -48,11 +48,11 @@ check: $(VENV)/dev  ## Formatting, lint rules, types, imports, links between pag
 	$(BIN)/ruff check .
 	@$(MAKE) --no-print-directory -j 2 types pages
 
-types:  # Neither of these two uses more than one core.
+types: $(VENV)/dev  # Neither of these two uses more than one core.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-pages:
+pages: $(VENV)/dev
 	$(SITE)
 	$(BIN)/python ops/check_deploy.py
 

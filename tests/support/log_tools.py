@@ -175,3 +175,15 @@ def damage(directory: Path, byte: int, base: int = 0) -> None:
     data = bytearray(path.read_bytes())
     data[byte] ^= 0x40
     path.write_bytes(data)
+
+
+def descriptors(directory: Path, *, removed: bool = False) -> int:
+    """Count open descriptors in *directory*, or with *removed* those of removed files."""
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        try:
+            name = str(each.readlink())
+        except FileNotFoundError:
+            continue
+        found += str(directory) in name and (name.endswith("(deleted)") or not removed)
+    return found

@@ -15,6 +15,7 @@ from transporter.log.search import (
     offset_before_newer,
     offset_behind_older,
 )
+from transporter.offsets.state import is_settled
 from transporter.pipeline.namespace_filter import NamespaceFilter
 
 if TYPE_CHECKING:
@@ -175,14 +176,10 @@ def next_entry(
         for each in filters:
             entries = each.select(entries)
         for offset in entries.column("offset").to_pylist():
-            if state.replay is not None or not _is_settled(state, offset):
+            if state.replay is not None or not is_settled(state, offset, offset):
                 return int(offset)
         on_progress(found.frame.last)
     if state.replay is not None:
         # Nothing is left of it: a step ends it.
         return last
     raise ActionRefused("there is no entry to deliver yet: the route is at the end of the log")
-
-
-def _is_settled(state: RouteState, offset: int) -> bool:
-    return any(part.first <= offset <= part.last for part in state.above)

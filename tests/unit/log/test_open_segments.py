@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from compaction_tools import Frame, compacted, letters, write_log
-from log_tools import Disk
+from log_tools import Disk, descriptors
 
 from transporter.errors import DiskUnavailable
 from transporter.log.commit_log import CommitLog
@@ -47,18 +47,6 @@ def log_of_many(tmp_path: Path, batch: Make) -> Path:
         for _ in range(SEGMENTS):
             log.append(batch(1), "r")
     return directory
-
-
-def descriptors(directory: Path, *, removed: bool = False) -> int:
-    """Count open descriptors in *directory*, or with *removed* those of removed files."""
-    found = 0
-    for each in Path("/proc/self/fd").iterdir():
-        try:
-            name = str(each.readlink())
-        except FileNotFoundError:
-            continue
-        found += str(directory) in name and (name.endswith("(deleted)") or not removed)
-    return found
 
 
 @pytest.mark.exhaustive

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine_tools import worker_spec
+from log_tools import descriptors
 
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
@@ -16,6 +16,7 @@ from transporter.worker.entry_source import LocalEntries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -59,15 +60,4 @@ def test_slices_that_are_not_read_close_removed_segments_too(
             (tmp_path / "log" / segment_name(bases[0])).unlink()
             monkeypatch.setattr("transporter.log.open_segments.SWEEP", 0.0)
             assert source.read(Slice(last - 3, last, 0, frames=frames))[1] is None
-            assert not [each for each in _open_files() if each.endswith(".log (deleted)")]
-
-
-def _open_files() -> list[str]:
-    """Return the files that this process has open."""
-    found = []
-    for each in Path("/proc/self/fd").iterdir():
-        try:
-            found.append(str(each.readlink()))
-        except OSError:
-            continue
-    return found
+            assert descriptors(tmp_path / "log", removed=True) == 0
