@@ -105,6 +105,7 @@ def stored(path: Path) -> dict[bytes, bytes]:
     return {}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.timeout(300)

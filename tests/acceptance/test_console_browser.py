@@ -145,6 +145,7 @@ def test_numbers_move_without_a_reload(watched: Watched, shop: Shop) -> None:
     page.wait_for_selector("td.data:has-text('fresh-2')")
 
 
+@pytest.mark.exhaustive
 def test_a_frozen_page_stands_still(watched: Watched, shop: Shop) -> None:
     """The key f stops the looks, and begins them again."""
     page = watched.page
@@ -317,6 +318,7 @@ def test_pages_work_without_javascript(browser: Browser, shop: Shop, state: Any)
     context.close()
 
 
+@pytest.mark.exhaustive
 def test_a_console_that_ends_leaves_the_last_picture(
     browser: Browser, shop: Shop, state: Any
 ) -> None:
@@ -396,6 +398,7 @@ def test_a_poison_entry_is_mended_by_page(browser: Browser, tmp_path: Path) -> N
         until(lambda: page.goto(shop.log) is not None and page.locator(".badge").count() == 0)
 
 
+@pytest.mark.exhaustive
 def test_a_stuck_sink_is_mended_by_page(browser: Browser, tmp_path: Path) -> None:
     """The route says what it waits for; once the sink is back, it tries at once."""
     waiting = route("sales", retry={"attempts": 1000, "backoff": "30s..60s"})
@@ -408,6 +411,7 @@ def test_a_stuck_sink_is_mended_by_page(browser: Browser, tmp_path: Path) -> Non
         page.wait_for_selector("small:has-text('all entries are settled')")
 
 
+@pytest.mark.exhaustive
 def test_a_wrong_step_is_corrected_and_replayed_by_page(browser: Browser, tmp_path: Path) -> None:
     """The audit shows when it was shipped; the route is paused, reloaded, replayed, resumed."""
     step = {"python": {"function": "steps:mark"}}

@@ -72,6 +72,7 @@ def test_a_segment_is_corrupt(tmp_path: Path, real: bool) -> None:
         follow(page, "What to do", "Start again", "How to see that it is mended")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.postgres
 @real_or_not
 def test_leadership_or_a_slot_is_lost(postgres: Database, tmp_path: Path, real: bool) -> None:

@@ -129,6 +129,7 @@ def test_top_fits_its_terminal(tmp_path: Path, width: int, columns: list[str]) -
             assert screen.ended() == 0
 
 
+@pytest.mark.exhaustive
 def test_the_keys_of_top(tmp_path: Path) -> None:
     """Rows are sorted, filtered and paused by keys, also by several at once."""
     pipeline = write_file(tmp_path, [route("b"), route("a")])

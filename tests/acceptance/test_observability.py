@@ -70,6 +70,7 @@ def pipeline(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.exhaustive
 def test_from_the_start_to_an_alert_and_back(pipeline: Path) -> None:
     """The engine is not ready until Spark is up, and a parked entry alerts until it is skipped."""
     with running(pipeline) as engine:
@@ -138,6 +139,7 @@ def test_entries_are_traced_to_a_collector(pipeline: Path) -> None:
     assert "t0p-s3cret" not in json.dumps(engine.events)
 
 
+@pytest.mark.exhaustive
 def test_a_port_that_is_taken(pipeline: Path) -> None:
     """A configured port that is in use is exit code 3, with the setting to change."""
     with running(pipeline) as engine:

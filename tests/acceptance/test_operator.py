@@ -60,6 +60,7 @@ def data(path: Path) -> list[str]:
     return [json.loads(line)["data"] for line in lines]
 
 
+@pytest.mark.exhaustive
 def test_a_poison_entry_is_set_aside_mended_and_delivered_in_order(tmp_path: Path) -> None:
     """The entry is parked with those behind it, and a fix and a retry deliver all in order."""
     (tmp_path / "mystep.py").write_text(STEP.format(expression="100 // int(message.data)"))
@@ -86,6 +87,7 @@ def test_a_poison_entry_is_set_aside_mended_and_delivered_in_order(tmp_path: Pat
     assert [each["action"] for each in audit] == ["reload", "parked retry"]
 
 
+@pytest.mark.exhaustive
 def test_readers_and_routes_come_and_go_while_it_runs(tmp_path: Path) -> None:
     """The command names new, removed and unopened readers and routes, and entries keep flowing."""
     pipeline = write_file(tmp_path, [route()])
@@ -150,6 +152,7 @@ def test_a_wrong_step_is_replayed_from_a_time(tmp_path: Path) -> None:
         until(lambda: route_status(pipeline)["replay"] is None)
 
 
+@pytest.mark.exhaustive
 def test_a_dead_sink_is_paused_and_what_it_shall_not_get_is_acked(tmp_path: Path) -> None:
     """A failing route is paused, two entries are acked, and the rest arrives once, in order."""
     (tmp_path / "out.down").write_text("write")
@@ -263,6 +266,7 @@ def test_a_step_reports_a_parked_entry_as_parked(tmp_path: Path) -> None:
         assert "no 2 here" in stepped["reason"]
 
 
+@pytest.mark.exhaustive
 def test_a_reader_is_paused_restarted_and_resumed(tmp_path: Path) -> None:
     """The commands report their outcome, beside a running engine and without one."""
     # With a single reader, a stopped one would end the engine.
@@ -415,6 +419,7 @@ def test_without_an_engine_actions_wait_for_the_next_run(tmp_path: Path) -> None
         until(lambda: offsets(tmp_path / "out.jsonl") == [0, 1, 1])
 
 
+@pytest.mark.exhaustive
 def test_only_a_route_that_the_file_does_not_name_is_forgotten(tmp_path: Path) -> None:
     """With the engine or without, a route of the pipeline is kept and an older one is removed."""
     pipeline = write_file(tmp_path, [route("old"), route("out")])
@@ -491,6 +496,7 @@ def test_transporter_tells_of_itself_with_json() -> None:
     assert raised.value.returncode in (2, 3)
 
 
+@pytest.mark.exhaustive
 def test_a_probe_reads_readiness_by_the_exit_code(tmp_path: Path) -> None:
     """The code is 3 without an engine, 0 while it is ready, and 1 with the reason printed."""
     pipeline = write_file(tmp_path, [route(on_error="stop", writer={"reject": [1]})])

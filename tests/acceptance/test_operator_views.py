@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
 from acceptance_tools import await_true
 from operator_tools import command, done, feed, operated, route, write_file
 
@@ -25,6 +26,7 @@ def series(path: Path) -> list[str]:
     return [each["name"] for each in found["result"]["series"]] if found["ok"] else []
 
 
+@pytest.mark.exhaustive
 def test_an_incident_is_seen_and_mended_from_the_command_line(tmp_path: Path) -> None:
     """Events, status, a note, a dry run, a list of retries, what became of it, and a history."""
     parking = route(on_error="park", writer={"reject": [1, 3, 4]}, retry={"attempts": 1})

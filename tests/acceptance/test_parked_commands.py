@@ -66,6 +66,7 @@ def test_a_damaged_file_does_not_hide_the_others(log: Path) -> None:
     assert [each["offset"] for each in transporter("parked", "list", str(log), "out")] == [3]
 
 
+@pytest.mark.exhaustive
 def test_retry_is_a_durable_request(log: Path) -> None:
     """Parked retry leaves the entries in place, and the request in the offset log."""
     transporter("parked", "retry", str(log), "out", "3")

@@ -35,14 +35,8 @@ def pipeline(tmp_path: Path) -> Path:
     return tmp_path / "p.yaml"
 
 
-@pytest.mark.parametrize(
-    "length",
-    [
-        pytest.param(61, marks=pytest.mark.exhaustive),
-        62,
-        pytest.param(64, marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("length", [61, 62, 64])
 def test_workers_start_whatever_the_length_of_the_log_directory(length: int) -> None:
     """Spark refuses long folders for its sockets, so from its limit on they are elsewhere."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:

@@ -98,6 +98,7 @@ def compare(settings: dict[str, Any], *words: str) -> dict[str, int]:
     return {each["table"]: each["rows"] for each in result["tables"]}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(180)
 def test_an_empty_database_becomes_the_copy(postgres: Database, tmp_path: Path) -> None:
     """Tables, rows and changes arrive, across a kill -9 and new columns, and nothing else."""

@@ -265,9 +265,8 @@ def said(engine: Running) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "live", ["--live", pytest.param("--no-live", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("live", ["--live", "--no-live"])
 def test_escape_sequences_never_reach_the_terminal(tmp_path: Path, live: str) -> None:
     """Payloads, keys, namespaces and errors are shown with escapes quoted, live and in lines."""
     evil = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08"

@@ -27,7 +27,9 @@ LATEST = 1.5
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)]
+)
 def test_a_signal_at_any_moment_ends_a_run_with_exit_0(
     tmp_path: Path, number: signal.Signals
 ) -> None:

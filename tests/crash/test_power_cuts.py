@@ -15,7 +15,7 @@ from crash_hunt import Plan, hunt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STATES = 600
+STATES = 300
 EXHAUSTIVE_STATES = 500_000
 STATES_OF_A_LIFE = 100
 """Fewer crash states than any life has, so this many lives are enough."""

@@ -361,6 +361,7 @@ def test_a_crash_while_the_slot_is_created(crashes: Crashes, nursery: Nursery) -
     crashes.judge()
 
 
+@pytest.mark.exhaustive
 def test_a_crash_beside_a_commit_that_hangs(crashes: Crashes, nursery: Nursery) -> None:
     """Its change was passed in the stream, so the next copy waits until its snapshot sees it."""
     crashes.die("slot created")  # The publication would wait, too.
@@ -390,6 +391,7 @@ def test_a_crash_while_a_table_is_removed(point: str, live: bool, crashes: Crash
     crashes.judge([table for table in FOLLOWED if table.name != "parts"])
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_is_removed_again_after_the_crash(crashes: Crashes) -> None:
     """It was published, and no position knows it: its changes are passed over.
 
@@ -405,6 +407,7 @@ def test_a_table_that_is_removed_again_after_the_crash(crashes: Crashes) -> None
     crashes.judge(left={"days"})
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_comes_back_after_the_crash_is_a_gap(crashes: Crashes) -> None:
     """Its changes between were never sent, which no later engine passes in silence."""
     crashes.go_on()
@@ -420,6 +423,7 @@ def test_a_table_that_comes_back_after_the_crash_is_a_gap(crashes: Crashes) -> N
     crashes.judge(repeated={"parts"})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("from_empty", FROM_EMPTY)
 @pytest.mark.parametrize("point", points_of(REPEATING))
 def test_a_crash_while_everything_is_copied_again(
@@ -446,6 +450,7 @@ def test_a_dropped_slot_is_a_gap_unless_everything_is_copied_again(crashes: Cras
     crashes.judge(repeated={table.name for table in FOLLOWED})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("from_empty", FROM_EMPTY)
 def test_crashes_while_one_table_is_copied_again(from_empty: bool, crashes: Crashes) -> None:
     """The state with its run and the entry that empties it are in the log together."""

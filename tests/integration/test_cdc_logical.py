@@ -66,6 +66,7 @@ def test_records_come_in_the_order_of_commits(shop: Database) -> None:
     assert record.headers == (("a", "ä".encode()),)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_a_transaction_of_messages_goes_on_where_it_was_cut(shop: Database, rows: int) -> None:
     """A kill between any two changes repeats nothing and leaves nothing out."""

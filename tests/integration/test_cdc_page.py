@@ -23,6 +23,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cdc.md").read_text()
 FENCES = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.postgres
 @pytest.mark.spark
 def test_the_five_minutes(

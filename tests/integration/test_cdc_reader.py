@@ -532,6 +532,7 @@ def test_a_silent_server_is_given_up(shop: Database, monkeypatch: pytest.MonkeyP
         log.kill()
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_is_not_read_is_not_silent(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -572,6 +573,7 @@ def test_the_stream_is_taken_from_the_server_while_nobody_polls(
     assert found == [*range(1, 20001)]
 
 
+@pytest.mark.exhaustive
 def test_a_slow_reader_of_a_large_transaction_needs_no_memory(shop: Database) -> None:
     """However little each call takes, no more than the bound is read ahead, nor kept in libpq."""
     log = started(shop, batch_bytes="128KiB", batch_rows=100_000)

@@ -168,6 +168,7 @@ def follow(
     return follower.all()
 
 
+@pytest.mark.exhaustive
 def test_columns_give_what_rows_give(
     source: Source, exhaustive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

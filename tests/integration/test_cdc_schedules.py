@@ -155,6 +155,7 @@ def test_a_chunk_waits_for_a_commit_that_hangs(
     assert last_rows(log) == stored_rows(crashing)
 
 
+@pytest.mark.exhaustive
 def test_a_chunk_waits_until_the_server_cannot_lose_it(
     crashing: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,6 +215,7 @@ def test_a_new_table_that_only_its_owner_may_publish_is_left_out(shop: Database)
         shop.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+@pytest.mark.exhaustive
 def test_a_new_table_that_is_locked_holds_up_no_other(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +236,7 @@ def test_a_new_table_that_is_locked_holds_up_no_other(
     log.kill()
 
 
+@pytest.mark.exhaustive
 def test_each_new_problem_of_a_left_out_table_is_reported(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +347,7 @@ def test_a_renamed_table_goes_on_under_its_new_name(shop: Database) -> None:
     assert [each.namespace for each in log.messages if each.key == b"100"] == ["public.items"]
 
 
+@pytest.mark.exhaustive
 def test_a_migration_that_has_a_table_for_itself_stops_nobody(shop: Database) -> None:
     """Neither a running reader nor one that opens waits for a table that it does not follow."""
     shop.execute("CREATE TABLE other (id int PRIMARY KEY)")
@@ -374,6 +377,7 @@ def test_a_migration_that_has_a_followed_table_for_itself_stops_nobody(shop: Dat
     log.kill()
 
 
+@pytest.mark.exhaustive
 def test_a_migration_that_has_a_partition_for_itself_stops_nobody(shop: Database) -> None:
     """What is known of partitions is in the catalog, for which nobody has to wait."""
     shop.execute(
@@ -515,6 +519,7 @@ def test_a_database_of_another_encoding_is_copied_as_utf8(postgres: Database) ->
     assert {"k": "grün!"} in [json.loads(each.data) for each in log.messages if each.data]
 
 
+@pytest.mark.exhaustive
 def test_many_tables_make_no_long_positions(shop: Database) -> None:
     """The stream has its turns between the chunks of all tables, which it has to pass."""
     for number in range(60):

@@ -258,7 +258,8 @@ def change_rows(database: Database, seed: int, ended: threading.Event) -> None:
 SHARDS = {"truncate": "ignore", "evolve": "none"}
 
 
-@pytest.mark.parametrize("writer", [{}, pytest.param(SHARDS, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("writer", [{}, SHARDS])
 def test_a_running_copy_has_no_false_difference(copy: Copy, writer: dict[str, Any]) -> None:
     """Beside writers a comparison finds exactly the rows that were changed by hand."""
     copy.source.execute(SCHEMA + ROWS.format(400))

@@ -135,6 +135,7 @@ def test_every_kind_of_entry(postgres: Database, made: Any) -> None:
     assert {each.key["id"] for each in found} == {"0", "1", "3"}
 
 
+@pytest.mark.exhaustive
 def test_a_killed_comparison_leaves_no_file(postgres: Database, made: Any) -> None:
     """The collected rows are in a file that has no name, so that a kill leaves none."""
     postgres.execute(TABLE)

@@ -224,6 +224,7 @@ def test_each_act_reaches_the_engine(tmp_path: Path) -> None:
         assert "no engines take turns" in ui.get("/p/pipeline/cluster?part=live")[1]
 
 
+@pytest.mark.exhaustive
 def test_a_killed_console_leaves_the_audit_true(tmp_path: Path) -> None:
     """The engine ends an act whose console died, and the line has the person and the outcome."""
     (tmp_path / "sales.paused").touch()

@@ -135,7 +135,16 @@ def test_a_console_that_cannot_start_is_reported_and_tried_again(
         until(lambda: _answers(launcher.url))
 
 
-@pytest.mark.parametrize("broken", ["log: ./log", "observe: [1]", "${file:none}"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "log: ./log",
+        *(
+            pytest.param(each, marks=pytest.mark.exhaustive)
+            for each in ("observe: [1]", "${file:none}")
+        ),
+    ],
+)
 def test_a_broken_pipeline_file_takes_nobody_the_console(tmp_path: Path, broken: str) -> None:
     """Its log is shown to the user of the engine, and as the file says once it can be read."""
     file, events = write_pipeline(tmp_path), Events()
@@ -296,6 +305,7 @@ def test_an_address_that_is_taken_costs_a_port_and_not_the_engine(tmp_path: Path
         launcher.stop()
 
 
+@pytest.mark.exhaustive
 def test_two_engines_that_start_together_have_a_console_each(tmp_path: Path) -> None:
     """Neither fails because of the other, whichever listens first."""
     with socket.socket() as free:
@@ -317,6 +327,7 @@ def test_two_engines_that_start_together_have_a_console_each(tmp_path: Path) -> 
             launcher.stop()
 
 
+@pytest.mark.exhaustive
 def test_a_console_of_several_logs_leaves_one_that_has_its_own(tmp_path: Path) -> None:
     """Its links come by the socket of another log; that log alone gets no second console."""
     files = []
@@ -354,6 +365,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_console_ends_with_a_killed_engine(tmp_path: Path) -> None:
     """It does not keep the address from the next engine, which takes the socket's name over."""
     file = write_pipeline(tmp_path)

@@ -222,6 +222,7 @@ def test_push_down_changes_no_result(spark: SparkSession, log: Path) -> None:
         spark.conf.unset(PUSH_DOWN)
 
 
+@pytest.mark.exhaustive
 def test_a_table_without_push_down_may_be_read_again(spark: SparkSession, log: Path) -> None:
     """With Spark's push-down on, a table that did not enable it never loses rows.
 
@@ -312,6 +313,7 @@ def stream(
     return batches
 
 
+@pytest.mark.exhaustive
 def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
     """Restarts resume exactly, across rolls, and limits bound micro-batches."""
     directory, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
@@ -400,6 +402,7 @@ def _end() -> str:
     raise EOFError
 
 
+@pytest.mark.exhaustive
 def test_the_examples_of_the_page(spark: SparkSession, log: Path, tmp_path: Path) -> None:
     """Every example of docs/spark.md runs, in order, and the stream writes all entries."""
     names: dict[str, Any] = {

@@ -69,6 +69,7 @@ def test_one_of_three_leads_over_many_takeovers(postgres: Database) -> None:
     assert max(took) < 2 * TERM
 
 
+@pytest.mark.exhaustive
 @pytest.mark.postgres
 def test_a_leader_whose_session_is_ended_is_revoked_at_its_next_pulse(postgres: Database) -> None:
     """A leader whose session ends is revoked at its next pulse, and then competes again."""
@@ -131,6 +132,7 @@ def test_a_stopped_leader_loses_its_lock_within_a_term(postgres: Database) -> No
     assert max(took) < 2 * TERM
 
 
+@pytest.mark.exhaustive
 @pytest.mark.postgres
 def test_a_leader_behind_a_pulled_cable_is_fenced_and_waits_for_nothing(
     postgres: Database,
@@ -219,6 +221,7 @@ def test_who_may_not_connect_stays_a_candidate_and_says_why(postgres: Database) 
         assert engine.error is None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.postgres
 def test_a_pooler_that_shares_a_session_is_refused(tmp_path: Path) -> None:
     """Two electors in one session would both get the re-entrant lock, so the second refuses."""

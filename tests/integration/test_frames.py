@@ -160,6 +160,7 @@ def test_a_query_sees_the_columns_of_a_message(
             assert ds.dataset(folder / path, format="parquet").schema.names == ENTRY_SCHEMA.names
 
 
+@pytest.mark.exhaustive
 def test_the_guilty_entry_is_found(opened: Callable[..., Delivering], folder: Path) -> None:
     """A failing query delivers the entries before the bad one, which the route finds and names."""
     steps = [
@@ -180,6 +181,7 @@ def test_the_guilty_entry_is_found(opened: Callable[..., Delivering], folder: Pa
     assert daily.deliver(entries(10, 30)).failure is None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "column", ["parse_json(data):order::BIGINT", "CAST(data AS BIGINT)"], ids=["parse", "cast"]
 )
@@ -408,6 +410,7 @@ def test_a_sink_of_ones_own_is_not_waited_for(
     assert (folder / "seen").read_text() == "0 2 ['offset']"
 
 
+@pytest.mark.exhaustive
 def test_a_task_that_dies_behind_its_commit_repeats_nothing(
     opened: Callable[..., Delivering], folder: Path
 ) -> None:
@@ -432,6 +435,7 @@ def test_a_task_that_dies_behind_its_commit_repeats_nothing(
     assert [json.loads(line)["offset"] for line in lines] == list(range(8))
 
 
+@pytest.mark.exhaustive
 def test_a_commit_that_seemed_to_fail_is_not_written_twice(
     opened: Callable[..., Delivering], folder: Path
 ) -> None:

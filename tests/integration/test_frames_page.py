@@ -55,6 +55,7 @@ def _rows(
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("step", "before", "after"), EXAMPLES)
 def test_an_example_is_true(
     spark: SparkSession, folder: Path, step: str, before: str, after: str

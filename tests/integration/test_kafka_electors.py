@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from services.kafka import Broker
 
 
+@pytest.mark.exhaustive
 @pytest.mark.kafka
 def test_what_no_elector_wrote_is_told_and_passed_by(
     kafka_election: dict[str, Any], kafka_broker: Broker

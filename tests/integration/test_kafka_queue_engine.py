@@ -131,6 +131,7 @@ def test_a_file_goes_through_the_log_into_a_queue(tmp_path: Path, settings: Queu
     assert seen == {line.encode(): 1 for line in lines}
 
 
+@pytest.mark.exhaustive
 def test_a_message_is_acked_when_every_route_has_delivered_its_entry(
     tmp_path: Path, settings: QueueSettings
 ) -> None:
@@ -266,6 +267,7 @@ def test_what_is_in_flight_at_a_stop_is_delivered_by_another_engine(
     assert delivered() == each_once(300)
 
 
+@pytest.mark.exhaustive
 def test_no_more_is_in_flight_than_the_reader_may_have(
     tmp_path: Path, settings: QueueSettings
 ) -> None:

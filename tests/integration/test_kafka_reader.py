@@ -350,6 +350,7 @@ def test_all_engines_of_a_group_begin_at_the_same_end(bench: Bench) -> None:
     assert sorted(found) == [b"10", b"11", b"8", b"9"]
 
 
+@pytest.mark.exhaustive
 def test_a_topic_that_is_named_later_begins_as_start_says(bench: Bench) -> None:
     """``start`` also applies while others are in the group, before the start can be committed."""
     one, two = bench.topic(), bench.topic()
@@ -485,6 +486,7 @@ def test_a_topic_that_was_never_there_is_waited_for(
         bench.reader("nowhere")
 
 
+@pytest.mark.exhaustive
 def test_a_topic_that_is_deleted_makes_the_source_unavailable(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

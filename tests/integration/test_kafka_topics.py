@@ -81,6 +81,7 @@ def test_a_missing_topic_is_named_and_tried_again_and_not_created(
     assert write(writer, Message("n", b"1")).complete
 
 
+@pytest.mark.exhaustive
 def test_a_topic_that_is_deleted_is_not_created_anew(
     make_writer: Callable[..., KafkaWriter], default_broker: Broker, name: str
 ) -> None:

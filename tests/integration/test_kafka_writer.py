@@ -168,6 +168,7 @@ def test_each_key_keeps_its_order_over_many_slices(
         ]
 
 
+@pytest.mark.exhaustive
 def test_keys_go_where_java_clients_put_them(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker
 ) -> None:

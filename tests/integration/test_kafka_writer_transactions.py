@@ -237,6 +237,7 @@ def test_settings_that_the_brokers_or_the_client_refuse_are_the_routes_fault(
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.exhaustive
 def test_a_progress_topic_that_is_missing_is_waited_for(sink: Sink) -> None:
     """The writer names the missing topic, and opens once it exists."""
     name = f"progress-{uuid.uuid4().hex[:8]}"
@@ -301,6 +302,7 @@ def test_a_transaction_whose_end_the_brokers_lost_is_ended(
     assert sink.values() == numbers(20)
 
 
+@pytest.mark.exhaustive
 def test_shards_keep_their_progress_apart(sink: Sink) -> None:
     """Each shard reads back its own progress."""
     contexts = [replace(sink.context, shard=shard, shards=3) for shard in range(3)]

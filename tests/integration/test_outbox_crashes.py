@@ -115,14 +115,9 @@ def die(node: Node, point: str) -> None:
 # --- ids that come a second time
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize(
-    "running",
-    [
-        pytest.param(True, id="running", marks=pytest.mark.exhaustive),
-        pytest.param(False, id="stopped"),
-    ],
-)
+@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 def test_ids_that_begin_anew_are_other_rows(
     running: bool,
     release: str,

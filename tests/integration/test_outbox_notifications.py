@@ -91,12 +91,13 @@ def commit_much(database: Database) -> None:
             until(lambda: database.execute("SELECT pg_notification_queue_usage()") == [(0.0,)])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({"claim": "mark"}, id="mark", marks=pytest.mark.exhaustive),
+        pytest.param({"claim": "mark"}, id="mark"),
         pytest.param({"claim": "take"}, id="take"),
-        pytest.param({"release": "delivered"}, id="delivered", marks=pytest.mark.exhaustive),
+        pytest.param({"release": "delivered"}, id="delivered"),
         pytest.param({"elector": ELECTOR}, id="elected"),
     ],
 )
@@ -127,6 +128,7 @@ def test_a_term_goes_on_while_the_log_is_full(small: Database, tmp_path: Path) -
         assert [name for name, _ in events.all if name in LED] == ["leader-acquired"]
 
 
+@pytest.mark.exhaustive
 def test_a_term_goes_on_while_max_in_flight_is_reached(small: Database, tmp_path: Path) -> None:
     """An unavailable sink ends no term, so its undelivered entries are not superseded."""
     events = Events()

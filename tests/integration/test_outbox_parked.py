@@ -123,6 +123,7 @@ def test_a_paused_route_holds_its_rows_back(outbox: Database, tmp_path: Path) ->
     assert values(tmp_path) == ["1", "2"]
 
 
+@pytest.mark.exhaustive
 def test_a_paused_route_is_paused_after_a_restart(outbox: Database, tmp_path: Path) -> None:
     """Undelivered entries of the paused route wait in the log, and their rows in the table."""
     insert(outbox, "a", "1")

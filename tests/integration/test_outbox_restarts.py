@@ -75,13 +75,10 @@ def test_restarts_repeat_nothing_while_a_route_is_away(
     assert logged(node) == rows
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "point",
-    [
-        pytest.param("before a supersession begins", marks=pytest.mark.exhaustive),
-        "behind the beginning of a supersession",
-        None,
-    ],
+    ["before a supersession begins", "behind the beginning of a supersession", None],
 )
 def test_only_a_takeover_supersedes(
     point: str | None, engine: Callable[..., Node], outbox: Database

@@ -306,6 +306,7 @@ def test_a_server_that_hangs_is_given_up_within_two_terms(outbox: Database) -> N
             proxy.heal()
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_hangs_is_given_up_without_an_elector(
     outbox: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +373,7 @@ def test_rows_too_many_for_one_statement_are_purged_in_parts(outbox: Database) -
 # --- a stop while the database is away
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("elector", ["none", ELECTOR], ids=["alone", "elected"])
 @pytest.mark.parametrize("fault", ["refuse", "hang"])
 def test_a_stop_ends_while_the_database_is_away(

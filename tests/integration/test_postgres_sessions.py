@@ -160,6 +160,7 @@ def test_an_idle_reader_is_polled_by_reads_alone(
     assert outbox.execute(number) == before
 
 
+@pytest.mark.exhaustive
 def test_whoever_is_in_the_way_of_a_term_is_ended_through_a_pooler_too(outbox: Database) -> None:
     """The waiting process id comes from the server, because a pooler's id is made up."""
     with pooler(outbox, "session") as dsn, readers(outbox, "mark") as opened:

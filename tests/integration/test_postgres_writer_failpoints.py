@@ -179,6 +179,7 @@ def acts(faulty: Faulty) -> dict[str, Callable[[], object]]:
     }
 
 
+@pytest.mark.exhaustive
 def test_a_fault_at_some_statements(faulty: Faulty) -> None:
     """Whatever fails, rows are those of the log, and exactly the bad ones are parked."""
     faulty.run(lambda: None, -1)

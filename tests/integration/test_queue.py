@@ -31,7 +31,7 @@ def send(settings: QueueSettings, queue: str, count: int) -> set[bytes]:
     return set(values)
 
 
-@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("transactional", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_what_is_never_acked_comes_four_times_and_is_dead_then(
     kafka_broker: Broker, transactional: bool
 ) -> None:
@@ -121,6 +121,7 @@ def test_queues_never_cross(kafka_broker: Broker) -> None:
             consumer.close()
 
 
+@pytest.mark.exhaustive
 def test_a_message_is_kept_alive_for_many_timeouts(kafka_broker: Broker) -> None:
     """While its consumer holds it no other consumer gets it, however long that takes."""
     settings = fresh(kafka_broker, redeliver_after=0.5, hold=60.0)
@@ -134,6 +135,7 @@ def test_a_message_is_kept_alive_for_many_timeouts(kafka_broker: Broker) -> None
         until(lambda: tracker.metrics().acked == 1, "acked")
 
 
+@pytest.mark.exhaustive
 def test_a_message_can_be_extended_by_hand(kafka_broker: Broker) -> None:
     """Without keep-alives each extend restarts a message's time."""
     settings = fresh(kafka_broker, redeliver_after=1.0)
@@ -204,6 +206,7 @@ def test_a_closed_consumer_gives_back_what_it_had(kafka_broker: Broker) -> None:
     assert seen == {value: int(value == mine.value) for value in wanted}
 
 
+@pytest.mark.exhaustive
 def test_a_new_tracker_comes_to_the_same_state(kafka_broker: Broker) -> None:
     """A new tracker has the old one's state, without ended messages, and redelivers just that."""
     settings = fresh(kafka_broker, redeliver_after=3.0)
@@ -320,6 +323,7 @@ def test_a_consumer_that_was_full_goes_on_after_others_came_and_went(kafka_broke
         receive_until(first, lambda: set(seen) == wanted, act, 30)
 
 
+@pytest.mark.exhaustive
 def test_what_a_program_does_not_ask_for_goes_to_others(kafka_broker: Broker) -> None:
     """A consumer whose program hangs keeps one message for its hold and blocks no other."""
     settings = fresh(kafka_broker, in_flight=5, leave_after=1.0, hold=2.0, max_redeliveries=1)
@@ -362,6 +366,7 @@ def test_several_threads_share_a_consumer(kafka_broker: Broker) -> None:
     assert seen == dict.fromkeys(wanted, 1)
 
 
+@pytest.mark.exhaustive
 def test_a_message_that_retention_took_is_redelivered_itself(kafka_broker: Broker) -> None:
     """The Start contains it, so no other message comes in its place."""
     settings = fresh(kafka_broker, partitions=1, redeliver_after=1.5)

@@ -130,6 +130,7 @@ def test_depth_follows_what_is_sent_and_what_is_confirmed(
     queue.shows(**EMPTY)
 
 
+@pytest.mark.exhaustive
 def test_the_oldest_grows_older_while_nothing_is_confirmed(
     queue: Queue, settings: QueueSettings
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_missing_topic_and_absent_brokers_are_told_apart(settings: QueueSettin
         assert time.monotonic() - begun < 5
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_shown_while_brokers_are_away(
     queue: Queue, settings: QueueSettings, kafka_broker: Broker
 ) -> None:

@@ -54,6 +54,7 @@ def stuck(settings: QueueSettings, topic: str, name: str, says: str = "") -> Ite
             producer.close()
 
 
+@pytest.mark.exhaustive
 def test_a_tracker_ends_what_outlasts_every_transaction(kafka_broker: Broker) -> None:
     """The markers behind the transaction become visible, and a living owner is fenced."""
     settings = fresh(kafka_broker, partitions=1, transaction_timeout=1.0)
@@ -79,6 +80,7 @@ def test_one_that_does_not_say_who_it_is_is_told(
         until(lambda: "offset 0 does not end" in caplog.text, "it is told")
 
 
+@pytest.mark.exhaustive
 def test_a_consumer_that_was_taken_for_dead_begins_anew(kafka_broker: Broker) -> None:
     """A consumer survives a wrong takeover of its name, as if it were dead."""
     settings = fresh(kafka_broker, partitions=1, transactional=True, redeliver_after=30.0)

@@ -97,6 +97,7 @@ def test_a_password_is_replaced_while_the_engine_runs(
     assert SECOND not in str(events.all)
 
 
+@pytest.mark.exhaustive
 def test_a_sink_that_refuses_the_old_token_gets_the_new_one(tmp_path: Path) -> None:
     """A refused route takes a new worker once the secret's file has changed."""
     secret = tmp_path / "token"

@@ -52,6 +52,8 @@ from transporter.pipeline.yaml_document import from_values
 from transporter.protocol.messages import Slice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from transporter.pipeline.config import Pipeline
 
 NUMBERS: Final[dict[str, Any]] = {
@@ -109,21 +111,42 @@ def shrink_numbers() -> None:
         setattr(found, name, value)
 
 
-def watch_opens(journal: Journal) -> None:
-    """Journal a log's content when it is opened, before compaction or retention takes any of it."""
+def watch_opens(journal: Journal) -> Callable[[], list[int] | None]:
+    """Journal a log's content when it is opened, before compaction or retention takes any of it.
+
+    Return a function that returns the offsets which the log that was opened last holds now, or
+    ``None`` where it cannot be read.
+    """
     opened = CommitLog.open.__func__  # type: ignore[attr-defined]
+    logs = list[CommitLog]()
 
     def opening(cls: type[CommitLog], directory: Path, **more: Any) -> CommitLog:
         log: CommitLog = opened(cls, directory, **more)
+        logs[:] = [log]
         offsets, rows = list[int](), list[str]()
-        with suppress(TransporterError), LogReader(directory) as reader:
-            for batch in reader.read(reader.first_offset(), log.durable):
-                offsets += batch.column("offset").to_pylist()
-                rows += batch.column("source_id").to_pylist()
+        with suppress(TransporterError):
+            for offset, row in held_by(log):
+                offsets.append(offset)
+                rows.append(row)
         journal.write(what="held", offsets=offsets, rows=rows)
         return log
 
+    def held() -> list[int] | None:
+        try:
+            return [offset for offset, _ in held_by(logs[0])]
+        except TransporterError:
+            return None
+
     CommitLog.open = classmethod(opening)  # type: ignore[assignment]
+    return held
+
+
+def held_by(log: CommitLog) -> Iterator[tuple[int, str]]:
+    """Yield the offset and the row of each durable entry of *log*."""
+    with LogReader(log.directory) as reader:
+        for batch in reader.read(reader.first_offset(), log.durable):
+            columns = (batch.column(name).to_pylist() for name in ("offset", "source_id"))
+            yield from zip(*columns, strict=True)
 
 
 class _Life:
@@ -144,7 +167,7 @@ class _Life:
         self._disk = HostileDisk(pipeline.log.dir, record=self._request["record"])
         self._disk.install()
         self._disk.set_fault(self._request.get("fault", {}))
-        watch_opens(self._journal)
+        self._held = watch_opens(self._journal)
         self._watch_appends()
         self._watch_slices()
         engine = self._started(pipeline)
@@ -238,6 +261,8 @@ class _Life:
         WorkerConnection.send = sending  # type: ignore[method-assign]
 
     def _observe(self, event: str, **details: Any) -> None:
+        if event == "route-begins":
+            details["left"] = self._held()
         self._journal.write(what="event", event=event, **details)
 
     def _started(self, pipeline: Pipeline) -> Engine | None:

@@ -169,18 +169,21 @@ class Truth:
             case "event":
                 self.events[engine].append(line)
                 if line["event"] == "route-begins":
-                    self._begun_again(engine, line["route"], line["offset"])
+                    self._begun_again(engine, line["route"], line["offset"], line["left"])
 
-    def _begun_again(self, engine: str, route: str, first: int) -> None:
-        """Record that *route* begins at *first*, where the log does.
+    def _begun_again(self, engine: str, route: str, first: int, left: list[int] | None) -> None:
+        """Record that *route* begins at *first*, where the log does, and that *left* is in the log.
 
-        Nothing held the log for it while it was forgotten: what has been removed is passed.
+        Nothing held the log for it while it was forgotten: what has been removed, or compacted, is
+        passed.
         """
         log = self.logs[engine]
         if log.begun[route]:
-            got = self.delivered(engine, route)
+            got, kept = self.delivered(engine, route), set(left or ())
+            through = max(kept, default=first)
             for offset in log.rows:
-                if offset < first and offset not in got:
+                gone = offset < first or (offset < through and offset not in kept)
+                if gone and offset not in got:
                     log.passed[route].setdefault(offset, "operator")
 
     def _appended(self, engine: str, line: dict[str, Any]) -> None:

@@ -199,6 +199,7 @@ def test_the_watchdog_starves_while_a_thread_is_missing(
         manager.await_line("WATCHDOG=1", fed + 1)
 
 
+@pytest.mark.exhaustive
 def test_a_route_that_waits_for_spark_does_not_hang(
     tmp_path: Path, manager: ServiceManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ def test_what_a_program_gets(folder: Path) -> None:
         assert (refused.status_code, text in refused.text) == (409, True), refused.text
 
 
+@pytest.mark.exhaustive
 def test_code_that_hangs_ends_with_its_deadline_and_with_the_console(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

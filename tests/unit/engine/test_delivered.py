@@ -238,7 +238,9 @@ def test_any_reader_can_wait_for_delivery(tmp_path: Path) -> None:
         assert engine.status().readers[0].state is State.RUNNING
 
 
-@pytest.mark.parametrize("stuck", ["a-route", "z-route"])
+@pytest.mark.parametrize(
+    "stuck", ["a-route", pytest.param("z-route", marks=pytest.mark.exhaustive)]
+)
 def test_a_source_is_never_told_of_what_was_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: str
 ) -> None:

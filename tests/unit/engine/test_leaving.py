@@ -177,6 +177,7 @@ def test_a_route_that_left_passes_what_its_reader_gives_elsewhere(tmp_path: Path
         until(lambda: offsets(sink(tmp_path, "old")) == [5])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["stopped", "hanging"])
 def test_a_leader_that_has_ended_otherwise_or_hangs_leaves_its_entries_to_the_next(
     tmp_path: Path, how: str

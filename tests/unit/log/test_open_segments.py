@@ -60,6 +60,7 @@ def test_many_readers_share_few_descriptors(log_of_many: Path) -> None:
     assert descriptors(log_of_many) == 0
 
 
+@pytest.mark.exhaustive
 def test_readers_at_different_places_share_few_descriptors(log_of_many: Path) -> None:
     """A reader in the middle of a segment keeps only that segment open."""
     with ExitStack() as stack:

@@ -183,6 +183,7 @@ def test_a_collector_that_hangs_costs_spans_and_nothing_else(tmp_path: Path) -> 
     assert traces.counts() == (QUEUED + 1, 8)
 
 
+@pytest.mark.exhaustive
 def test_an_engine_beside_a_collector_that_hangs(tmp_path: Path) -> None:
     """Everything is delivered and the stop ends while a collector's answer is pending."""
     lines = [f"a {n}" for n in range(500)]
@@ -195,6 +196,7 @@ def test_an_engine_beside_a_collector_that_hangs(tmp_path: Path) -> None:
     assert offsets(tmp_path / "out.jsonl") == list(range(500))
 
 
+@pytest.mark.exhaustive
 def test_a_collector_that_is_away_is_said_once(tmp_path: Path) -> None:
     """An event reports the problem without secrets, and again only after an export succeeded."""
     events, sink = Events(), Sink("no way to c0ll3ctor-t0ken")

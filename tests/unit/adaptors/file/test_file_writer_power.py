@@ -56,6 +56,7 @@ def cut_power(
         check(engine)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_a_power_cut_at_any_call_leaves_each_line_once(
     path: Path, settings: dict[str, Any]

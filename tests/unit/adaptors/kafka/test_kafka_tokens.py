@@ -63,6 +63,7 @@ def test_the_client_asks_the_provider(provider: Provider) -> None:
     assert provider.asked()[0] == {"grant_type": "client_credentials", "scope": "write read"}
 
 
+@pytest.mark.exhaustive
 def test_a_provider_is_trusted_as_the_system_trusts(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -513,6 +513,7 @@ def test_a_batch_is_one_crossing(steps: Compile, monkeypatch: pytest.MonkeyPatch
     assert calls == [1_000, 900, 900]
 
 
+@pytest.mark.exhaustive
 def test_many_batches_leave_no_memory_behind(steps: Compile) -> None:
     """Memory of crossing values is returned: the process does not grow with its batches."""
     step = steps(script('return {"data": {"list": message["data"]["list"] + ["x" * 100] * 100}}'))
