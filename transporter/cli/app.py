@@ -89,7 +89,9 @@ def execute(arguments: Sequence[str]) -> int:
     except ImportError as error:
         return _report_broken_installation(error)
     try:
-        code = build()(list(arguments), standalone_mode=False, prog_name="transporter")
+        # No command has the empty name, which stands for all of them.
+        app = build(next(iter(arguments), ""))
+        code = app(list(arguments), standalone_mode=False, prog_name="transporter")
     except typer.TyperException as error:
         failure: TransporterError = UsageError(_usage_text(error))
     except TransporterError as error:

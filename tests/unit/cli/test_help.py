@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
 
-from transporter.cli.commands import build
+from transporter.cli.commands import COMMANDS, build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,3 +85,14 @@ def test_an_example_can_be_parsed(example: str) -> None:
         if hasattr(command, "commands"):
             context = typer.Context(command, info_name=name, parent=context)
     command.make_context(name, words, parent=context)
+
+
+def test_a_command_is_built_without_the_others() -> None:
+    """No module of another command is imported, which would take longer than most commands do."""
+    code = (
+        "import sys; from transporter.cli.commands import build; build('status'); "
+        "print(*(name.rpartition('.')[2].replace('_', '-') for name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {*done.stdout.split()} & {*COMMANDS} == {"status"}
+    assert {name for name in COMMANDS if name not in getattr(ROOT, "commands", {})} == set()
