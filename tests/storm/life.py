@@ -30,9 +30,8 @@ import storm.sources  # noqa: F401 - the same
 from storm.disk import HostileDisk
 from storm.journal import Journal
 
-import transporter.cli.commands  # noqa: F401 - the same
 from transporter.audit import Operator
-from transporter.cli import app
+from transporter.cli import app, commands
 from transporter.control.requests import KINDS
 from transporter.control.running_engine import RunningEngine
 from transporter.control.server import ControlServer
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from transporter.pipeline.config import Pipeline
+
+commands.build()  # whatever is forked finds every command imported
 
 NUMBERS: Final[dict[str, Any]] = {
     "transporter.log.active_segment.PREALLOCATION": 32 << 10,
