@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from storm.__main__ import storm
+from storm.journal import Journal
 from storm.plan import Plan, draw
+from storm.truth import Truth, Violation
 
 SEEDS = range(1, 26)
 """Seeds of a sample: ``make storm`` runs a thousand fresh ones."""
@@ -31,3 +33,23 @@ def test_everything_holds_in_storms() -> None:
 def test_what_a_storm_found_once_holds(path: Path) -> None:
     """The shortest list of acts that once showed a defect shows it no more."""
     assert storm(Plan.load(path)).problem == ""
+
+
+@pytest.mark.parametrize(("left", "watermark"), [([3, 4], 2), ([3, 4], 3), (None, 0)])
+def test_the_model_passes_only_what_was_gone_when_a_route_began_again(
+    left: list[int] | None, watermark: int, tmp_path: Path
+) -> None:
+    """Compaction may drop entries of a forgotten route. What it has left is to be delivered."""
+    plan = draw(1, 1)
+    plan.routes["r0"]["namespace"] = ".*"
+    truth = Truth(tmp_path, plan)
+    truth.logs["a"].rows = {offset: ("s0", offset) for offset in range(5)}
+    truth.forgot("a", "r0", [], 1.0)
+    begins = {"event": "route-begins", "route": "r0", "offset": 0, "left": left}
+    Journal(tmp_path / "a.journal").write(what="event", **begins)
+    truth.read()
+    if left is not None and watermark < left[0]:
+        truth.judge("a", {"r0": watermark}, {"r0": set()})
+    else:
+        with pytest.raises(Violation, match=f"never got {watermark} "):
+            truth.judge("a", {"r0": watermark}, {"r0": set()})
