@@ -130,10 +130,10 @@ def test_without_a_token_reader_and_writer_wait(
     broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A provider that refuses stops nothing, and the client retries."""
-    monkeypatch.setattr("transporter_adaptors.kafka.cluster.REQUEST_SECONDS", 3.0)
+    monkeypatch.setattr("transporter_adaptors.kafka.cluster.REQUEST_SECONDS", 8.0)
     given = settings(broker, provider, **{"sasl.oauthbearer.client.secret": "another"})
     with pytest.raises(SinkUnavailable, match=r"OAUTHBEARER token.*invalid_client"):
-        opened(topic, 3.0, **given)
+        opened(topic, 8.0, **given)
     read = KafkaReader(KafkaReader.Config(topics=[topic], group=f"of-{topic}", **given))
     with pytest.raises(SourceUnavailable, match="OAUTHBEARER token"):
         read.open(FixedResume())
