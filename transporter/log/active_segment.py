@@ -44,6 +44,7 @@ class ActiveSegment:
         positions: the newest position of every reader.
         oldest: the log time of the first frame.
         logged_at: the log time of the last frame.
+        is_sealed: whether it has a trailer, so that no frame may follow.
 
     """
 
@@ -74,6 +75,7 @@ class ActiveSegment:
         self.next = max(self.last + 1, self.header.next_offset)
         self.logged_at = walk.frames[-1].logged_at if walk.frames else self.header.created_at
         self.oldest = oldest.logged_at if oldest else self.header.created_at
+        self.is_sealed = False
 
     @property
     def is_empty(self) -> bool:
@@ -138,6 +140,7 @@ class ActiveSegment:
         except OSError as error:
             self._roll_back(error)
         self.sync()
+        self.is_sealed = True
 
     def trim(self) -> None:
         """Cut unused preallocated bytes and make the file durable."""

@@ -199,7 +199,7 @@ class CommitLog:
         """
         with self._condition:
             unusable = self._closed or self._failure is not None or self._group.syncing
-            if unusable or self._active.is_empty or not self._is_old():
+            if unusable or self._active.is_empty or not self._must_roll():
                 return False
             try:
                 self._roll(self._clock())
@@ -476,10 +476,17 @@ class CommitLog:
         self._condition.notify_all()
 
     def _is_full(self) -> bool:
-        full = self._active.byte >= self._segment_bytes or self._is_old()
+        full = self._active.byte >= self._segment_bytes or self._must_roll()
         return full and not self._active.is_empty
 
-    def _is_old(self) -> bool:
+    def _must_roll(self) -> bool:
+        """Return whether the active segment is old, or a roll has failed behind its seal.
+
+        The next segment may then exist already, and readers end the sealed one where that begins
+        (Invariant 2).
+        """
+        if self._active.is_sealed:
+            return True
         if self._segment_age is None or self._begun_at is None:
             return False
         return uptime() - self._begun_at >= self._segment_age

@@ -34,6 +34,7 @@ from transporter.log.sealed_segments import (
     entries_of,
     iter_sealed,
     read_frames,
+    unreadable_as_damage,
 )
 from transporter.log.segment import Segment
 from transporter.log.segment_rewriter import FRAME_BYTES, Replacement, refuse_without_room
@@ -180,6 +181,8 @@ class _Compaction:
     progress: Callable[[int], None]
     gate: RetentionGate
     problems: list[str] = field(default_factory=list)
+    damaged: set[int] = field(default_factory=set)
+    """The first offsets of damaged segments, which are left as they are."""
     end_keys: list[bytes] = field(default_factory=list)
     """The keys of the last entries of the segments that were passed, obsolete or not."""
     older_compacted: bool = True
@@ -249,12 +252,12 @@ class _Compaction:
         """Return the segment with nothing obsolete yet, or ``None`` if it is damaged or gone."""
         chunks = []
         try:
-            with self._open(sealed) as segment:
+            with self._open(sealed) as segment, unreadable_as_damage(segment):
                 for chunk in chunks_of(segment, sealed.end):
                     self._count_read(sealed, chunk.walked_bytes)
                     chunks.append(chunk)
         except Corrupt as error:
-            self._note_damage(error)
+            self._note_damage(sealed, error)
             return None
         except _SegmentGone:
             return None
@@ -281,8 +284,9 @@ class _Compaction:
         if sealed.end <= self.gate.removed_through:
             raise _SegmentGone
 
-    def _note_damage(self, error: Corrupt) -> None:
+    def _note_damage(self, sealed: SealedSegment, error: Corrupt) -> None:
         self.older_compacted = False
+        self.damaged.add(sealed.base)
         if str(error) not in self.problems:
             self.problems.append(str(error))
 
@@ -304,10 +308,11 @@ class _Compaction:
             for number in reversed(range(len(chunks))):
                 spend(chunks[number].size)
                 try:
-                    found = entries_of(segment, read_frames(segment, chunks[number]))
+                    with unreadable_as_damage(segment):
+                        found = entries_of(segment, read_frames(segment, chunks[number]))
                 except Corrupt as error:
                     # Unreadable entries obsolete nothing.
-                    self._note_damage(error)
+                    self._note_damage(sealed, error)
                     continue
                 keys = keys_of(found, self.settings.keep)
                 backward_pass.add(
@@ -322,7 +327,7 @@ class _Compaction:
         """Replace *target* by its remaining entries. Return ``None`` if it stays as it is."""
         sealed = target.sealed
         try:
-            if self._is_held(sealed):
+            if self._is_held(sealed) or sealed.base in self.damaged:
                 return None
             with self._open(sealed) as segment:
                 worthwhile = target.dropped_entries or target.has_tiny_frames
@@ -331,7 +336,7 @@ class _Compaction:
                 last = read_frames(segment, target.chunks[-1])[-1]
                 self._note_last_key(entries_of(segment, [last]))
         except Corrupt as error:
-            self._note_damage(error)
+            self._note_damage(sealed, error)
         except _SegmentGone:
             # None of its entries can come back, and the incomplete file is removed.
             pass

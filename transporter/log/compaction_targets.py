@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -9,7 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transporter.errors import Corrupt
-from transporter.log.sealed_segments import Chunk, SealedSegment, chunks_of
+from transporter.log.sealed_segments import (
+    Chunk,
+    SealedSegment,
+    chunks_of,
+    unreadable_as_damage,
+)
 from transporter.log.segment_rewriter import FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -80,10 +86,8 @@ def group_targets(targets: Sequence[SealedSegment]) -> Iterator[list[SealedSegme
 def undamaged_chunks(segment: Segment, end: int, progress: Callable[[int], None]) -> list[Chunk]:
     """Return the chunks before the first damage. *progress* is called with the bytes read."""
     found = []
-    try:
+    with suppress(Corrupt), unreadable_as_damage(segment):
         for chunk in chunks_of(segment, end):
             progress(chunk.walked_bytes)
             found.append(chunk)
-    except Corrupt:
-        pass
     return found

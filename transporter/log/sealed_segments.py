@@ -6,7 +6,8 @@ verified.
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+import errno
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -152,6 +153,18 @@ def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
         raise Corrupt(
             "no valid frame where one was written", str(segment.path), byte, max(covered + 1, 0)
         )
+
+
+@contextmanager
+def unreadable_as_damage(segment: Segment) -> Iterator[None]:
+    """Raise ``Corrupt`` for what a disk cannot read of *segment* any more, as for other damage."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        problem = f"the disk cannot read a part of it ({error.strerror})"
+        raise Corrupt(problem, str(segment.path), segment.first_byte) from error
 
 
 def read_frames(segment: Segment, chunk: Chunk) -> list[StoredFrame]:

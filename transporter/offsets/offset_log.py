@@ -68,8 +68,13 @@ def route_folder(directory: Path, route: str) -> Path:
 
 def declared_routes(directory: Path, files: FileSystem | None = None) -> list[str]:
     """Return the routes that have an offset log. Each pins its unsettled entries."""
-    names = (files or RealFileSystem()).names(directory / FOLDER)
-    return [name for name in names if not name.startswith(".")]
+    files, folder = files or RealFileSystem(), directory / FOLDER
+    # Other programs leave files here, and hidden folders.
+    return [
+        name
+        for name in files.names(folder)
+        if not name.startswith(".") and files.is_directory(folder / name)
+    ]
 
 
 def read_state(directory: Path, route: str, files: FileSystem | None = None) -> RouteState:
@@ -200,7 +205,7 @@ class OffsetLog:
         self.on_replay_delivered: Callable[[states.Replay], None] = lambda _: None
         """Called on the delivering thread when a replay was delivered to its end."""
         self._file: File | None = None
-        self._end = 0
+        self._end = self._spare_bytes = 0
         self._dirty = self._pending = False
         self._failure: OSError | None = None
         self._audit = audit or AuditFile(directory, self._files)
@@ -534,6 +539,7 @@ class OffsetLog:
         if self._byte + len(data) > self._end:
             # The snapshot that begins the next turn holds this event already.
             self._begin_turn(1 - self._slot, self._turn + 1, after)
+            self._grow_spare()
             return
         self._file.pwrite(data, self._byte)
         self._byte += len(data)
@@ -569,6 +575,23 @@ class OffsetLog:
             if error.errno not in NO_SPACE:
                 raise
             self._files.remove(self._folder / SPARE)
+        else:
+            self._spare_bytes = min(_FIRST_BYTES, FILE_BYTES)
+            self._grow_spare()
+
+    def _grow_spare(self) -> None:
+        """Reserve as much as this turn may take, if there is room, for the next open's snapshot.
+
+        That is no longer than the records that it stands for. The disk may be full by then, and
+        only an engine that has opened its routes can make room (Invariant 14).
+        """
+        wanted = self._end
+        if 0 < self._spare_bytes < wanted:
+            path = self._folder / SPARE
+            with suppress(OSError), open_file(self._files, path, write=True) as file:
+                if (size := file.size()) < wanted:
+                    file.allocate(size, wanted - size)
+                self._spare_bytes = wanted
 
     def _create_file(self, name: str) -> None:
         with open_file(self._files, self._folder / name, write=True, create=True) as file:
@@ -590,8 +613,9 @@ class OffsetLog:
             self._file.close()
         self._file, self._dirty, self._written_state = file, False, state
         self._slot, self._turn, self._sequence, self._byte = slot, turn, 1, len(data)
-        # A state that fills its file alone still has room for events behind it.
-        self._end = max(room, len(data) + room // 2)
+        # A state that fills its file alone still has room for events behind it, as far as it is
+        # read again.
+        self._end = min(max(room, len(data) + room // 2), _most_read())
 
     def _preallocate(self, file: File, snapshot: int) -> int:
         """Preallocate more of *file* for a turn that begins with *snapshot* bytes. Return its size.
@@ -685,10 +709,14 @@ def _read_contents(files: FileSystem, folder: Path) -> _Contents:
     for slot, name in enumerate(NAMES):
         if name in names:
             with open_file(files, folder / name) as file:
-                # A snapshot may be larger than the file was meant to be.
-                data = file.pread(min(file.size(), FILE_BYTES + records.MAX_RECORD), 0)
+                data = file.pread(min(file.size(), _most_read()), 0)
             found[slot] = (str(folder / name), data)
     return found
+
+
+def _most_read() -> int:
+    """Return the bytes of a file that an open reads. Its snapshot may exceed what it grows to."""
+    return FILE_BYTES + records.MAX_RECORD
 
 
 def _first_turn(data: bytes, file: str) -> int:

@@ -8,6 +8,7 @@ compact parked entries.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from bisect import bisect_left, insort
 from dataclasses import asdict, dataclass
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "parked"
 _SUFFIX: Final = ".entry"
+_NUMBER: Final = re.compile("[0-9]{20}")
 _MAX_BYTES: Final = layout.FRAME_HEADER_BYTES + layout.MAX_EXTENSION + layout.MAX_PAYLOAD
 _MAX_ERROR: Final = 4096
 _WRONG_CHECKSUM: Final = "a parked entry does not match its checksum"
@@ -150,7 +152,9 @@ def parked_offsets(folder: Path, files: FileSystem) -> list[int]:
     """Return the parked offsets of the route in *folder*, ascending."""
     with translate_os_errors(folder):
         names = files.names(folder / FOLDER)
-    return [int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
+    numbers = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+    # Copies that other programs have made beside them have other names.
+    return [int(each) for each in numbers if _NUMBER.fullmatch(each)]
 
 
 class ParkedStore:

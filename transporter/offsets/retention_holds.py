@@ -111,7 +111,8 @@ def release(offsets: OffsetLog, through: int, durable: int, reason: str) -> Rang
         return None
     offsets.audit("release", first=first, last=through, reason=reason)
     if state.replay is not None:
-        offsets.advance_replay(min(through, state.replay.last), state.generation)
+        last = min(through, state.replay.last)
+        offsets.advance_replay(last, state.generation, is_delivery=False)
     if state.watermark < through:
         offsets.settle(Range(state.next_unsettled(), through, RELEASED), durable)
     offsets.sync()

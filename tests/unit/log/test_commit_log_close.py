@@ -239,6 +239,30 @@ def test_without_descriptors_a_roll_is_back_pressure(tmp_path: Path, batch: Make
         assert offsets_of(directory) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("call", ["open", "sync_directory"])
+def test_a_failed_roll_is_repeated_whatever_the_settings_are_by_then(
+    tmp_path: Path, batch: Make, call: str
+) -> None:
+    """Nothing is appended behind a seal, though a reload has made segments last (Invariant 2)."""
+    disk = _Tableless(call)
+    log = CommitLog.open(tmp_path, files=disk)
+    log.append(batch(2), "r")
+    log.set_segment_age(0.0)
+    disk.full = True
+    with pytest.raises(LogFull):
+        log.append(batch(2), "r")
+    log.set_segment_age(None)
+    with pytest.raises(LogFull):
+        log.roll_if_old()
+    disk.full = False
+    assert log.append(batch(2), "r") == (2, 3)
+    assert offsets_of(tmp_path) == [0, 1, 2, 3]
+    assert segment_bases(Disk(), tmp_path) == [0, 2]
+    crash(log)
+    with CommitLog.open(tmp_path) as again:
+        assert again.append(batch(1), "r") == (4, 4)
+
+
 def test_without_descriptors_a_budget_is_back_pressure(tmp_path: Path, batch: Make) -> None:
     """A budget's measurement waits for a free descriptor (Invariant 14)."""
     disk = _Tableless("open")

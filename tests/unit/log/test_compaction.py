@@ -450,6 +450,37 @@ def test_a_damaged_segment_is_left_alone_and_named(tmp_path: Path) -> None:
     assert list(everything(tmp_path)) == [2, 3, 4, 5, 7, 8, 9]
 
 
+@pytest.mark.parametrize("part", ["header", "payload"])
+def test_a_segment_that_the_disk_cannot_read_is_left_alone_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """A bad sector is damage like any other: the other segments are compacted."""
+    last = write_log(tmp_path, [[Frame(letters("AAB"))] for _ in range(4)])
+    with closing(Segment(RealFileSystem(), tmp_path / segment_name(3))) as segment:
+        frame = next(segment.frames())
+        bad = segment.first_byte if part == "header" else frame.payload_byte
+    opened = RealFileSystem.open
+
+    def opening(files: RealFileSystem, path: Path, **how: bool) -> Any:
+        file = opened(files, path, **how)
+        if path.name == segment_name(3):
+            read = file.pread
+
+            def pread(size: int, byte: int) -> bytes:
+                if byte <= bad < byte + size and (part == "payload" or byte > 0):
+                    raise OSError(errno.EIO, "Input/output error")
+                return read(size, byte)
+
+            file.pread = pread  # type: ignore[method-assign]
+        return file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFileSystem, "open", opening)
+        report = compacted(tmp_path, last)
+    assert [segment_name(3) in problem for problem in report.problems] == [True]
+    assert list(everything(tmp_path)) == [2, 3, 4, 5, 7, 8, 9, 10, 11]
+
+
 def test_a_full_disk_leaves_the_segment_as_it_was(tmp_path: Path) -> None:
     """Without room for the copy nothing changes, and no partial file stays."""
     disk = Disk()

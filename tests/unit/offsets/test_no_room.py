@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from transporter.log.filesystem import File
+
 FAR = 1 << 40
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -35,6 +37,31 @@ def no_room(code: int = errno.ENOSPC, part: float = 0.5) -> Fault:
 def disk() -> FaultyDisk:
     """Return the real disk, which can be made full."""
     return FaultyDisk(RealFileSystem())
+
+
+class _Full(RealFileSystem):
+    """The real disk. While ``full`` is set files do not grow, and room that is freed goes."""
+
+    full = False
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        file = super().open(path, write=write, create=create)
+        pwrite, allocate = file.pwrite, file.allocate
+
+        def refuse(end: int) -> None:
+            if self.full and end > file.size():
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        def writing(data: bytes, byte: int) -> None:
+            refuse(byte + len(data))
+            pwrite(data, byte)
+
+        def allocating(byte: int, size: int) -> None:
+            refuse(byte + size)
+            allocate(byte, size)
+
+        file.pwrite, file.allocate = writing, allocating  # type: ignore[method-assign]
+        return file
 
 
 @pytest.fixture
@@ -213,6 +240,39 @@ def test_a_state_that_no_snapshot_could_hold_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OffsetRefused, match="too many"):
             offsets.request_retries(range(states.MAX_STATE // states.RETRY_BYTES + 1))
         assert offsets.state == RouteState()
+
+
+@pytest.mark.parametrize("grown", ["while it runs", "at an open"])
+def test_a_route_of_many_namespaces_opens_on_a_full_disk(tmp_path: Path, grown: str) -> None:
+    """The spare has room for a snapshot of any size, or no start could make room (Invariant 14)."""
+    disk = _Full()
+    offsets = OffsetLog(tmp_path, "r", disk)
+    for number in range(3000):
+        offsets.settle(Range(number, number), FAR, {f"shop_{number:05d}.public.orders": number})
+    if grown == "at an open":
+        offsets.close()
+        offsets = OffsetLog(tmp_path, "r", disk)
+    offsets.sync()
+    disk.full = True
+    with OffsetLog(tmp_path, "r", disk) as again:
+        assert again.state.watermark == 2999
+        assert len(again.state.namespaces) == 3000
+    offsets.close()
+
+
+def test_what_is_written_behind_a_large_snapshot_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn ends where an open reads no more, however large the file has become."""
+    monkeypatch.setattr(module, "FILE_BYTES", 4096)
+    monkeypatch.setattr(records, "MAX_RECORD", 64 << 10)
+    with OffsetLog(tmp_path, "r") as offsets:
+        offsets.request_retries(range(8000))
+        for number in range(3000):
+            offsets.settle(Range(number, number), FAR)
+            if number % 50 == 0:
+                offsets.sync()
+                assert read_state(tmp_path, "r").watermark == number
 
 
 def test_a_snapshot_larger_than_a_file_is_read_and_gone_on_behind(tmp_path: Path) -> None:

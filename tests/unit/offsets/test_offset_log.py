@@ -385,6 +385,7 @@ def test_routes_are_declared_by_their_folder(tmp_path: Path) -> None:
     assert declared_routes(tmp_path) == []
     for name in ("b", "a"):
         OffsetLog(tmp_path, name).close()
+    (tmp_path / "offsets" / "notes.txt").touch()
     assert declared_routes(tmp_path) == ["a", "b"]
     assert read_state(tmp_path, "a") == RouteState()
 

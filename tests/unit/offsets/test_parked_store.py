@@ -43,6 +43,15 @@ def test_many_are_parked_with_one_sync_of_the_folder(tmp_path: Path) -> None:
     assert store.known_offsets == frozenset(range(21))
 
 
+def test_files_of_other_programs_are_no_parked_entries(tmp_path: Path) -> None:
+    """A copy that a file manager or an archive has made beside an entry has another name."""
+    ParkedStore(tmp_path).park_all(entries(2))
+    (name, _) = sorted(path.name for path in (tmp_path / FOLDER).iterdir())
+    for other in (f"._{name}", name.replace(".", " (copy)."), "-1.entry", "\u0661.entry"):
+        (tmp_path / FOLDER / other).touch()
+    assert ParkedStore(tmp_path).offsets() == [0, 1]
+
+
 @pytest.mark.parametrize("at", [1, 5])
 def test_what_finds_no_room_parks_nothing(tmp_path: Path, at: int) -> None:
     """On a full disk no entry is parked, and no file stays behind (Invariant 14)."""

@@ -261,8 +261,14 @@ class Compactor:
                 gate=self._log.gate,
             )
         except LogFull as error:
-            self._wait_for_room(error)
+            self._try_later()
+            if not self._waiting:
+                self._waiting = True
+                self._observe("compaction-waiting", problem=str(error))
             return
+        except TransporterError:
+            self._try_later()
+            raise
         finally:
             self._segments = {}
         self._delay = 0.0
@@ -291,10 +297,7 @@ class Compactor:
 
         return read
 
-    def _wait_for_room(self, error: LogFull) -> None:
+    def _try_later(self) -> None:
         """Retry with growing delays, because each try reads the segments again."""
         self._delay = min(max(TICK, 2 * self._delay), LONGEST)
         self._not_before = time.monotonic() + self._delay
-        if not self._waiting:
-            self._waiting = True
-            self._observe("compaction-waiting", problem=str(error))

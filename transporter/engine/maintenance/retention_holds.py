@@ -128,13 +128,18 @@ class RetentionHolds:
         ]
 
     def release(self, route: str, through: int) -> None:
-        """Release the entries of *route* up to *through* (``on_full: stop-route``)."""
+        """Release the entries of *route* up to *through* (``on_full: stop-route``).
+
+        A route that an operator has forgotten meanwhile holds nothing and stays forgotten.
+        """
         with self._running.handover_lock:
             offsets = self._running.offsets.get(route)
             if offsets is not None:
                 self._release(offsets, through)
                 return
             self._log.check_lock()
+            if route not in declared_routes(self._log.directory):
+                return
             with OffsetLog(self._log.directory, route, audit=self._audit) as stranger:
                 self._release(stranger, through)
             self._stored_holds.pop(route, None)

@@ -20,15 +20,21 @@ from transporter.engine.maintenance.compactor import CompactionStopped, FailureR
 from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.retention_holds import RetentionHolds
 from transporter.engine.reading.feed import Feed
-from transporter.errors import BudgetSpent, LockLost, LogPoisoned, SourceUnavailable
+from transporter.errors import (
+    BudgetSpent,
+    EnvironmentFault,
+    LockLost,
+    LogPoisoned,
+    SourceUnavailable,
+)
 from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.maintenance import MAINTENANCE, CompactionRules, read_maintenance
 from transporter.log.segment import segment_bases
 from transporter.message import Message, messages_to_batch
-from transporter.offsets.offset_log import OffsetLog, read_state
+from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
 from transporter.offsets.retention_holds import Hold, release
-from transporter.offsets.state import Range
+from transporter.offsets.state import Range, Replay
 from transporter.pipeline.config import LogConfig, ReaderConfig
 
 if TYPE_CHECKING:
@@ -281,6 +287,8 @@ def test_a_release_is_recorded_where_it_happens(tmp_path: Path) -> None:
 def test_a_release_ends_what_is_left_of_a_replay(tmp_path: Path) -> None:
     """A release ends the replay of the same offsets and leaves the route's own progress alone."""
     with OffsetLog(tmp_path, "slow") as route:
+        ended = list[Replay]()
+        route.on_replay_delivered = ended.append
         route.settle(Range(0, 9), 20)
         route.begin_replay(2, 8)
         assert release(route, 5, 20, "why") == Range(2, 5, "released")
@@ -288,6 +296,8 @@ def test_a_release_ends_what_is_left_of_a_replay(tmp_path: Path) -> None:
         assert (route.state.replay.next, route.state.watermark) == (6, 9)
         release(route, 12, 20, "why")
         assert (route.state.replay, route.state.watermark) == (None, 12)
+        # It was not delivered.
+        assert ended == []
 
 
 def test_what_fails_is_told_once_and_tried_again(log: CommitLog) -> None:
@@ -425,6 +435,38 @@ def test_compaction_waits_for_room_and_says_so_once(
     assert len(kept.events.named("compaction-resumed")) == 1
     assert len(kept.events.named("log-compacted")) == 1
     assert kept.events.named("housekeeping-failed") == []
+
+
+def test_a_failing_compaction_is_retried_ever_later(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction that fails reads the segments again after a growing delay only."""
+    tries, moment = list[float](), 0.0
+    monkeypatch.setattr("transporter.engine.maintenance.compactor.time.monotonic", lambda: moment)
+
+    def failing(*_: object, **__: object) -> None:
+        tries.append(moment)
+        raise EnvironmentFault("the disk is ill")
+
+    monkeypatch.setattr("transporter.engine.maintenance.compactor.compact", failing)
+    kept = Kept(log, config(log.directory), through=8)
+    for moment in range(0, 200, 5):  # noqa: B007 - the clock
+        with suppress(EnvironmentFault):
+            kept.keep(OLD)
+    assert tries == [0, 10, 30, 70, 150]
+
+
+def test_a_route_that_was_forgotten_meanwhile_is_not_released(log: CommitLog) -> None:
+    """A release that was decided before an operator forgot the route declares it no more."""
+    OffsetLog(log.directory, "gone").close()
+    with OffsetLog(log.directory, "out") as out:
+        events = Events()
+        holds = RetentionHolds(log, Holders({"out": out}), events, out._audit)
+        assert holds.least_hold().name == "gone"
+        holds.forget("gone")
+        holds.release("gone", 1)
+        assert declared_routes(log.directory) == ["out"]
+        assert events.named("entries-released") == []
 
 
 def test_the_record_never_promises_more_than_the_sources_were_told(log: CommitLog) -> None:
