@@ -255,8 +255,18 @@ class Truth:
 
     def _removed_while_away(self, engine: str, source: str, offset: int) -> bool:
         """Return true if *offset* left the log while its reader was not in the pipeline file."""
+        opened = [
+            event["t"]
+            for event in self.events[engine]
+            if event["event"] == "reader-opened" and event["reader"] == source
+        ]
+        # It holds nothing before it is open again, which may be long after the file names it.
+        absences = [
+            (since, min((each for each in opened if each >= until), default=until))
+            for since, until in self.absences[source]
+        ]
         for event in self.events[engine]:
-            if not any(since <= event["t"] < until for since, until in self.absences[source]):
+            if not any(since <= event["t"] < until for since, until in absences):
                 continue
             # The event of a compaction does not name what it dropped.
             if event["event"] == "log-compacted" or (
