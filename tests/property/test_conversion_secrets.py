@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from transporter.errors import ConfigError
-from transporter.scaffold.conversion.formats import convert_file
+from transporter.scaffold.conversion import convert_file
 
 PASSWORDS = st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S")), min_size=1)
 HIDDEN = "Hidden"

@@ -16,7 +16,7 @@ from transporter.errors import EnvironmentFault
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from transporter.doctor.examination import Diagnosis
+    from transporter.doctor import Diagnosis
 
 _WIDTHS = (7, 11)
 
@@ -60,7 +60,7 @@ def doctor(
 
 
 def _diagnoses(target: Path | None) -> Iterator[Diagnosis]:
-    from transporter.doctor.examination import examine  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.doctor import examine  # noqa: PLC0415 - heavy; `--help` does without
 
     if target is None or target.is_dir():
         return examine((target or Path()).absolute())

@@ -76,7 +76,7 @@ def pipeline(
 
 
 def _convert(old: Path, file: Path, *, as_json: bool) -> None:
-    from transporter.scaffold.conversion.formats import convert_file  # noqa: PLC0415 - as above
+    from transporter.scaffold.conversion import convert_file  # noqa: PLC0415 - as above
 
     found = convert_file(old)
     _create(file, found.text)

@@ -20,7 +20,7 @@ from transporter.console.login_socket import (
     refuse_second,
     request_link,
 )
-from transporter.console.outline import read_outline
+from transporter.console.readings import read_outline
 from transporter.console.sources import (
     EVENTS_FRESH,
     HISTORY_FRESH,

@@ -9,9 +9,16 @@ import pytest
 from transporter.console.rates import SAMPLES, RateMeter, Series
 from transporter.console.sources import Look
 from transporter.console.views.audit import change_rows, matching_changes
-from transporter.console.views.drawings import HEIGHT, LOOK_MARKS, WIDTH, mark_of, sparkline
 from transporter.console.views.events import event_without_texts
-from transporter.console.views.overview import FEW, overview
+from transporter.console.views.overview import (
+    FEW,
+    HEIGHT,
+    LOOK_MARKS,
+    WIDTH,
+    mark_of,
+    overview,
+    sparkline,
+)
 from transporter.console.views.parked import group_parked, normalized_error, parked_row
 from transporter.console.views.privacy import HIDDEN, error_without_text, look_without_texts
 from transporter.console.views.route import route_view

@@ -16,8 +16,7 @@ from compaction_tools import Frame, letters, write_log
 from log_tools import damage
 
 from transporter.cli import app
-from transporter.doctor import disk, host
-from transporter.doctor.examination import Diagnosis, examine
+from transporter.doctor import Diagnosis, disk, examine, host
 from transporter.log.filesystem import RealFileSystem
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from transporter.queue.consumer import to_markers
 from transporter.queue.consumer_state import Work
-from transporter.queue.marker_writer import to_markers
 from transporter.queue.markers import End, KeepAlive, Nack, encode_marker
 from transporter.queue.start_markers import StartBatch
 

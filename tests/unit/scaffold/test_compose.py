@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.pipeline.config import load
-from transporter.scaffold.conversion.formats import convert_file
+from transporter.scaffold.conversion import convert_file
 
 if TYPE_CHECKING:
     from pathlib import Path
