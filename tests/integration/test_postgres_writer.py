@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from services.postgres import Database
 
 pytestmark = pytest.mark.postgres
+
+BIG = ((UNCHANGED_HEADER, b'["big"]'),)
 
 
 @pytest.fixture
@@ -489,6 +492,27 @@ def test_a_rest_that_is_not_an_object(driver: Driver, value: str) -> None:
     configure(driver, extra={"column": "rest"})
     driver.deliver(partial_row("t", 1, ["big"], id=1, x=1))
     assert driver.rows("t") == [(1, {"x": 1})]
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonb"])
+def test_a_rest_without_a_change_is_not_stored_again(driver: Driver, kind: str) -> None:
+    """An update of other columns does not store the large values of the rest once more."""
+    driver.database.execute(f"CREATE TABLE t (id int PRIMARY KEY, v int, rest {kind})")
+    configure(driver, extra={"column": "rest"})
+    large = random.Random(1).randbytes(20_000).hex()
+    stored = "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = 't'::regclass"
+    driver.deliver(row("t", 1, id=1, v=1, x=1, big=large), row("t", 2, id=2, v=1, big=large))
+    size = driver.database.execute(stored)
+
+    driver.deliver(
+        partial_row("t", 1, ["big"], id=1, v=2, x=1), partial_row("t", 2, ["big"], id=2, v=2)
+    )
+    assert driver.database.execute(stored) == size
+    driver.deliver(Message("public.t", b'{"id":1,"v":2,"x":1.0}', b"1", "update", headers=BIG))
+    assert driver.database.execute("SELECT rest->>'x', v FROM t ORDER BY id") == [
+        ("1.0", 2),
+        (None, 2),
+    ]
 
 
 def test_a_required_column_without_a_field_keeps_no_rest(driver: Driver) -> None:

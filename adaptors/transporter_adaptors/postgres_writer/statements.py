@@ -109,16 +109,20 @@ def value_of(table: Table, name: str) -> str:
 
 
 def _rest(table: Table, column: str, shape: Shape) -> str:
-    given, kept = "(e.doc::jsonb - %s::text[])", _kept_rest(column)
+    kind, given = table.columns[column].type, "(e.doc::jsonb - %s::text[])"
     empty = "'{}'" if table.columns[column].not_null else "NULL"
-    value = given if shape.has_rest else empty
-    if shape.kept:
-        value = (
-            f"(coalesce({kept}, '{{}}') || {given})"
-            if shape.has_rest
-            else f"coalesce({kept}, {empty})"
-        )
-    return f"{value}::{table.columns[column].type}"
+    if not shape.kept:
+        return f"{given if shape.has_rest else empty}::{kind}"
+    old, kept = f"t.{quote(column)}", _kept_rest(column)
+    value = (
+        f"coalesce({kept}, '{{}}') || {given}" if shape.has_rest else f"coalesce({kept}, {empty})"
+    )
+    # The server stores a large rest again, unless it is the old value itself. The texts show
+    # whether a number has got other digits, as 1.0 for 1.00.
+    return (
+        f"(SELECT CASE WHEN n.doc::text = {old}::text THEN {old} ELSE n.doc END "  # noqa: S608 - quoted
+        f"FROM (SELECT ({value})::{kind} AS doc OFFSET 0) AS n)"
+    )
 
 
 def _kept_rest(column: str) -> str:
