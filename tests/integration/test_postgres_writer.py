@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from pg_writer_tools import (
     truncation_entry,
 )
 from transporter_adaptors.postgres.table import TableName
+from transporter_adaptors.postgres_cdc.entries import UNCHANGED_HEADER
 from transporter_adaptors.postgres_writer.append_mode import append_ddl
 
 from transporter.errors import Rejected, RouteFault, SinkUnavailable
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from services.postgres import Database
 
 pytestmark = pytest.mark.postgres
+
+BIG = ((UNCHANGED_HEADER, b'["big"]'),)
 
 
 @pytest.fixture
@@ -446,9 +450,127 @@ def test_extra_fields(driver: Driver) -> None:
     assert found == [(1, '{"x": 1.50, "y": {"z": []}}'), (2, None)]
     driver.deliver(partial_row("t", 1, ["x"], id=1, w=1), row("t", 2, "update", id=2, rest=3))
     found = driver.database.execute("SELECT id, rest::text FROM t ORDER BY id")
-    assert found == [(1, '{"w": 1}'), (2, '{"rest": 3}')]
+    assert found == [(1, '{"w": 1, "x": 1.50}'), (2, '{"rest": 3}')]
     driver.deliver(row("t", 2, "update", id=2))
     assert driver.rows("t")[1] == (2, None)
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonb"])
+@pytest.mark.parametrize("slices", ["one", "each"])
+def test_unchanged_fields_without_a_column(driver: Driver, kind: str, slices: str) -> None:
+    """An update keeps the fields that it names as unchanged, and replaces the others."""
+    driver.database.execute(f"CREATE TABLE t (id int PRIMARY KEY, v int, rest {kind})")
+    configure(driver, extra={"column": "rest"})
+    changes = [
+        row("t", 1, id=1, v=1, x=1, gone=1, big="A", rest="B"),
+        row("t", 2, id=2, v=1, big="A"),
+        # Each carries another large value.
+        partial_row("t", 1, ["big"], id=1, v=2, x=2, rest="C"),
+        partial_row("t", 1, ["rest"], id=1, v=3, x=3, big=None),
+        partial_row("t", 2, ["big"], id=2, v=2),
+        row("t", 3, id=3, v=1, x=1),
+        partial_row("t", 3, ["v"], id=3),
+        row("t", 4, id=4, v=1, x=1),
+        partial_row("t", 4, ["v", "never"], id=4, y=2),
+    ]
+    for some in [changes] if slices == "one" else [[each] for each in changes]:
+        driver.deliver(*some)
+    assert driver.rows("t") == [
+        (1, 3, {"x": 3, "big": None, "rest": "C"}),
+        (2, 2, {"big": "A"}),
+        (3, 1, None),
+        (4, 1, {"y": 2}),
+    ]
+
+
+@pytest.mark.parametrize("value", ['["big"]', '"big"', "3", "null"])
+def test_a_rest_that_is_not_an_object(driver: Driver, value: str) -> None:
+    """A value that somebody else wrote to the column for the rest has no fields to keep."""
+    driver.database.execute(
+        f"CREATE TABLE t (id int PRIMARY KEY, rest jsonb); INSERT INTO t VALUES (1, '{value}')"
+    )
+    configure(driver, extra={"column": "rest"})
+    driver.deliver(partial_row("t", 1, ["big"], id=1, x=1))
+    assert driver.rows("t") == [(1, {"x": 1})]
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonb"])
+def test_a_rest_without_a_change_is_not_stored_again(driver: Driver, kind: str) -> None:
+    """An update of other columns does not store the large values of the rest once more."""
+    driver.database.execute(f"CREATE TABLE t (id int PRIMARY KEY, v int, rest {kind})")
+    configure(driver, extra={"column": "rest"})
+    large = random.Random(1).randbytes(20_000).hex()
+    stored = "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = 't'::regclass"
+    driver.deliver(row("t", 1, id=1, v=1, x=1, big=large), row("t", 2, id=2, v=1, big=large))
+    size = driver.database.execute(stored)
+
+    driver.deliver(
+        partial_row("t", 1, ["big"], id=1, v=2, x=1), partial_row("t", 2, ["big"], id=2, v=2)
+    )
+    assert driver.database.execute(stored) == size
+    driver.deliver(Message("public.t", b'{"id":1,"v":2,"x":1.0}', b"1", "update", headers=BIG))
+    assert driver.database.execute("SELECT rest->>'x', v FROM t ORDER BY id") == [
+        ("1.0", 2),
+        (None, 2),
+    ]
+
+
+def test_a_required_column_without_a_field_keeps_no_rest(driver: Driver) -> None:
+    """A whole row replaces the rest, also where it can only be an UPDATE."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, own int NOT NULL, rest jsonb)")
+    driver.database.execute("INSERT INTO t VALUES (1, 1, '{\"x\": 1}'), (2, 1, '{\"x\": 1}')")
+    configure(driver, extra={"column": "rest"})
+    driver.deliver(row("t", 1, "update", id=1), row("t", 2, "update", id=2, y=1))
+    assert driver.rows("t") == [(1, 1, None), (2, 1, {"y": 1})]
+
+
+def test_a_rest_that_may_not_be_null(driver: Driver) -> None:
+    """A column for the rest that is NOT NULL has an empty object where nothing is left."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, v int, rest json NOT NULL)")
+    configure(driver, extra={"column": "rest"})
+    driver.deliver(row("t", 1, id=1, v=1), row("t", 2, id=2, v=1, x=1), row("t", 3, id=3, v=1, x=1))
+    driver.deliver(row("t", 2, "update", id=2, v=2), partial_row("t", 3, ["v"], id=3))
+    assert driver.rows("t") == [(1, 1, {}), (2, 2, {}), (3, 1, {})]
+
+
+def test_unchanged_fields_of_a_row_that_is_missing(driver: Driver) -> None:
+    """A part of a row that is not there is refused, with the fields that it lacks."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, v int, rest jsonb)")
+    configure(driver, extra={"column": "rest"})
+    error = driver.fail(partial_row("t", 1, ["big"], id=1, v=1, x=1))
+    assert isinstance(error, Rejected)
+    assert "the row is not in the table, and the entry lacks big:" in str(error)
+    driver.close()
+    configure(driver, extra={"column": "rest"}, missing_row="ignore")
+    driver.deliver(partial_row("t", 1, ["big"], id=1, v=1, x=1))
+    assert driver.rows("t") == []
+
+
+def test_an_unchanged_field_that_gets_a_column(driver: Driver) -> None:
+    """Its value stays with the rest until an entry has it, and is in the column then."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, rest jsonb)")
+    configure(driver, extra={"column": "rest"}, evolve="add")
+    driver.deliver(
+        row("t", 1, id=1, x=1, big="A"),
+        schema_entry("t", ["id"], id="integer!", big="text"),
+        partial_row("t", 1, ["big"], id=1, x=2),
+    )
+    assert driver.rows("t") == [(1, {"x": 2, "big": "A"}, None)]
+    driver.deliver(row("t", 1, "update", id=1, x=3, big="B"))
+    assert driver.rows("t") == [(1, {"x": 3}, "B")]
+
+
+@pytest.mark.parametrize("header", [b"\xff", b"{}", b"[1]", b'["\\u0000"]'])
+def test_unchanged_fields_that_cannot_be_read(driver: Driver, header: bytes) -> None:
+    """An entry whose header names no fields is refused where they would be lost."""
+    driver.database.execute("CREATE TABLE t (id int PRIMARY KEY, v int, rest jsonb)")
+    driver.deliver(row("t", 1, id=1, v=1))
+    entry = replace(row("t", 1, "update", id=1), headers=((UNCHANGED_HEADER, header),))
+    driver.deliver(entry)
+    driver.close()
+    error = configure(driver, extra={"column": "rest"}).fail(entry)
+    assert isinstance(error, Rejected)
+    assert "the header pg-unchanged is not a JSON array of names" in str(error)
 
 
 def test_a_column_that_is_added_in_time(driver: Driver) -> None:

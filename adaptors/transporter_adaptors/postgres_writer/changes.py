@@ -30,6 +30,7 @@ class Change(NamedTuple):
     """The change that an entry makes to a table.
 
     ``fields`` are those of the data. ``problem`` is the reason if it cannot be applied anywhere.
+    ``unchanged`` are the fields that an update leaves alone, or ``None`` if they cannot be read.
     """
 
     offset: int
@@ -39,6 +40,7 @@ class Change(NamedTuple):
     data: bytes
     fields: tuple[str, ...] = ()
     problem: str = ""
+    unchanged: tuple[str, ...] | None = ()
 
 
 def read_changes(batch: Entries) -> list[Change]:
@@ -73,16 +75,31 @@ def _change(
     if op == "delete" or data is None:
         problem = "" if key is not None else "a delete without a key names no row"
         return Change(offset, namespace, DELETE, key, b"", (), problem)
-    kind = UPDATE if headers and _is_partial(headers) else UPSERT
+    lists = [value for name, value in headers if name == UNCHANGED_HEADER]
+    kind = UPDATE if lists else UPSERT
     fields = parse_object(data)
     if fields is None:
         problem = "the data is not a JSON object, or is nested too deep, so it is not a row"
         return Change(offset, namespace, kind, key, data, (), problem)
-    return Change(offset, namespace, kind, key, data, tuple(fields))
+    unchanged = _names_in(lists) if lists else ()
+    return Change(offset, namespace, kind, key, data, tuple(fields), "", unchanged)
 
 
-def _is_partial(headers: Headers) -> bool:
-    return any(name == UNCHANGED_HEADER for name, _ in headers)
+def _names_in(lists: Sequence[bytes | None]) -> tuple[str, ...] | None:
+    """Return the names in JSON arrays, or ``None`` if one is something else."""
+    found: list[str] = []
+    for each in lists:
+        try:
+            names = orjson.loads(each or b"")
+        except ValueError:
+            return None
+        # The server has no names with a NUL, and the driver refuses to send one.
+        if not isinstance(names, list) or not all(
+            isinstance(name, str) and "\0" not in name for name in names
+        ):
+            return None
+        found += names
+    return tuple(found)
 
 
 def _command(offset: int, namespace: str, data: bytes, content_type: str | None) -> Change:

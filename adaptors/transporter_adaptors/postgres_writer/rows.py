@@ -30,6 +30,8 @@ class Shape(NamedTuple):
     """Whether fields without a column go to the column for the rest."""
     is_whole: bool = False
     """Whether nothing of an earlier row is left, in other columns either."""
+    kept: tuple[str, ...] = ()
+    """The fields that an UPDATE leaves as they are in the column for the rest."""
 
     def replaces(self, earlier: Shape) -> bool:
         """Return whether nothing is left of an *earlier* change of the same row."""
@@ -38,7 +40,10 @@ class Shape(NamedTuple):
         if DELETE in {self.kind, earlier.kind} or (self.kind == UPDATE and earlier.kind == UPSERT):
             return False
         return earlier == self or (
-            self.has_rest >= earlier.has_rest and set(earlier.columns) <= set(self.columns)
+            self.has_rest >= earlier.has_rest
+            and set(earlier.columns) <= set(self.columns)
+            # What this one keeps, the earlier one may have brought.
+            and set(self.kept) <= set(earlier.kept)
         )
 
 
@@ -60,18 +65,19 @@ def fit_rows(
     Raises:
         BadEntry: One does not fit.
     """
-    known: dict[tuple[str, str, tuple[str, ...]], tuple[Table, Shape]] = {}
+    known: dict[Hashable, tuple[Table, Shape]] = {}
     checked: set[int] = set()
     rows: list[Row] = []
     for place, change in enumerate(changes):
-        _, namespace, kind, key, data, fields, problem = change
+        _, namespace, kind, key, data, fields, problem, unchanged = change
         if kind == NOTHING:
             continue
         try:
-            found = known.get((namespace, kind, fields))
+            found = known.get((namespace, kind, fields, unchanged))
             if found is None or problem:
                 table = tables[namespace]
-                found = known[namespace, kind, fields] = table, _fit(change, table, config)
+                found = table, _fit(change, table, config)
+                known[namespace, kind, fields, unchanged] = found
             table, shape = found
             if shape.kind == NOTHING:
                 continue
@@ -97,17 +103,12 @@ def _fit(change: Change, table: Table, config: PostgresWriterConfig) -> Shape:
         # A mark leaves the rest of the row as the earlier changes made it.
         kind = NOTHING if config.delete == "ignore" else DELETE
         return Shape(kind, is_whole=config.delete == "apply")
-    return row_shape(change.fields, table, config, is_partial=change.kind == UPDATE)
+    return _row_shape(change, table, config)
 
 
-def row_shape(
-    fields: Sequence[str], table: Table, config: PostgresWriterConfig, *, is_partial: bool
-) -> Shape:
-    """Return the shape of data with these *fields* in *table*.
-
-    Raises:
-        ValueError: The data does not fit.
-    """
+def _row_shape(change: Change, table: Table, config: PostgresWriterConfig) -> Shape:
+    """Return the shape of the row or part of a row in *change*, or raise ``ValueError``."""
+    fields = change.fields
     rest = config.extra.column if isinstance(config.extra, Rest) else None
     if rest is not None:
         _require(table, rest, _JSON)
@@ -127,8 +128,9 @@ def row_shape(
     # Only a new row gets a value for an identity column, so a delete before it counts.
     keeps_some = any(c.is_always_identity and c.name not in table.key for c in writable.values())
     absent = [column for name, column in writable.items() if name not in given]
-    if is_partial:
-        return Shape(UPDATE, present, has_rest)
+    if change.kind == UPDATE:
+        kept = _kept(change, table) if rest is not None else ()
+        return Shape(UPDATE, present, has_rest, kept=kept)
     if config.missing == "null":
         # An identity column would refuse NULL.
         absent_too = {column.name for column in absent if not column.is_always_identity}
@@ -139,6 +141,16 @@ def row_shape(
         return Shape(UPDATE, present, has_rest)
     is_whole = not keeps_some and (not absent or config.missing == "default")
     return Shape(UPSERT, present, has_rest, is_whole)
+
+
+def _kept(change: Change, table: Table) -> tuple[str, ...]:
+    """Return the fields of the rest that *change* leaves alone, or raise ``ValueError``.
+
+    One that has a column now may be among the rest of a row that was written before.
+    """
+    if change.unchanged is None:
+        raise ValueError(f"{table.name}: the header pg-unchanged is not a JSON array of names")
+    return tuple(dict.fromkeys(name for name in change.unchanged if name not in change.fields))
 
 
 def _require(table: Table, column: str, kinds: frozenset[str]) -> None:

@@ -68,9 +68,10 @@ def _parameters(
 ) -> list[Any]:
     if shape.kind != DELETE:
         rows = RawJson(b"[" + b",".join([change.data for change in changes]) + b"]")
+        parameters: list[Any] = [[*shape.kept]] if shape.kept else []
         if shape.has_rest and isinstance(config.extra, Rest):
-            return [[name for name in table.columns if name != config.extra.column], rows]
-        return [rows]
+            parameters.append([name for name in table.columns if name != config.extra.column])
+        return [*parameters, rows]
     keys = [change.key or b"" for change in changes]
     if not table.is_array_key:
         return [[key.decode() for key in keys]]
@@ -108,15 +109,36 @@ def value_of(table: Table, name: str) -> str:
 
 
 def _rest(table: Table, column: str, shape: Shape) -> str:
-    if not shape.has_rest:
-        return "NULL"
-    return f"(e.doc::jsonb - %s::text[])::{table.columns[column].type}"
+    kind, given = table.columns[column].type, "(e.doc::jsonb - %s::text[])"
+    empty = "'{}'" if table.columns[column].not_null else "NULL"
+    if not shape.kept:
+        return f"{given if shape.has_rest else empty}::{kind}"
+    old, kept = f"t.{quote(column)}", _kept_rest(column)
+    value = (
+        f"coalesce({kept}, '{{}}') || {given}" if shape.has_rest else f"coalesce({kept}, {empty})"
+    )
+    # The server stores a large rest again, unless it is the old value itself. The texts show
+    # whether a number has got other digits, as 1.0 for 1.00.
+    return (
+        f"(SELECT CASE WHEN n.doc::text = {old}::text THEN {old} ELSE n.doc END "  # noqa: S608 - quoted
+        f"FROM (SELECT ({value})::{kind} AS doc OFFSET 0) AS n)"
+    )
+
+
+def _kept_rest(column: str) -> str:
+    """Return the fields of the row's rest whose names are a parameter, or NULL if it has none."""
+    # This operator finds no field in an array or a scalar, and fails at none of them.
+    value = f"t.{quote(column)}::jsonb -> k.name"
+    return (
+        f"(SELECT pg_catalog.jsonb_object_agg(k.name, {value}) "  # noqa: S608 - quoted
+        f"FROM pg_catalog.unnest(%s::text[]) AS k (name) WHERE {value} IS NOT NULL)"
+    )
 
 
 def _values(table: Table, shape: Shape, config: PostgresWriterConfig) -> dict[str, str]:
-    """Return the new values by column. That of the rest is the first, as its parameter is."""
+    """Return the new values by column. That of the rest is the first, as its parameters are."""
     found: dict[str, str] = {}
-    if isinstance(config.extra, Rest) and (shape.has_rest or shape.kind != UPDATE):
+    if isinstance(config.extra, Rest):
         found[config.extra.column] = _rest(table, config.extra.column, shape)
     found.update((name, value_of(table, name)) for name in shape.columns)
     return found

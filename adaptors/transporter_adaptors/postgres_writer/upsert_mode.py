@@ -19,6 +19,7 @@ from transporter_adaptors.postgres_writer.changes import (
     read_changes,
     unit_starts,
 )
+from transporter_adaptors.postgres_writer.config import Rest
 from transporter_adaptors.postgres_writer.evolution import follow_schema
 from transporter_adaptors.postgres_writer.failures import BadEntry, MissingRow, is_stale
 from transporter_adaptors.postgres_writer.folding import group_folded, group_in_order, needs_order
@@ -100,8 +101,10 @@ class Upserts:
         """
         for cursor, rows, group in self._sent:
             if cursor.rowcount < rows:
-                table, there = group.table, group.shape.columns
-                lacking = [name for name in table.columns if name not in there]
+                table, shape, extra = group.table, group.shape, self._config.extra
+                own = [*shape.columns, *([extra.column] if isinstance(extra, Rest) else [])]
+                lacking = [name for name in table.columns if name not in own]
+                lacking += [name for name in shape.kept if name not in table.columns]
                 raise MissingRow(
                     f"{table.name}: the row is not in the table, and the entry lacks "
                     f"{', '.join(lacking)}: copy the table again (copy_run of its reader), or set "

@@ -23,7 +23,7 @@ from transporter_adaptors.postgres_writer.changes import (
     read_changes,
     unit_starts,
 )
-from transporter_adaptors.postgres_writer.config import Mark, PostgresWriterConfig
+from transporter_adaptors.postgres_writer.config import Mark, PostgresWriterConfig, Rest
 from transporter_adaptors.postgres_writer.failures import BadEntry
 from transporter_adaptors.postgres_writer.folding import (
     Group,
@@ -320,6 +320,62 @@ def test_identity_columns_keep_deletes(missing: str) -> None:
     assert kinds_of([delete, upsert], where, config) == ["delete 1", "upsert 1"]
 
 
+REST = PostgresWriterConfig(dsn="dbname=x", extra=Rest(column="rest"))
+
+
+@st.composite
+def parts_of_rows(draw: st.DrawFn) -> list[Change]:
+    """Draw changes of two keys whose fields have no column, each an update or a whole row."""
+    names = st.sets(st.sampled_from(["a", "x", "y", "z"]))
+    found = []
+    for offset in range(draw(st.integers(0, 12))):
+        key, kind = draw(st.integers(1, 2)), draw(st.sampled_from([UPSERT, UPDATE, UPDATE]))
+        fields = {"id": key, "c": "c", **{name: f"{name}{offset}" for name in draw(names)}}
+        unchanged = tuple(draw(names)) if kind == UPDATE else ()
+        data, given_ = json.dumps(fields).encode(), tuple(fields)
+        found.append(Change(offset, "x", kind, b"%d" % key, data, given_, "", unchanged))
+    return found
+
+
+def apply_rest(rows: dict[bytes | None, dict[str, Any]], change: Change) -> None:
+    """Apply the fields of *change* that have no column."""
+    before, data = rows.get(change.key, {}), json.loads(change.data)
+    kept = {name: before[name] for name in change.unchanged if name in before}
+    rows[change.key] = kept | {name: data[name] for name in "xyz" if name in data}
+
+
+@given(parts_of_rows())
+def test_folded_parts_keep_what_is_unchanged(drawn: list[Change]) -> None:
+    """Of two updates the last one alone is applied only if it keeps nothing of the first one."""
+    columns = table().columns
+    columns["rest"] = replace(columns["a"], name="rest", type="jsonb")
+    where = Table(1, TableName("t"), columns, ("id",))
+    before = {b"1": {"x": 0, "y": 0, "z": 0}, b"2": {"x": 0}}
+    expected: dict[bytes | None, dict[str, Any]] = {**before}
+    for change in drawn:
+        apply_rest(expected, change)
+
+    rows = fit_rows(drawn, {"x": where}, REST)
+    for groups in (group_folded(rows, lambda each: each.oid), group_in_order(rows)):
+        found: dict[bytes | None, dict[str, Any]] = {**before}
+        for group in groups:
+            for change in group.changes:
+                assert {*group.shape.kept} == {*change.unchanged} - {*change.fields}
+                apply_rest(found, change)
+        assert found == expected
+
+
+def test_updates_that_keep_the_same_are_folded() -> None:
+    """Only the last of several updates is applied if all leave the same fields unchanged."""
+    columns = table().columns
+    columns["rest"] = replace(columns["a"], name="rest", type="jsonb")
+    where = Table(1, TableName("t"), columns, ("id",))
+    data, fields = b'{"id":1,"x":1}', ("id", "x")
+    updates = [Change(n, "x", UPDATE, b"1", data, fields, "", ("z",)) for n in range(3)]
+    (group,) = group_folded(fit_rows(updates, {"x": where}, REST), lambda each: each.oid)
+    assert [each.offset for each in group.changes] == [2]
+
+
 def test_the_key_of_a_table() -> None:
     """It is the primary key, or the columns of a unique index in the order of the setting."""
     name, keys = TableName("t"), [(True, ["a"]), (False, ["b", "c"])]
@@ -350,6 +406,7 @@ def test_the_kinds_of_entries() -> None:
     kinds = [UPSERT, UPDATE, DELETE, DELETE, TRUNCATE, SCHEMA, NOTHING, TRUNCATE, UPSERT, DELETE]
     assert [each.kind for each in found] == kinds
     assert [bool(each.problem) for each in found] == [False] * 7 + [True] * 3
+    assert [each.unchanged for each in found] == [(), ("a",)] + [()] * 8
     assert [each.offset for each in found] == [*range(5, 15)]
 
 
