@@ -294,6 +294,55 @@ def test_a_table_that_is_dropped_during_its_copy_ends(shop: Database, kind: str)
     assert rows_of(log, "public.items") == [("insert", "sync", "1", {"id": 1, "name": None})]
 
 
+@pytest.mark.parametrize(
+    ("statement", "ends"),
+    [
+        ("DROP SCHEMA tenant CASCADE", "table-removed"),
+        ("ALTER SCHEMA tenant RENAME TO customer", "copy-complete"),
+    ],
+)
+def test_a_schema_that_goes_during_the_copy_of_its_table(
+    shop: Database, statement: str, ends: str
+) -> None:
+    """Its table ends, or goes on under the new name, and all others go on."""
+    shop.execute(
+        "CREATE SCHEMA tenant; CREATE TABLE tenant.t (id int PRIMARY KEY);"
+        "INSERT INTO tenant.t SELECT generate_series(1, 40)"
+    )
+    log = MemoryLog(shop, copy_rows=4, watch="1s", tables=["*.*"])
+    until(lambda: log.poll() and any(each.namespace == "tenant.t" for each in log.messages))
+    shop.execute(f"{statement}; INSERT INTO items VALUES (1)")
+    log.drain(shop)
+    until(lambda: log.poll() and any(name == ends for name, _ in log.told))
+    log.kill()
+    assert rows_of(log, "public.items") == [("insert", "sync", "1", {"id": 1, "name": None})]
+    if ends == "copy-complete":
+        copied = [
+            int(each[2]) for name in ("tenant.t", "customer.t") for each in rows_of(log, name)
+        ]
+        assert copied == [*range(1, 41)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["ALTER SCHEMA tenant RENAME TO archive", "ALTER TABLE tenant.t SET SCHEMA archived"],
+)
+def test_a_table_that_leaves_its_pattern_leaves_the_publication(
+    shop: Database, statement: str
+) -> None:
+    """It leaves under the name that it has by now, and all others go on."""
+    shop.execute("CREATE SCHEMA archived; CREATE SCHEMA tenant")
+    shop.execute("CREATE TABLE tenant.t (id int PRIMARY KEY)")
+    log = started(shop, watch="1s", tables=["public.*", "tenant.*"])
+    shop.execute(statement)
+    until(lambda: log.poll() and any(name == "table-removed" for name, _ in log.told))
+    shop.execute("INSERT INTO items VALUES (1)")
+    log.drain(shop)
+    log.kill()
+    assert rows_of(log, "public.items") == [("insert", "sync", "1", {"id": 1, "name": None})]
+    assert shop.execute("SELECT tablename FROM pg_publication_tables") == [("items",)]
+
+
 def test_a_large_value_of_a_column_that_is_gone(shop: Database) -> None:
     """A change of the key that left it out comes without it."""
     shop.execute("ALTER TABLE items ALTER name SET STORAGE EXTERNAL")

@@ -94,6 +94,12 @@ SELECT c.relkind = 'p', EXISTS (
 FROM pg_class c WHERE c.oid = %s
 """
 """Whether a table is partitioned, and whether it has large values, which are stored apart."""
+_MIGRATIONS: Final = (
+    psycopg.errors.LockNotAvailable,  # one that waits for the table goes first
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.InvalidSchemaName,  # the table's schema was dropped or renamed
+)
+"""Errors of a chunk because of a migration. A look at the tables finds out which one."""
 _FLUSH_PATIENCE: Final = 1.0
 """Seconds until the server's log is made to be flushed, where nothing else does that."""
 _FLUSH_LIMIT: Final = 10.0
@@ -181,8 +187,8 @@ class ChunkReader:
                     found = read_chunk(self._session, reading.plan, copy.boundary, rows)
                 end, seconds = self._end_of_log(), monotonic() - began
                 self._restart_points.request(end)
-            except (_NotNow, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
-                return None  # A migration that waits for the table goes first.
+            except (_NotNow, *_MIGRATIONS):
+                return None
             except psycopg.errors.InsufficientPrivilege as error:
                 raise EnvironmentFault(
                     f"cannot copy {table.full_name}: {error.diag.message_primary}; "
