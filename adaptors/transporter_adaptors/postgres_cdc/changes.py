@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.handover import Handover, Key
     from transporter_adaptors.postgres_cdc.json_text import TextError
+    from transporter_adaptors.postgres_cdc.key_order import KeyType
     from transporter_adaptors.postgres_cdc.messages import Value
     from transporter_adaptors.postgres_cdc.position import Inside
     from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
@@ -94,7 +95,7 @@ class ChangeTranslator:
         self._report = report
         self.schema_log = SchemaLog(queries, wants_entries=config.schema_entries == "entries")
         self._tables: dict[int, TableEntries | None] = {}
-        self._key_types: dict[int, list[tuple[int, str]]] = {}
+        self._key_types: dict[int, list[KeyType]] = {}
         self._items = {item.prefix: item for item in config.messages}
         self._form = EntryForm(config.key == "json", config.old, config.transaction)
         self._malformed: set[tuple[int, str]] = set()
@@ -342,7 +343,7 @@ class ChangeTranslator:
                 known = {each.name for each in definition.columns}
                 # The stream may be behind a rename.
                 key = table.copy_key if {*table.copy_key} <= known else definition.copy_key
-                self._key_types[oid] = find_key_types(table, definition, key)
+                self._key_types[oid] = find_key_types(self._queries, table, definition, key)
             ranks = rank_keys(
                 self._queries, self._key_types[oid], copy.bounds, [part.key for part in parts]
             )

@@ -248,7 +248,7 @@ class ChunkReader:
         key = follow_renames(table.key, table.columns, logged)
         copy_key = follow_renames(table.copy_key, table.columns, logged)
         has_bounds = copy.boundary is not None
-        types = find_key_types(table, definition, copy_key, has_bounds=has_bounds)
+        types = find_key_types(self._session, table, definition, copy_key, has_bounds=has_bounds)
         if copy_key not in {tuple(each.columns) for each in definition.keys if each.not_null}:
             raise EnvironmentFault(
                 f"cannot copy {table.full_name}: {', '.join(copy_key)} is no longer its primary "
@@ -275,7 +275,7 @@ class ChunkReader:
                 )
                 for each in columns
             ),
-            order=tuple(zip(copy_key, (kind for _, kind in types), strict=True)),
+            order=tuple(zip(copy_key, types, strict=True)),
             key=key,
             is_json_key=self._config.key == "json" or len(key) > 1,
             where=member.where or "",

@@ -17,6 +17,7 @@ from psycopg import generators, pq, sql
 
 from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.table import escape_percent
+from transporter_adaptors.postgres_cdc.key_order import INTEGERS, Comparison, compare, key_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import BoundedConnection, Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc.handover import Key
+    from transporter_adaptors.postgres_cdc.key_order import KeyType
     from transporter_adaptors.postgres_cdc.state import FollowedTable
     from transporter_adaptors.postgres_cdc.tables import Column, TableDefinition
 
@@ -98,8 +100,6 @@ _MEASURES: Final = {
 }
 """Measures of types whose length is known without reading them. Others may be compressed."""
 _COMPRESSED: Final = 3
-_INTEGERS: Final = frozenset({20, 21, 23})
-"""The types int8, int2 and int4, which are compared here. The server compares all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class CopyPlan:
         table: its name.
         only: whether it has no partitions, so that children by inheritance are left out.
         columns: the published columns, in their order.
-        order: the columns of the copy's key, each with its type as in SQL.
+        order: the columns of the copy's key, each with its type.
         key: the columns that become the key of the entries.
         is_json_key: whether that key is a JSON array.
         where: the publication's row filter, if it has one.
@@ -146,7 +146,7 @@ class CopyPlan:
     table: TableName
     only: bool
     columns: tuple[CopyColumn, ...]
-    order: tuple[tuple[str, str], ...]
+    order: tuple[tuple[str, KeyType], ...]
     key: tuple[str, ...]
     is_json_key: bool
     where: str = ""
@@ -254,44 +254,47 @@ def chunk_query(plan: CopyPlan, boundary: Key | None, rows: int) -> sql.Composed
 
 def rank_keys(
     connection: Connection,
-    types: Sequence[tuple[int, str]],
+    types: Sequence[KeyType],
     bounds: Sequence[Key],
     keys: Sequence[Key],
 ) -> list[int]:
     """Return for each of *keys* how many of *bounds*, which ascend, are before it.
 
-    *types* are those of the columns, by number and as in SQL. Integers are compared here, and all
-    others by the server, because only it knows their order.
+    *types* are those of the columns. Integers are compared here, and all others by the server,
+    because only it knows their order.
     """
     if not bounds or not keys:
         return [0] * len(keys)
-    if all(oid in _INTEGERS for oid, _ in types):
+    if all(each.oid in INTEGERS for each in types):
         edges = [tuple(map(int, bound)) for bound in bounds]
         return [bisect_left(edges, tuple(map(int, key))) for key in keys]
     names = [f"c{number}" for number in range(len(types))]
     query = sql.SQL(
-        "SELECT (SELECT count(*) FROM unnest({arrays}) b ({names}) WHERE ({theirs}) < ({ours}))"
+        "SELECT (SELECT count(*) FROM unnest({arrays}) b ({names}) WHERE {is_before})"
         " FROM unnest({arrays}) WITH ORDINALITY k ({names}, n) ORDER BY k.n"
     ).format(
         arrays=_joined(sql.SQL("%s::text[]") for _ in types),
         names=_joined(map(sql.Identifier, names)),
-        theirs=_joined(
-            _typed("b", name, kind) for name, (_, kind) in zip(names, types, strict=True)
+        is_before=compare(
+            Comparison.LESS,
+            [kind.cast(_of("b", name)) for name, kind in zip(names, types, strict=True)],
+            [kind.cast(_of("k", name)) for name, kind in zip(names, types, strict=True)],
+            types,
         ),
-        ours=_joined(_typed("k", name, kind) for name, (_, kind) in zip(names, types, strict=True)),
     )
     arguments = [list(column) for part in (bounds, keys) for column in zip(*part, strict=True)]
     return [int(row[0]) for row in connection.execute(query, arguments).fetchall()]
 
 
 def find_key_types(
+    connection: Connection,
     table: FollowedTable,
     definition: TableDefinition,
     names: Sequence[str],
     *,
     has_bounds: bool = True,
-) -> list[tuple[int, str]]:
-    """Return the types of the columns in whose order *table* is copied, by number and as in SQL.
+) -> list[KeyType]:
+    """Return the types of the columns in whose order *table* is copied.
 
     *names* are those of the columns now.
 
@@ -309,7 +312,7 @@ def find_key_types(
         pairs = zip(table.copy_key, names, strict=True)
         changed = [new for old, new in pairs if not _has_order_of(logged.get(old), now[new])]
         if not changed or not has_bounds:
-            return [(now[name].type_oid, now[name].type) for name in names]
+            return key_types(connection, (now[name] for name in names))
         name, problem = changed[0], "has another type"
     raise EnvironmentFault(
         f"the column {name} of {table.full_name}, which is part of its key, {problem} before its "
@@ -318,7 +321,7 @@ def find_key_types(
 
 
 def _has_order_of(before: int | None, column: Column) -> bool:
-    return {before, column.type_oid} <= _INTEGERS or before == column.type_oid
+    return {before, column.type_oid} <= INTEGERS or before == column.type_oid
 
 
 def _joined(parts: Iterable[sql.Composable]) -> sql.Composed:
@@ -327,10 +330,6 @@ def _joined(parts: Iterable[sql.Composable]) -> sql.Composed:
 
 def _of(alias: str, name: str) -> sql.Composable:
     return sql.SQL(alias + ".") + escape_percent(sql.Identifier(name))
-
-
-def _typed(alias: str, name: str, kind: str) -> sql.Composable:
-    return _of(alias, name) + sql.SQL("::" + kind.replace("%", "%%"))
 
 
 def text_of(alias: str, name: str) -> sql.Composable:
@@ -356,14 +355,12 @@ def _behind(plan: CopyPlan, boundary: Key | None, *, literal: bool = False) -> s
     for where in filter(None, (plan.where, plan.copy_where)):
         conditions.append(sql.SQL("(" + where.replace("%", "%%") + ")"))
     if boundary is not None:
-        names = _joined(_of("o", name) for name, _ in plan.order)
         texts = [
             sql.SQL(sql.Literal(text).as_string().replace("%", "%%")) if literal else sql.SQL("%s")
             for text in boundary
         ]
-        values = _joined(
-            text + sql.SQL("::text::" + kind.replace("%", "%%"))
-            for text, (_, kind) in zip(texts, plan.order, strict=True)
-        )
-        conditions.append(sql.SQL("({}) > ({})").format(names, values))
+        types = [kind for _, kind in plan.order]
+        ours = [_of("o", name) for name, _ in plan.order]
+        theirs = [kind.cast(text) for text, kind in zip(texts, types, strict=True)]
+        conditions.append(compare(Comparison.GREATER, ours, theirs, types))
     return sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("")
