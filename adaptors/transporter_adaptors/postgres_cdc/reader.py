@@ -191,7 +191,9 @@ class _Open:
         else:
             self._position, made = yield from self._continue(replication, plan, position, state)
         is_logged = state_name(str(made)) == self._position.state
-        self._translator = ChangeTranslator(queries, config, TypeCatalog(), made, resume.report)
+        self._translator = ChangeTranslator(
+            queries, config, TypeCatalog(), made, resume.report, self._names
+        )
         self._handover = Handover(passed=set(self._position.passed))
         self._follow(made)
         if is_logged:
