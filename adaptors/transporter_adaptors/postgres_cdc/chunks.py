@@ -154,6 +154,11 @@ class CopyPlan:
     encoding: str = ""
 
     @property
+    def has_filter(self) -> bool:
+        """Whether some rows are left out."""
+        return bool(self.where or self.copy_where)
+
+    @property
     def is_key_last(self) -> bool:
         """Whether the key of an entry is the copy's key."""
         return not self.is_json_key and self.key == tuple(name for name, _ in self.order)
@@ -191,11 +196,38 @@ class ChunkRows:
 
 
 def read_chunk(
-    connection: BoundedConnection, plan: CopyPlan, boundary: Key | None, rows: int
+    connection: BoundedConnection,
+    plan: CopyPlan,
+    boundary: Key | None,
+    rows: int,
+    edge: Key | None = None,
 ) -> ChunkRows:
-    """Read the next rows behind *boundary*, at most *rows*, in the transaction of *connection*."""
-    sent = fetch_copy(connection, chunk_query(plan, boundary, rows))
+    """Read the next rows behind *boundary*, at most *rows*, in the transaction of *connection*.
+
+    None is behind *edge*, if that is given.
+    """
+    sent = fetch_copy(connection, chunk_query(plan, boundary, rows, edge))
     return ChunkRows(sent, has_order=not plan.is_key_last)
+
+
+def find_edge(
+    connection: Connection, plan: CopyPlan, boundary: Key | None, rows: int
+) -> Key | None:
+    """Return the key of the row at the place *rows* behind *boundary*, ``None`` behind the last.
+
+    Rows that the filters leave out count, too. So a chunk has an end also where few rows pass.
+    """
+    query = sql.SQL(
+        "SELECT ARRAY[{key}] FROM {only}{table} o{behind} ORDER BY {order} OFFSET %s LIMIT 1"
+    ).format(
+        key=_joined(text_of("o", name) for name, _ in plan.order),
+        only=sql.SQL("ONLY " if plan.only else ""),
+        table=plan.table.in_query,
+        behind=_where(_limits(plan, boundary)),
+        order=_joined(_of("o", name) for name, _ in plan.order),
+    )
+    found = connection.execute(query, [*(boundary or ()), rows - 1]).fetchone()
+    return None if found is None else tuple(found[0])
 
 
 def count_fitting(
@@ -203,17 +235,22 @@ def count_fitting(
 ) -> int:
     """Return how many of the next *rows* rows have about *size* bytes together, one at least.
 
-    Large values are measured by their headers, and not read.
+    Large values are measured by their headers, and not read. Rows that the filters leave out have
+    no size.
     """
+    size_of_row = sql.SQL(" + ").join(column.size for column in plan.columns)
+    if plan.has_filter:
+        passes = sql.SQL(" AND ").join(_filters(plan))
+        size_of_row = sql.SQL("CASE WHEN {} THEN {} ELSE 0 END").format(passes, size_of_row)
     query = sql.SQL(
         "SELECT count(*) FROM (SELECT sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total FROM ("
         "SELECT {size} AS size FROM {only}{table} o{behind} ORDER BY {order} LIMIT %s) r) x"
         " WHERE total <= %s"
     ).format(
-        size=sql.SQL(" + ").join(column.size for column in plan.columns),
+        size=size_of_row,
         only=sql.SQL("ONLY " if plan.only else ""),
         table=plan.table.in_query,
-        behind=_behind(plan, boundary),
+        behind=_where(_limits(plan, boundary)),
         order=_joined(_of("o", name) for name, _ in plan.order),
     )
     found = connection.execute(query, [*(boundary or ()), rows, size]).fetchone()
@@ -221,10 +258,13 @@ def count_fitting(
     return max(1, int(found[0]))
 
 
-def chunk_query(plan: CopyPlan, boundary: Key | None, rows: int) -> sql.Composed:
+def chunk_query(
+    plan: CopyPlan, boundary: Key | None, rows: int, edge: Key | None = None
+) -> sql.Composed:
     """Return the COPY of the next *rows* rows behind *boundary*: JSON, key, and the copy's key.
 
-    The last is left out where it is the key. The order is that of the subquery.
+    The last is left out where it is the key. The order is that of the subquery. Rows behind *edge*
+    are left out.
     """
     # The row is r.*, because r alone may be a column.
     parts = [sql.SQL("row_to_json(r.*)::text"), _key_expression(plan)]
@@ -245,7 +285,7 @@ def chunk_query(plan: CopyPlan, boundary: Key | None, rows: int) -> sql.Composed
         order=_joined(_of("o", name) for name, _ in plan.order),
         only=sql.SQL("ONLY " if plan.only else ""),
         table=plan.table.in_query,
-        behind=_behind(plan, boundary, literal=True),
+        behind=_where([*_filters(plan), *_limits(plan, boundary, edge, literal=True)]),
         rows=sql.Literal(rows),
     )
     # There are no parameters, so a per cent sign is one.
@@ -349,18 +389,33 @@ def _key_expression(plan: CopyPlan) -> sql.Composable:
     )
 
 
-def _behind(plan: CopyPlan, boundary: Key | None, *, literal: bool = False) -> sql.Composable:
-    """Return the condition for rows behind *boundary*, whose values are parameters or literals."""
-    conditions = list[sql.Composable]()
-    for where in filter(None, (plan.where, plan.copy_where)):
-        conditions.append(sql.SQL("(" + where.replace("%", "%%") + ")"))
-    if boundary is not None:
+def _filters(plan: CopyPlan) -> list[sql.Composable]:
+    """Return the conditions for the rows to copy."""
+    wheres = filter(None, (plan.where, plan.copy_where))
+    return [sql.SQL("(" + where.replace("%", "%%") + ")") for where in wheres]
+
+
+def _limits(
+    plan: CopyPlan, boundary: Key | None, edge: Key | None = None, *, literal: bool = False
+) -> list[sql.Composable]:
+    """Return the conditions for rows behind *boundary* and up to *edge*.
+
+    The values of these are parameters or literals.
+    """
+    types = [kind for _, kind in plan.order]
+    ours = [_of("o", name) for name, _ in plan.order]
+    conditions = []
+    for limit, comparison in ((boundary, Comparison.GREATER), (edge, Comparison.AT_MOST)):
+        if limit is None:
+            continue
         texts = [
             sql.SQL(sql.Literal(text).as_string().replace("%", "%%")) if literal else sql.SQL("%s")
-            for text in boundary
+            for text in limit
         ]
-        types = [kind for _, kind in plan.order]
-        ours = [_of("o", name) for name, _ in plan.order]
         theirs = [kind.cast(text) for text, kind in zip(texts, types, strict=True)]
-        conditions.append(compare(Comparison.GREATER, ours, theirs, types))
+        conditions.append(compare(comparison, ours, theirs, types))
+    return conditions
+
+
+def _where(conditions: Sequence[sql.Composable]) -> sql.Composable:
     return sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("")
