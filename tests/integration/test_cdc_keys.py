@@ -89,3 +89,26 @@ def test_a_key_with_operators_of_its_own_is_copied_whole(shop: Database, key: st
     assert len(rows) == len(found) == 14
     for word, value in found:
         assert [rows[name] for name in rows if word in name] == [value]
+
+
+@pytest.mark.parametrize(
+    "where", ["id % 3 = 0", "name LIKE 'x%' AND id % 3 = 0", "note OR id = 30"]
+)
+@pytest.mark.parametrize("key", ["id", "id, tag"])
+def test_a_filtered_copy_of_large_rows_has_all_that_pass(
+    shop: Database, where: str, key: str
+) -> None:
+    """Rows that do not pass have an end in the chunk, and no size."""
+    shop.execute(f"CREATE TABLE big (id int, tag text, name text, note bool, PRIMARY KEY ({key}))")
+    shop.execute("ALTER TABLE big ALTER COLUMN name SET STORAGE EXTERNAL")
+    shop.execute(
+        "INSERT INTO big SELECT n, 't%', repeat('x', 100000) FROM generate_series(1, 40) n"
+    )
+    item = {"table": "public.big", "copy_where": where}
+    log = MemoryLog(shop, tables=[item], copy_rows=7, copy_bytes="300KiB")
+    log.drain(shop)
+    log.kill()
+    copied = [json.loads(each.data or b"")["id"] for each in log.messages if each.phase == "copy"]
+    assert copied == ([30] if "note" in where else [*range(3, 40, 3)])
+    ended = [told["rows"] for name, told in log.told if name == "copy-complete"]
+    assert ended == [len(copied)]
