@@ -294,6 +294,55 @@ def test_a_table_that_is_dropped_during_its_copy_ends(shop: Database, kind: str)
     assert rows_of(log, "public.items") == [("insert", "sync", "1", {"id": 1, "name": None})]
 
 
+@pytest.mark.parametrize(
+    ("statement", "ends"),
+    [
+        ("DROP SCHEMA tenant CASCADE", "table-removed"),
+        ("ALTER SCHEMA tenant RENAME TO customer", "copy-complete"),
+    ],
+)
+def test_a_schema_that_goes_during_the_copy_of_its_table(
+    shop: Database, statement: str, ends: str
+) -> None:
+    """Its table ends, or goes on under the new name, and all others go on."""
+    shop.execute(
+        "CREATE SCHEMA tenant; CREATE TABLE tenant.t (id int PRIMARY KEY);"
+        "INSERT INTO tenant.t SELECT generate_series(1, 40)"
+    )
+    log = MemoryLog(shop, copy_rows=4, watch="1s", tables=["*.*"])
+    until(lambda: log.poll() and any(each.namespace == "tenant.t" for each in log.messages))
+    shop.execute(f"{statement}; INSERT INTO items VALUES (1)")
+    log.drain(shop)
+    until(lambda: log.poll() and any(name == ends for name, _ in log.told))
+    log.kill()
+    assert rows_of(log, "public.items") == [("insert", "sync", "1", {"id": 1, "name": None})]
+    if ends == "copy-complete":
+        copied = [
+            int(each[2]) for name in ("tenant.t", "customer.t") for each in rows_of(log, name)
+        ]
+        assert copied == [*range(1, 41)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["ALTER SCHEMA tenant RENAME TO archive", "ALTER TABLE tenant.t SET SCHEMA archived"],
+)
+def test_a_table_that_leaves_its_pattern_leaves_the_publication(
+    shop: Database, statement: str
+) -> None:
+    """It leaves under the name that it has by now, and all others go on."""
+    shop.execute("CREATE SCHEMA archived; CREATE SCHEMA tenant")
+    shop.execute("CREATE TABLE tenant.t (id int PRIMARY KEY)")
+    log = started(shop, watch="1s", tables=["public.*", "tenant.*"])
+    shop.execute(statement)
+    until(lambda: log.poll() and any(name == "table-removed" for name, _ in log.told))
+    shop.execute("INSERT INTO items VALUES (1)")
+    log.drain(shop)
+    log.kill()
+    assert rows_of(log, "public.items") == [("insert", "sync", "1", {"id": 1, "name": None})]
+    assert shop.execute("SELECT tablename FROM pg_publication_tables") == [("items",)]
+
+
 def test_a_large_value_of_a_column_that_is_gone(shop: Database) -> None:
     """A change of the key that left it out comes without it."""
     shop.execute("ALTER TABLE items ALTER name SET STORAGE EXTERNAL")
@@ -303,6 +352,80 @@ def test_a_large_value_of_a_column_that_is_gone(shop: Database) -> None:
     log.drain(shop)
     log.kill()
     assert rows_of(log, "public.items")[-1] == ("insert", "sync", "2", {"id": 2})
+
+
+@pytest.mark.parametrize("moment", ["before", "behind", "within"])
+def test_a_large_value_of_a_row_whose_key_has_a_new_name(shop: Database, moment: str) -> None:
+    """A change of the key finds the row by the name that the key has by now."""
+    shop.execute("ALTER TABLE items ALTER name SET STORAGE EXTERNAL")
+    shop.execute("INSERT INTO items VALUES (1, repeat('x', 5000))")
+    log = started(shop)
+    rename = "ALTER TABLE items RENAME id TO pk"
+    shop.execute({
+        "before": f"{rename}; UPDATE items SET pk = 2",
+        "behind": f"UPDATE items SET id = 2; {rename}",
+        "within": f"BEGIN; UPDATE items SET id = 3; {rename}; UPDATE items SET pk = 2; COMMIT",
+    }[moment])  # fmt: skip
+    log.drain(shop)
+    log.kill()
+    *_, (op, _, key, data) = rows_of(log, "public.items")
+    assert (op, key) == ("insert", "2")
+    name = "id" if moment == "behind" else "pk"
+    assert data == {name: 2, "name": "x" * 5000}
+
+
+def test_a_large_value_of_a_row_whose_copy_has_logged_the_new_name_of_its_key(
+    shop: Database,
+) -> None:
+    """The stream is still before the rename then, and brings the old name."""
+    shop.execute("ALTER TABLE items ALTER name SET STORAGE EXTERNAL")
+    shop.execute("INSERT INTO items SELECT n, repeat('x', 5000) FROM generate_series(1, 20) n")
+    log = MemoryLog(shop, copy_rows=4)
+    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    receive = log.reader()._open_parts._transactions.receive
+    log.reader()._open_parts._transactions.receive = lambda *_: []  # type: ignore[method-assign]
+    shop.execute("UPDATE items SET id = 101 WHERE id = 1; ALTER TABLE items RENAME id TO pk")
+    until(lambda: log.poll() and any(each.data and b'"pk"' in each.data for each in log.messages))
+    log.reader()._open_parts._transactions.receive = receive  # type: ignore[method-assign]
+    log.drain(shop)
+    log.kill()
+    rows: dict[str, Any] = {}
+    for op, _, key, data in rows_of(log, "public.items"):
+        rows |= {key: data} if op == "insert" else {}
+        if op == "delete":
+            del rows[key]
+    assert sorted(map(int, rows)) == [*range(2, 21), 101]
+    assert {data["name"] for data in rows.values()} == {"x" * 5000}
+
+
+@pytest.mark.parametrize("kind", ["int", "text", "char(7)", "uuid"])
+def test_large_values_are_found_by_the_index_of_the_key(shop: Database, kind: str) -> None:
+    """A scan of the whole table for each row would keep the stream back for hours."""
+    made = "lpad({}::text, 32, '0')::uuid" if kind == "uuid" else f"{{}}::{kind}"
+    shop.execute(f"CREATE TABLE big (id {kind} PRIMARY KEY, v text, n int)")
+    shop.execute("ALTER TABLE big ALTER v SET STORAGE EXTERNAL")
+    fill = f"INSERT INTO big SELECT {made.format('n')}, 'v', n FROM generate_series(1, 5000) n"
+    shop.execute(fill)
+    shop.execute("UPDATE big SET v = repeat('x', 5000) WHERE n <= 20; ANALYZE big")
+    log = started(shop)
+
+    def scans() -> tuple[int, int]:
+        ours = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'transporter'"
+        until(lambda: not shop.execute(ours))
+        found = shop.execute("SELECT seq_scan, idx_scan FROM pg_stat_user_tables"
+                             " WHERE relname = 'big'")  # fmt: skip
+        return found[0][0], found[0][1]
+
+    log.kill()
+    before = scans()
+    shop.execute(f"UPDATE big SET id = {made.format('(n + 10000)')} WHERE n <= 20")
+    log.drain(shop)
+    log.kill()
+    after = scans()
+    assert after[0] - before[0] <= 1
+    assert after[1] - before[1] >= 20
+    found = [each for each in rows_of(log, "public.big") if each[:2] == ("insert", "sync")]
+    assert [(data["n"], len(data["v"])) for *_, data in found] == [(n, 5000) for n in range(1, 21)]
 
 
 def test_a_large_row_is_alone_in_its_batch(shop: Database) -> None:

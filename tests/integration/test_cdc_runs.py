@@ -18,6 +18,7 @@ from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.handover import Handover
 from transporter_adaptors.postgres_cdc.messages import ProtocolError
 from transporter_adaptors.postgres_cdc.pending import PendingChanges
+from transporter_adaptors.postgres_cdc.plan import Names
 from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
 from transporter_adaptors.postgres_cdc.transactions import TransactionReader
 from transporter_adaptors.postgres_cdc.types import TypeCatalog
@@ -106,7 +107,9 @@ class Follower:
         rng = random.Random(seed)
         self._rng, self._stream = rng, FixedStream(stream.after(self.at), rng)
         report = lambda *_, **__: None  # noqa: E731 - of values that are logged as texts
-        translator = ChangeTranslator(cast("Any", None), config, source.types, state, report)
+        translator = ChangeTranslator(
+            cast("Any", None), config, source.types, state, report, Names("p", "s")
+        )
         translator.schema_log.compare = lambda *_: None  # type: ignore[method-assign]
         translator._reselect = lambda _, values: values  # type: ignore[method-assign]
         self._pending = PendingChanges(translator, Handover(), lambda _: [])

@@ -7,17 +7,19 @@ import re
 import time
 import uuid
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import psycopg
 import pytest
 from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short
 from engine_tools import Events, SparklessHost, delivered, running, until
 from pgbouncer import pgbouncer
 from pooler import pooler
 from psycopg.conninfo import make_conninfo
+from pydantic import SecretStr
 from services.postgres import ROTATING_ROLE, Database
+from transporter_adaptors.postgres_cdc import copier, session, slot_creation, watch, wire
 from transporter_adaptors.postgres_cdc import reader as reader_module
-from transporter_adaptors.postgres_cdc import session, slot_creation, watch, wire
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.operating import findings, objects, progress, setup_sql
 from transporter_adaptors.postgres_cdc.operating.source import PostgresSource
@@ -691,3 +693,92 @@ def test_init_names_the_transactions_that_a_slot_waits_for(
         assert f"PID {pid} (nightly, idle in transaction for" in made.detail
         assert "have a DBA run SELECT pg_create_logical_replication_slot('mine'" in made.detail
     assert [each.outcome for each in source.set_up("plain", None)][-1] == "created"
+
+
+SLOW: Final = (
+    "CREATE FUNCTION slow(v int) RETURNS bool LANGUAGE plpgsql COST 1 AS"
+    " $$BEGIN PERFORM pg_sleep(0.002); RETURN v > 990; END$$"
+)
+
+
+def events_of(log: MemoryLog, table: str) -> list[tuple[str, dict[str, object]]]:
+    """Return the events about *table*."""
+    return [each for each in log.told if each[1].get("table") == table]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_chunk_that_takes_too_long_is_read_in_smaller_steps(shop: Database) -> None:
+    """No scan is left behind, the stream goes on, and the copy comes to its end."""
+    shop.execute("CREATE TABLE big (id int PRIMARY KEY, v int)")
+    shop.execute("INSERT INTO big SELECT n, n FROM generate_series(1, 1000) n")
+    shop.execute(SLOW)
+    item = {"table": "public.big", "copy_where": "public.slow(v)"}
+    log = MemoryLog(shop, tables=[item, "public.items"], watch="1s")
+    reader = log.reader()
+    scans = 0
+    number = -1
+    while not any(name == "copy-complete" for name, _ in events_of(log, "public.big")):
+        number += 1
+        shop.execute("INSERT INTO items VALUES (%s)", [number])
+        log.poll()
+        ((found,),) = shop.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY%' AND state = 'active'"
+        )
+        scans = max(scans, found)
+    assert log.reader() is reader
+    assert scans <= 1
+    log.drain(shop)
+    log.kill()
+    copied = [each.key for each in log.messages if each.namespace == "public.big" and each.key]
+    assert copied == [str(key).encode() for key in range(991, 1001)]
+    followed = [each for each in log.messages if each.namespace == "public.items" and each.key]
+    assert len(followed) == number + 1
+
+
+def test_a_copy_that_finds_no_row_goes_forward_in_the_log(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that is killed goes on behind the last key that it has looked at."""
+    monkeypatch.setattr(reader_module, "_IDLE_SECONDS", 0.0)
+    fill(shop, 1000)
+    item = {"table": "public.items", "copy_where": "id > 990", "columns": ["id", "name"]}
+    log = MemoryLog(shop, tables=[item], copy_rows=20)
+    until(lambda: log.poll() and log.position_fields.get("copy", [{}])[0].get("last"))
+    log.kill()
+    assert not keys(log)
+    log.drain(shop)
+    log.kill()
+    assert keys(log) == list(range(991, 1001))
+
+
+def test_the_stream_goes_first_after_an_open(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that fails at its next chunk each time holds up no change of other tables."""
+    shop.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    shop.execute("INSERT INTO other SELECT generate_series(1, 100)")
+    log = MemoryLog(shop, copy_rows=10)
+    until(lambda: log.poll() and any(each.namespace == "public.other" for each in log.messages))
+    log.kill()
+
+    def fails(*_: Any) -> None:
+        raise SourceUnavailable("cannot copy public.other")
+
+    monkeypatch.setattr(copier.Copier, "read_next", fails)
+    shop.execute("INSERT INTO items VALUES (1)")
+    for _ in range(10):
+        with pytest.raises(SourceUnavailable):
+            poll_for(log, 5)
+        log.kill()
+    assert [each.key for each in log.messages if each.namespace == "public.items" and each.key]
+
+
+def test_a_query_of_a_client_that_is_gone_ends(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server looks after the client while it works, and leaves no scan behind."""
+    monkeypatch.setattr(session, "CHECK_INTERVAL", "100ms")
+    queries = session.connect_queries(SecretStr(shop.dsn), 0.3)
+    with pytest.raises(psycopg.OperationalError, match="did not answer"):
+        queries.execute("SELECT pg_sleep(60)")
+    until(lambda: not shop.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE '%_sleep(60)'"))

@@ -6,13 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import psycopg
-from psycopg import sql
-
 from transporter.errors import EnvironmentFault
 from transporter.message import Message
 from transporter_adaptors.postgres.session import translate_errors
-from transporter_adaptors.postgres_cdc.chunks import find_key_types, rank_keys, text_of
+from transporter_adaptors.postgres_cdc.chunks import find_key_types, rank_keys
 from transporter_adaptors.postgres_cdc.columns import LoggedColumn
 from transporter_adaptors.postgres_cdc.entries import (
     EntryForm,
@@ -20,9 +17,9 @@ from transporter_adaptors.postgres_cdc.entries import (
     TableEntries,
     transaction_headers,
 )
+from transporter_adaptors.postgres_cdc.large_values import LargeValues
 from transporter_adaptors.postgres_cdc.logical import logical_entry
 from transporter_adaptors.postgres_cdc.messages import (
-    UNCHANGED,
     Delete,
     Insert,
     LogicalMessage,
@@ -42,7 +39,9 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.handover import Handover, Key
     from transporter_adaptors.postgres_cdc.json_text import TextError
+    from transporter_adaptors.postgres_cdc.key_order import KeyType
     from transporter_adaptors.postgres_cdc.messages import Value
+    from transporter_adaptors.postgres_cdc.plan import Names
     from transporter_adaptors.postgres_cdc.position import Inside
     from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
     from transporter_adaptors.postgres_cdc.transactions import Item
@@ -87,14 +86,19 @@ class ChangeTranslator:
         types: TypeCatalog,
         state: TablesState,
         report: Callable[..., None],
+        names: Names,
     ) -> None:
-        """Look definitions up by the session *queries*, and pass events to *report*."""
+        """Look definitions up by the session *queries*, and pass events to *report*.
+
+        The changes are those that the publications of *names* publish.
+        """
         self._queries, self._config, self._types = queries, config, types
         self.state = state
         self._report = report
         self.schema_log = SchemaLog(queries, wants_entries=config.schema_entries == "entries")
+        self._large_values = LargeValues(queries, names)
         self._tables: dict[int, TableEntries | None] = {}
-        self._key_types: dict[int, list[tuple[int, str]]] = {}
+        self._key_types: dict[int, list[KeyType]] = {}
         self._items = {item.prefix: item for item in config.messages}
         self._form = EntryForm(config.key == "json", config.old, config.transaction)
         self._malformed: set[tuple[int, str]] = set()
@@ -114,6 +118,7 @@ class ChangeTranslator:
 
         The bounds of *handover* must not move until all have been taken.
         """
+        self._large_values.forget()
         prepared: list[Prepared] = []
         to_rank: dict[int, list[RowPart]] = {}
         latest: dict[int, FollowedTable] = {}
@@ -242,6 +247,7 @@ class ChangeTranslator:
         with translate_errors(f"cannot look up the types of {table.full_name}"):
             self._types.load(self._queries, oids)
         self._key_types.pop(relation.oid, None)
+        self._large_values.forget()
         self._tables[relation.oid] = TableEntries(
             relation,
             # As it is here in the stream: the table may have another name by now.
@@ -293,41 +299,8 @@ class ChangeTranslator:
 
         They may be newer than the change. If the row is gone, its end follows in the stream.
         """
-        names = [column.name for column in entries.relation.columns]
-        missing = [place for place, value in enumerate(values) if value is UNCHANGED]
-        if not missing:
-            return values
-        table = self.state.tables[entries.relation.oid]
-        with translate_errors(f"cannot read a large value of {table.full_name}"):
-            try:
-                texts = self._read_values(table, names, values, missing)
-            except psycopg.errors.UndefinedColumn:
-                # The others are there: columns that were dropped or renamed since come without.
-                known = {each.name for each in read_definition(self._queries, table.oid).columns}
-                missing = [place for place in missing if names[place] in known]
-                is_readable = missing and {*table.key} <= known
-                texts = self._read_values(table, names, values, missing) if is_readable else []
-        filled = list(values)
-        for place, text in zip(missing, texts, strict=bool(texts)):
-            filled[place] = None if text is None else text.encode(errors="surrogateescape")
-        return filled
-
-    def _read_values(
-        self,
-        table: FollowedTable,
-        names: Sequence[str],
-        values: Sequence[Value],
-        places: Sequence[int],
-    ) -> list[str | None]:
-        """Return the present values at these *places* of the row with the key of *values*."""
-        key = [names.index(name) for name in table.key]
-        query = sql.SQL("SELECT ARRAY[{}] FROM {} o WHERE {}").format(
-            sql.SQL(", ").join(text_of("o", names[place]) for place in places),
-            table.full_name.in_query,
-            sql.SQL(" AND ").join(text_of("o", names[place]) + sql.SQL(" = %s") for place in key),
-        )
-        row = self._queries.execute(query, [_as_text(values[place]) for place in key]).fetchone()
-        return row[0] if row else []
+        with translate_errors(f"cannot read a large value of {entries.namespace}"):
+            return self._large_values.fill(entries, values)
 
     def _rank(self, oid: int, parts: Sequence[RowPart], handover: Handover) -> None:
         copy = handover.copies[oid]
@@ -342,7 +315,7 @@ class ChangeTranslator:
                 known = {each.name for each in definition.columns}
                 # The stream may be behind a rename.
                 key = table.copy_key if {*table.copy_key} <= known else definition.copy_key
-                self._key_types[oid] = find_key_types(table, definition, key)
+                self._key_types[oid] = find_key_types(self._queries, table, definition, key)
             ranks = rank_keys(
                 self._queries, self._key_types[oid], copy.bounds, [part.key for part in parts]
             )
@@ -374,7 +347,3 @@ def _place_of(change: Change, number: int) -> Place:
         begin.xid,
         change.order,
     )
-
-
-def _as_text(value: Value) -> str | None:
-    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else None

@@ -16,6 +16,7 @@ from transporter_adaptors.postgres_cdc.chunks import (
     CopyColumn,
     CopyPlan,
     count_fitting,
+    find_edge,
     find_key_types,
     read_chunk,
 )
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.chunks import ChunkRows
     from transporter_adaptors.postgres_cdc.columns import LoggedColumn
     from transporter_adaptors.postgres_cdc.config import CdcConfig
-    from transporter_adaptors.postgres_cdc.handover import TableCopy
+    from transporter_adaptors.postgres_cdc.handover import Key, TableCopy
     from transporter_adaptors.postgres_cdc.plan import Names
     from transporter_adaptors.postgres_cdc.state import FollowedTable
     from transporter_adaptors.postgres_cdc.tables import TableDefinition
@@ -94,6 +95,12 @@ SELECT c.relkind = 'p', EXISTS (
 FROM pg_class c WHERE c.oid = %s
 """
 """Whether a table is partitioned, and whether it has large values, which are stored apart."""
+_MIGRATIONS: Final = (
+    psycopg.errors.LockNotAvailable,  # one that waits for the table goes first
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.InvalidSchemaName,  # the table's schema was dropped or renamed
+)
+"""Errors of a chunk because of a migration. A look at the tables finds out which one."""
 _FLUSH_PATIENCE: Final = 1.0
 """Seconds until the server's log is made to be flushed, where nothing else does that."""
 _FLUSH_LIMIT: Final = 10.0
@@ -105,6 +112,7 @@ class ReadChunk:
 
     Attributes:
         rows: the rows.
+        last: the copy's key of the last row that was looked at, if there is one.
         is_last: whether the table has none behind them.
         snapshot: what they were read in.
         end: an LSN behind every commit that the snapshot sees. The server's log is flushed to it.
@@ -116,6 +124,7 @@ class ReadChunk:
     """
 
     rows: ChunkRows
+    last: Key | None
     is_last: bool
     snapshot: Snapshot
     end: int
@@ -161,9 +170,11 @@ class ChunkReader:
     ) -> ReadChunk | None:
         """Return the next chunk of *copy*, at most *rows* rows, or ``None`` if it has to wait.
 
-        It does where *may_read* refuses its snapshot.
+        It does where *may_read* refuses its snapshot. Of a table with filters at most *rows* rows
+        are looked at, and none may pass.
 
         Raises:
+            StatementTooSlow: fewer rows may do.
             SourceUnavailable: the session was lost.
             SourceError: the table cannot be read.
 
@@ -171,18 +182,18 @@ class ChunkReader:
         began = monotonic()
         with translate_errors(f"cannot copy {table.full_name}"):
             try:
-                with self._snapshot(table) as (snapshot, read_at, oid):
+                with self._snapshot(table, rows) as (snapshot, read_at, oid):
                     if oid != copy.oid or not may_read(snapshot):
                         return None  # Another table may have its name.
                     reading = self._plan(table, copy)
                     if reading.has_large:
                         size = self._config.copy_bytes
                         rows = count_fitting(self._session, reading.plan, copy.boundary, rows, size)
-                    found = read_chunk(self._session, reading.plan, copy.boundary, rows)
+                    found, last, is_last = self._read_rows(reading.plan, copy.boundary, rows)
                 end, seconds = self._end_of_log(), monotonic() - began
                 self._restart_points.request(end)
-            except (_NotNow, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
-                return None  # A migration that waits for the table goes first.
+            except (_NotNow, *_MIGRATIONS):
+                return None
             except psycopg.errors.InsufficientPrivilege as error:
                 raise EnvironmentFault(
                     f"cannot copy {table.full_name}: {error.diag.message_primary}; "
@@ -198,7 +209,8 @@ class ChunkReader:
                 return None
         return ReadChunk(
             rows=found,
-            is_last=len(found) < rows,
+            last=last,
+            is_last=is_last,
             snapshot=snapshot,
             end=end,
             read_at=read_at,
@@ -207,14 +219,31 @@ class ChunkReader:
             seconds=seconds,
         )
 
+    def _read_rows(
+        self, plan: CopyPlan, boundary: Key | None, rows: int
+    ) -> tuple[ChunkRows, Key | None, bool]:
+        """Return rows behind *boundary*, the last key looked at, and whether none is behind."""
+        if not plan.has_filter:
+            found = read_chunk(self._session, plan, boundary, rows)
+            return found, found.last, len(found) < rows
+        edge = find_edge(self._session, plan, boundary, rows)
+        found = read_chunk(self._session, plan, boundary, rows, edge)
+        return found, found.last if edge is None else edge, edge is None
+
     @contextmanager
-    def _snapshot(self, table: FollowedTable) -> Iterator[tuple[Snapshot, int, int]]:
-        """Begin a transaction that reads *table*.
+    def _snapshot(self, table: FollowedTable, rows: int) -> Iterator[tuple[Snapshot, int, int]]:
+        """Begin a transaction that reads *rows* rows of *table*.
 
         Yields its snapshot, its time (µs UTC), and the number of the table of that name.
         """
         with self._session.transaction():
-            self._session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            # The server ends a statement before we count it as silent: its scan would go on. One
+            # row may be large, and its transfer takes as long as it goes on.
+            limit = int(self._session.patience * 1000 / 2) if rows > 1 else 0
+            self._session.execute(
+                "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+                f"SET LOCAL statement_timeout = {limit}"
+            )
             # Before the snapshot, because neither a rewrite nor a TRUNCATE shows in it.
             lock = psycopg.sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
             self._session.execute(lock.format(table.full_name.identifier))
@@ -242,7 +271,7 @@ class ChunkReader:
         key = follow_renames(table.key, table.columns, logged)
         copy_key = follow_renames(table.copy_key, table.columns, logged)
         has_bounds = copy.boundary is not None
-        types = find_key_types(table, definition, copy_key, has_bounds=has_bounds)
+        types = find_key_types(self._session, table, definition, copy_key, has_bounds=has_bounds)
         if copy_key not in {tuple(each.columns) for each in definition.keys if each.not_null}:
             raise EnvironmentFault(
                 f"cannot copy {table.full_name}: {', '.join(copy_key)} is no longer its primary "
@@ -269,7 +298,7 @@ class ChunkReader:
                 )
                 for each in columns
             ),
-            order=tuple(zip(copy_key, (kind for _, kind in types), strict=True)),
+            order=tuple(zip(copy_key, types, strict=True)),
             key=key,
             is_json_key=self._config.key == "json" or len(key) > 1,
             where=member.where or "",

@@ -17,6 +17,7 @@ from psycopg import generators, pq, sql
 
 from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.table import escape_percent
+from transporter_adaptors.postgres_cdc.key_order import INTEGERS, Comparison, compare, key_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import BoundedConnection, Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc.handover import Key
+    from transporter_adaptors.postgres_cdc.key_order import KeyType
     from transporter_adaptors.postgres_cdc.state import FollowedTable
     from transporter_adaptors.postgres_cdc.tables import Column, TableDefinition
 
@@ -98,8 +100,6 @@ _MEASURES: Final = {
 }
 """Measures of types whose length is known without reading them. Others may be compressed."""
 _COMPRESSED: Final = 3
-_INTEGERS: Final = frozenset({20, 21, 23})
-"""The types int8, int2 and int4, which are compared here. The server compares all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class CopyPlan:
         table: its name.
         only: whether it has no partitions, so that children by inheritance are left out.
         columns: the published columns, in their order.
-        order: the columns of the copy's key, each with its type as in SQL.
+        order: the columns of the copy's key, each with its type.
         key: the columns that become the key of the entries.
         is_json_key: whether that key is a JSON array.
         where: the publication's row filter, if it has one.
@@ -146,12 +146,17 @@ class CopyPlan:
     table: TableName
     only: bool
     columns: tuple[CopyColumn, ...]
-    order: tuple[tuple[str, str], ...]
+    order: tuple[tuple[str, KeyType], ...]
     key: tuple[str, ...]
     is_json_key: bool
     where: str = ""
     copy_where: str = ""
     encoding: str = ""
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether some rows are left out."""
+        return bool(self.where or self.copy_where)
 
     @property
     def is_key_last(self) -> bool:
@@ -191,11 +196,38 @@ class ChunkRows:
 
 
 def read_chunk(
-    connection: BoundedConnection, plan: CopyPlan, boundary: Key | None, rows: int
+    connection: BoundedConnection,
+    plan: CopyPlan,
+    boundary: Key | None,
+    rows: int,
+    edge: Key | None = None,
 ) -> ChunkRows:
-    """Read the next rows behind *boundary*, at most *rows*, in the transaction of *connection*."""
-    sent = fetch_copy(connection, chunk_query(plan, boundary, rows))
+    """Read the next rows behind *boundary*, at most *rows*, in the transaction of *connection*.
+
+    None is behind *edge*, if that is given.
+    """
+    sent = fetch_copy(connection, chunk_query(plan, boundary, rows, edge))
     return ChunkRows(sent, has_order=not plan.is_key_last)
+
+
+def find_edge(
+    connection: Connection, plan: CopyPlan, boundary: Key | None, rows: int
+) -> Key | None:
+    """Return the key of the row at the place *rows* behind *boundary*, ``None`` behind the last.
+
+    Rows that the filters leave out count, too. So a chunk has an end also where few rows pass.
+    """
+    query = sql.SQL(
+        "SELECT ARRAY[{key}] FROM {only}{table} o{behind} ORDER BY {order} OFFSET %s LIMIT 1"
+    ).format(
+        key=_joined(text_of("o", name) for name, _ in plan.order),
+        only=sql.SQL("ONLY " if plan.only else ""),
+        table=plan.table.in_query,
+        behind=_where(_limits(plan, boundary)),
+        order=_joined(_of("o", name) for name, _ in plan.order),
+    )
+    found = connection.execute(query, [*(boundary or ()), rows - 1]).fetchone()
+    return None if found is None else tuple(found[0])
 
 
 def count_fitting(
@@ -203,17 +235,22 @@ def count_fitting(
 ) -> int:
     """Return how many of the next *rows* rows have about *size* bytes together, one at least.
 
-    Large values are measured by their headers, and not read.
+    Large values are measured by their headers, and not read. Rows that the filters leave out have
+    no size.
     """
+    size_of_row = sql.SQL(" + ").join(column.size for column in plan.columns)
+    if plan.has_filter:
+        passes = sql.SQL(" AND ").join(_filters(plan))
+        size_of_row = sql.SQL("CASE WHEN {} THEN {} ELSE 0 END").format(passes, size_of_row)
     query = sql.SQL(
         "SELECT count(*) FROM (SELECT sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total FROM ("
         "SELECT {size} AS size FROM {only}{table} o{behind} ORDER BY {order} LIMIT %s) r) x"
         " WHERE total <= %s"
     ).format(
-        size=sql.SQL(" + ").join(column.size for column in plan.columns),
+        size=size_of_row,
         only=sql.SQL("ONLY " if plan.only else ""),
         table=plan.table.in_query,
-        behind=_behind(plan, boundary),
+        behind=_where(_limits(plan, boundary)),
         order=_joined(_of("o", name) for name, _ in plan.order),
     )
     found = connection.execute(query, [*(boundary or ()), rows, size]).fetchone()
@@ -221,10 +258,13 @@ def count_fitting(
     return max(1, int(found[0]))
 
 
-def chunk_query(plan: CopyPlan, boundary: Key | None, rows: int) -> sql.Composed:
+def chunk_query(
+    plan: CopyPlan, boundary: Key | None, rows: int, edge: Key | None = None
+) -> sql.Composed:
     """Return the COPY of the next *rows* rows behind *boundary*: JSON, key, and the copy's key.
 
-    The last is left out where it is the key. The order is that of the subquery.
+    The last is left out where it is the key. The order is that of the subquery. Rows behind *edge*
+    are left out.
     """
     # The row is r.*, because r alone may be a column.
     parts = [sql.SQL("row_to_json(r.*)::text"), _key_expression(plan)]
@@ -245,7 +285,7 @@ def chunk_query(plan: CopyPlan, boundary: Key | None, rows: int) -> sql.Composed
         order=_joined(_of("o", name) for name, _ in plan.order),
         only=sql.SQL("ONLY " if plan.only else ""),
         table=plan.table.in_query,
-        behind=_behind(plan, boundary, literal=True),
+        behind=_where([*_filters(plan), *_limits(plan, boundary, edge, literal=True)]),
         rows=sql.Literal(rows),
     )
     # There are no parameters, so a per cent sign is one.
@@ -254,44 +294,47 @@ def chunk_query(plan: CopyPlan, boundary: Key | None, rows: int) -> sql.Composed
 
 def rank_keys(
     connection: Connection,
-    types: Sequence[tuple[int, str]],
+    types: Sequence[KeyType],
     bounds: Sequence[Key],
     keys: Sequence[Key],
 ) -> list[int]:
     """Return for each of *keys* how many of *bounds*, which ascend, are before it.
 
-    *types* are those of the columns, by number and as in SQL. Integers are compared here, and all
-    others by the server, because only it knows their order.
+    *types* are those of the columns. Integers are compared here, and all others by the server,
+    because only it knows their order.
     """
     if not bounds or not keys:
         return [0] * len(keys)
-    if all(oid in _INTEGERS for oid, _ in types):
+    if all(each.oid in INTEGERS for each in types):
         edges = [tuple(map(int, bound)) for bound in bounds]
         return [bisect_left(edges, tuple(map(int, key))) for key in keys]
     names = [f"c{number}" for number in range(len(types))]
     query = sql.SQL(
-        "SELECT (SELECT count(*) FROM unnest({arrays}) b ({names}) WHERE ({theirs}) < ({ours}))"
+        "SELECT (SELECT count(*) FROM unnest({arrays}) b ({names}) WHERE {is_before})"
         " FROM unnest({arrays}) WITH ORDINALITY k ({names}, n) ORDER BY k.n"
     ).format(
         arrays=_joined(sql.SQL("%s::text[]") for _ in types),
         names=_joined(map(sql.Identifier, names)),
-        theirs=_joined(
-            _typed("b", name, kind) for name, (_, kind) in zip(names, types, strict=True)
+        is_before=compare(
+            Comparison.LESS,
+            [kind.cast(_of("b", name)) for name, kind in zip(names, types, strict=True)],
+            [kind.cast(_of("k", name)) for name, kind in zip(names, types, strict=True)],
+            types,
         ),
-        ours=_joined(_typed("k", name, kind) for name, (_, kind) in zip(names, types, strict=True)),
     )
     arguments = [list(column) for part in (bounds, keys) for column in zip(*part, strict=True)]
     return [int(row[0]) for row in connection.execute(query, arguments).fetchall()]
 
 
 def find_key_types(
+    connection: Connection,
     table: FollowedTable,
     definition: TableDefinition,
     names: Sequence[str],
     *,
     has_bounds: bool = True,
-) -> list[tuple[int, str]]:
-    """Return the types of the columns in whose order *table* is copied, by number and as in SQL.
+) -> list[KeyType]:
+    """Return the types of the columns in whose order *table* is copied.
 
     *names* are those of the columns now.
 
@@ -309,7 +352,7 @@ def find_key_types(
         pairs = zip(table.copy_key, names, strict=True)
         changed = [new for old, new in pairs if not _has_order_of(logged.get(old), now[new])]
         if not changed or not has_bounds:
-            return [(now[name].type_oid, now[name].type) for name in names]
+            return key_types(connection, (now[name] for name in names))
         name, problem = changed[0], "has another type"
     raise EnvironmentFault(
         f"the column {name} of {table.full_name}, which is part of its key, {problem} before its "
@@ -318,7 +361,7 @@ def find_key_types(
 
 
 def _has_order_of(before: int | None, column: Column) -> bool:
-    return {before, column.type_oid} <= _INTEGERS or before == column.type_oid
+    return {before, column.type_oid} <= INTEGERS or before == column.type_oid
 
 
 def _joined(parts: Iterable[sql.Composable]) -> sql.Composed:
@@ -327,10 +370,6 @@ def _joined(parts: Iterable[sql.Composable]) -> sql.Composed:
 
 def _of(alias: str, name: str) -> sql.Composable:
     return sql.SQL(alias + ".") + escape_percent(sql.Identifier(name))
-
-
-def _typed(alias: str, name: str, kind: str) -> sql.Composable:
-    return _of(alias, name) + sql.SQL("::" + kind.replace("%", "%%"))
 
 
 def text_of(alias: str, name: str) -> sql.Composable:
@@ -350,20 +389,33 @@ def _key_expression(plan: CopyPlan) -> sql.Composable:
     )
 
 
-def _behind(plan: CopyPlan, boundary: Key | None, *, literal: bool = False) -> sql.Composable:
-    """Return the condition for rows behind *boundary*, whose values are parameters or literals."""
-    conditions = list[sql.Composable]()
-    for where in filter(None, (plan.where, plan.copy_where)):
-        conditions.append(sql.SQL("(" + where.replace("%", "%%") + ")"))
-    if boundary is not None:
-        names = _joined(_of("o", name) for name, _ in plan.order)
+def _filters(plan: CopyPlan) -> list[sql.Composable]:
+    """Return the conditions for the rows to copy."""
+    wheres = filter(None, (plan.where, plan.copy_where))
+    return [sql.SQL("(" + where.replace("%", "%%") + ")") for where in wheres]
+
+
+def _limits(
+    plan: CopyPlan, boundary: Key | None, edge: Key | None = None, *, literal: bool = False
+) -> list[sql.Composable]:
+    """Return the conditions for rows behind *boundary* and up to *edge*.
+
+    The values of these are parameters or literals.
+    """
+    types = [kind for _, kind in plan.order]
+    ours = [_of("o", name) for name, _ in plan.order]
+    conditions = []
+    for limit, comparison in ((boundary, Comparison.GREATER), (edge, Comparison.AT_MOST)):
+        if limit is None:
+            continue
         texts = [
             sql.SQL(sql.Literal(text).as_string().replace("%", "%%")) if literal else sql.SQL("%s")
-            for text in boundary
+            for text in limit
         ]
-        values = _joined(
-            text + sql.SQL("::text::" + kind.replace("%", "%%"))
-            for text, (_, kind) in zip(texts, plan.order, strict=True)
-        )
-        conditions.append(sql.SQL("({}) > ({})").format(names, values))
+        theirs = [kind.cast(text) for text, kind in zip(texts, types, strict=True)]
+        conditions.append(compare(comparison, ours, theirs, types))
+    return conditions
+
+
+def _where(conditions: Sequence[sql.Composable]) -> sql.Composable:
     return sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("")

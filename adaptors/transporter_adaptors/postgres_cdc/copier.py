@@ -19,6 +19,7 @@ import psycopg
 import pyarrow as pa
 
 from transporter.message import JSON, MESSAGE_SCHEMA
+from transporter_adaptors.postgres.session import StatementTooSlow
 from transporter_adaptors.postgres_cdc.chunk_reader import ChunkReader
 from transporter_adaptors.postgres_cdc.types import TypeCatalog
 
@@ -41,6 +42,8 @@ _HEADROOM: Final = 160
 """Bytes of an entry besides data, key and namespace, at most."""
 LARGEST: Final = 7 << 20
 """Bytes of one batch: it has to fit into one frame, together with its position."""
+_SLOWER: Final = 10
+"""The part of its rows that a chunk has after one that the server could not read in time."""
 _ALONE: Final = 20
 """Chunks that are read without the next one, after one that was read in vain."""
 
@@ -99,9 +102,13 @@ class Copier:
             SourceError: the table cannot be read.
 
         """
-        chunk = self._take_ahead(handover, copy, table) or self._open_reader().read(
-            table, copy, self._rows, lambda snapshot: handover.accepts(copy, snapshot)
-        )
+        try:
+            chunk = self._take_ahead(handover, copy, table) or self._open_reader().read(
+                table, copy, self._rows, lambda snapshot: handover.accepts(copy, snapshot)
+            )
+        except StatementTooSlow:
+            self._shrink()
+            return None
         if chunk is None:
             return None
         count = len(chunk.rows)
@@ -111,7 +118,7 @@ class Copier:
             return None
         self._adapt(chunk.seconds, size)
         made = handover.add_chunk(
-            copy, chunk.snapshot, chunk.end, chunk.rows.last, count, is_last=chunk.is_last
+            copy, chunk.snapshot, chunk.end, chunk.last, count, is_last=chunk.is_last
         )
         if not made.is_complete:
             self._read_ahead(table, made)
@@ -121,7 +128,10 @@ class Copier:
     def see_snapshot(self, handover: Handover) -> None:
         """Let *handover* forget transactions that are visible by now, while no chunk is read."""
         # A chunk that was read before would not have them.
-        self._drop_ahead()
+        try:
+            self._drop_ahead()
+        except StatementTooSlow:
+            self._shrink()
         handover.see(self._open_reader().see_snapshot())
 
     def close(self) -> None:
@@ -167,6 +177,10 @@ class Copier:
         """Wait for the chunk that is being read ahead, so that the session is free."""
         ahead, self._ahead = self._ahead, None
         return None if ahead is None else ahead.chunk.result()
+
+    def _shrink(self) -> None:
+        """Let the next chunk be much smaller, because the server has ended the last one."""
+        self._rows = max(1, self._rows // _SLOWER)
 
     def _adapt(self, seconds: float, size: int) -> None:
         """Let the next chunk take as long, and be as large, as chunks should."""

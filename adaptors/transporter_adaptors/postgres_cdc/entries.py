@@ -160,6 +160,7 @@ class TableEntries:
         row_overhead: the bytes of the JSON of a row of NULLs, about.
         key_places: the places of the key's columns.
         identity_places: the places of the columns whose change makes another row of it.
+        row_places: the places of the columns by which the row is found in the table.
         is_json_key: whether the key is a JSON array.
         form: the form of the entries by the settings.
 
@@ -185,6 +186,7 @@ class TableEntries:
         self.key_places = [names.index(name) for name in key if name in names]
         self._copy_key = [names.index(name) for name in copy_key if name in names]
         self.identity_places = sorted({*self.key_places, *self._copy_key})
+        self.row_places = self._copy_key or self.key_places
         self.is_json_key = form.is_json_key or len(self.key_places) > 1
         self.form = form
 

@@ -9,12 +9,12 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from transporter.errors import EnvironmentFault
+from transporter_adaptors.postgres.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from transporter_adaptors.postgres.session import Connection
-    from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc.tables import Column
 
 COLUMN_LISTS: Final = 150000
@@ -36,7 +36,8 @@ SELECT p.oid::bigint AS oid, p.pubname AS name,
 FROM pg_publication p WHERE p.pubname = %s
 """
 _MEMBERS: Final = """
-SELECT c.oid::bigint AS oid, coalesce(r.oid::bigint, {schema}, 0) AS membership,
+SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name,
+       coalesce(r.oid::bigint, {schema}, 0) AS membership,
        r.oid IS NOT NULL AS is_listed,
        {columns} AS columns, {where} AS where
 FROM pg_publication_tables t
@@ -82,10 +83,17 @@ class Member:
     """
 
     oid: int
+    schema: str
+    name: str
     membership: int
     is_listed: bool
     columns: list[str] | None
     where: str | None
+
+    @property
+    def full_name(self) -> TableName:
+        """The name with its schema, as the catalog has it now."""
+        return TableName(self.name, self.schema)
 
     def published(self, columns: Iterable[Column]) -> list[Column]:
         """Return those of a table's *columns* that are published."""

@@ -120,7 +120,8 @@ def _publish(
 
     Raises:
         EnvironmentFault: it is not, or the server refuses.
-        SourceUnavailable: one of the tables was created again, and is published.
+        SourceUnavailable: one of the tables was created again, and is published, or a schema is
+            gone.
 
     """
     if config.manage != "all":
@@ -137,6 +138,11 @@ def _publish(
         raise SourceUnavailable(
             f"{listed(table.name for table in tables)} was dropped and created again meanwhile; "
             "trying again may help"
+        ) from error
+    except psycopg.errors.InvalidSchemaName as error:
+        raise SourceUnavailable(
+            f"the schema of {listed(table.name for table in tables)} was dropped or renamed "
+            "meanwhile; trying again may help"
         ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise EnvironmentFault(
@@ -189,4 +195,5 @@ def drop_unwanted(
             there = {oid: member for oid, member in found.items() if member.is_listed}
             gone = there.keys() & state.tables.keys() - plan.wanted_in(names, name).keys()
             if gone:
-                pub.drop_tables(queries, name, [state.tables[oid].full_name for oid in gone])
+                # The state may have names from before a rename.
+                pub.drop_tables(queries, name, [there[oid].full_name for oid in gone])

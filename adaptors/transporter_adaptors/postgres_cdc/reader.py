@@ -191,7 +191,9 @@ class _Open:
         else:
             self._position, made = yield from self._continue(replication, plan, position, state)
         is_logged = state_name(str(made)) == self._position.state
-        self._translator = ChangeTranslator(queries, config, TypeCatalog(), made, resume.report)
+        self._translator = ChangeTranslator(
+            queries, config, TypeCatalog(), made, resume.report, self._names
+        )
         self._handover = Handover(passed=set(self._position.passed))
         self._follow(made)
         if is_logged:
@@ -213,8 +215,12 @@ class _Open:
         self._reported_at = self._logged_at = monotonic()
         self._logged_lsn = self._position.at
         self._copy_after = self._beat_at = 0.0
-        # After each chunk of the copy, so that neither waits for long.
-        self._is_streams_turn = False
+        self._has_unlogged_step = False
+        # After each chunk of the copy, so that neither waits for long. After an opening, too: the
+        # last one may have ended at a chunk, and the stream goes on nevertheless.
+        self._is_streams_turn = resume.position is not None
+        if self._is_streams_turn:
+            self._copy_after = monotonic() + _COPY_RETRY
 
     def _connect_copy(self) -> BoundedConnection:
         """Open a session for the chunks of the copy, on the server that is streamed from."""
@@ -401,9 +407,12 @@ class _Open:
         began = monotonic()
         chunk = self._copier.read_next(self._handover, copy, table, namespace)
         self._is_streams_turn = True
-        self._copy_after = monotonic() + (_COPY_RETRY if chunk is None else 0.0)
         if chunk is None:
+            # The stream has waited meanwhile, and gets as much time.
+            self._copy_after = monotonic() + max(_COPY_RETRY, monotonic() - began)
             return None
+        self._copy_after = 0.0
+        self._has_unlogged_step = True
         if self._config.copy_rate is not None:
             self._copy_after = began + chunk.size / self._config.copy_rate
         self._announce(chunk.copy, is_first=copy.boundary is None)
@@ -497,6 +506,8 @@ class _Open:
                 self._position.at > self._logged_lsn
                 and monotonic() - self._logged_at >= _IDLE_SECONDS
             )
+            # A copy whose filter leaves every row out goes forward as well.
+            or (self._has_unlogged_step and monotonic() - self._logged_at >= _IDLE_SECONDS)
             or self._unlogged_state is not None
         )
         messages = join_parts(parts)
@@ -523,6 +534,7 @@ class _Open:
             begun=begun,
         )
         self._logged_at, self._logged_lsn = monotonic(), self._position.at
+        self._has_unlogged_step = False
         return str(self._position)
 
     def confirm(self, at: int) -> None:

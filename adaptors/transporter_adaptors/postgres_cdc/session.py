@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 60.0
 """Seconds that a call may take until the server counts as silent."""
+CHECK_INTERVAL: Final = "10s"
+"""The time between two checks by the server that we still wait for a query's end."""
 COMMAND_PATIENCE: Final = 10.0
 """The same for a command of an operator, who waits for it."""
 _TEXT: Final = {
@@ -70,7 +73,15 @@ def connect_queries(dsn: SecretStr, patience: float | None = None) -> BoundedCon
 
     """
     with translate_errors("cannot connect to the database"):
-        return _connect(dsn, {**_TEXT, **_LIMITS, **_QUERIES}, patience)
+        connection = _connect(dsn, {**_TEXT, **_LIMITS, **_QUERIES}, patience)
+        try:
+            # Not at the start: some of the server's platforms do not have it, and refuse that.
+            with suppress(psycopg.errors.InvalidParameterValue):
+                connection.execute(f"SET client_connection_check_interval = '{CHECK_INTERVAL}'")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
 def connect_replication(dsn: SecretStr, patience: float | None = None) -> BoundedConnection:
