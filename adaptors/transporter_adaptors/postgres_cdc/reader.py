@@ -143,6 +143,7 @@ class _Open:
         self._config, self._resume = config, resume
         self._sessions: list[Connection | SlotStream | Copier] = []
         self._emptied: list[int] = []
+        self._renamed: list[int] = []
         self._unlogged_state: TablesState | None = None
         self._unlogged_events: list[partial[None]] = []
         """Reports about the last batch, which are true once it is in the log."""
@@ -274,7 +275,7 @@ class _Open:
         if plan.tables.keys() <= changes.to_copy and changes.repeated:
             # Copy every table again, by a new slot: whatever was missed is in the copy.
             drop_slot(queries, self._names, version)
-            self._emptied = self._to_empty(changes)
+            self._emptied, self._renamed = self._to_empty(changes), sorted(changes.renamed)
             position, fresh = yield from self._begin_anew(replication, plan)
             return position, next_state(config, state, fresh, changes, ())
         found = check_position(replication, position, config)
@@ -298,22 +299,22 @@ class _Open:
         fresh = make_state(queries, config, plan, published)
         made = next_state(config, state, fresh, changes, state.queue[position.begun :])
         drop_unwanted(queries, config, self._names, plan, state)
-        self._emptied = self._to_empty(changes)
+        self._emptied, self._renamed = self._to_empty(changes), sorted(changes.renamed)
         for event, oids in (
             ("table-removed", changes.removed),
             ("partitions-changed", changes.moved),
         ):
             for oid in sorted(oids):
                 self._resume.report(event, table=str(state.tables[oid].full_name))
-        gone = changes.removed | changes.repeated
+        gone = changes.removed | changes.to_copy
         copies = tuple(copy for copy in position.copies if copy.oid not in gone)
         return replace(position, begun=0, copies=copies), made
 
     def _to_empty(self, changes: Changes) -> list[int]:
         """Return the tables that an entry empties first.
 
-        Those are repeated copies, if the settings say so, and new tables with the name of one that
-        is gone, because nothing else takes the rows of that one away.
+        Those are repeated copies, if the settings say so, and tables with a name that another had,
+        because nothing else takes the rows of that one away.
         """
         repeated = changes.repeated if self._config.copy_from_empty else frozenset()
         return sorted({*repeated, *changes.recreated})
@@ -322,6 +323,7 @@ class _Open:
         """Follow the tables of *state* from the present position on."""
         self._position = replace(self._position, state=state_name(str(state)))
         self._translator.use(state)
+        self._translator.use_names()
         self._unlogged_state = state
         self._queued = {copy.oid: copy for copy in state.copies}
         waiting = state.copies[self._position.begun :]
@@ -357,7 +359,11 @@ class _Open:
         if self._unlogged_state is not None:
             # The slot is there, or tables were published: the log has to know from where.
             emptied, self._emptied = self._emptied, []
-            return self._batch([[self._emptying(oid) for oid in emptied]])
+            renamed, self._renamed = self._renamed, []
+            begin = [self._emptying(oid) for oid in emptied]
+            for oid in sorted({*emptied, *renamed}):
+                begin += self._describe(oid)
+            return self._batch([begin])
         self._look()
         if self._has_other_tables and not self._pending:
             self._take_up_tables()
@@ -384,6 +390,16 @@ class _Open:
         table = self._translator.state.tables[oid]
         namespace, source_id = self._translator.namespace(oid), f"copy/{oid}/{table.run}/begin"
         return Message(namespace, truncation(), None, "command", source_id=source_id)
+
+    def _describe(self, oid: int) -> list[Message]:
+        """Return the entry about the columns of a table that is in a namespace for the first time.
+
+        Its definition may not come again in the stream.
+        """
+        table = self._translator.state.tables[oid]
+        with translate_errors(f"cannot look up the columns of {table.full_name}"):
+            found = self._translator.schema_log.compare(table, table.columns)
+        return [] if found is None else self._use_columns(found)
 
     def _copy_chunk(self) -> Batch | None:
         copy = self._handover.next_table
@@ -465,7 +481,7 @@ class _Open:
                     problem="existing rows got values that the server does not send; raise "
                     "copy_run in the table's item, which copies it again",
                 )
-        entry = found.entry(self._translator.namespace(table.oid))
+        entry = found.entry(self._config)
         return [] if entry is None else [entry]
 
     def _take_loose(self, item: LooseMessage) -> list[Message]:
