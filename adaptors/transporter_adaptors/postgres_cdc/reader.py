@@ -46,6 +46,7 @@ from transporter_adaptors.postgres_cdc.table_states import (
     make_state,
     moved_tables,
     next_state,
+    record_items,
 )
 from transporter_adaptors.postgres_cdc.tables import FoundTable
 from transporter_adaptors.postgres_cdc.transactions import TransactionReader
@@ -188,7 +189,7 @@ class _Open:
         self._sessions.append(replication)
         check_same_server(plan.server, replication)
         if position is None or state is None:
-            self._position, made = yield from self._begin_anew(replication, plan)
+            self._position, made = yield from self._begin_anew(replication, plan, None)
         else:
             self._position, made = yield from self._continue(replication, plan, position, state)
         is_logged = state_name(str(made)) == self._position.state
@@ -248,20 +249,20 @@ class _Open:
             self._resume.report("table-left-out", table=str(table.full_name), problem=problem)
 
     def _begin_anew(
-        self, replication: BoundedConnection, plan: Plan
+        self, replication: BoundedConnection, plan: Plan, state: TablesState | None
     ) -> Generator[None, float, tuple[Position, TablesState]]:
         config, queries, version = self._config, self._queries, plan.server.version
         check_slot_room(queries, self._names)
-        published = ensure_published(queries, config, self._names, plan)
+        published = ensure_published(queries, config, self._names, plan, state)
         found = identify(replication)
         at = yield from create_slot(
             replication, queries, config, self._names, version, self._resume.report
         )
-        state = make_state(queries, config, plan, published)
+        made = make_state(queries, config, plan, published)
         self._resume.report(
             "slot-created", slot=self._names.slot, publication=self._names.publication
         )
-        return Position(found.system_id, found.timeline, at), state
+        return Position(found.system_id, found.timeline, at), made
 
     def _continue(
         self,
@@ -276,7 +277,7 @@ class _Open:
             # Copy every table again, by a new slot: whatever was missed is in the copy.
             drop_slot(queries, self._names, version)
             self._emptied, self._renamed = self._to_empty(changes), sorted(changes.renamed)
-            position, fresh = yield from self._begin_anew(replication, plan)
+            position, fresh = yield from self._begin_anew(replication, plan, state)
             return position, next_state(config, state, fresh, changes, ())
         found = check_position(replication, position, config)
         with translate_errors(f"cannot look at the replication slot {self._names.slot}"):
@@ -292,10 +293,11 @@ class _Open:
         config, queries = self._config, self._queries
         plan = publish_new(queries, config, self._names, plan, state, self._leave_out)
         changes = compare_tables(config, plan, state, moved_tables(queries, state))
-        published = ensure_published(queries, config, self._names, plan)
-        check_state(state, self._names, published, changes.repeated)
+        copied = changes.to_copy
+        published = ensure_published(queries, config, self._names, plan, state, copied)
+        check_state(state, self._names, published, copied)
         if not changes:
-            return position, state
+            return position, record_items(state, plan)
         fresh = make_state(queries, config, plan, published)
         made = next_state(config, state, fresh, changes, state.queue[position.begun :])
         drop_unwanted(queries, config, self._names, plan, state)

@@ -25,10 +25,13 @@ _VERSION: Final = 1
 class AskedItem:
     """What the pipeline file asked for when a table was published or copied last.
 
-    ``run`` is the number of the copy that it asked for.
+    ``run`` is the number of the copy that it asked for, and the others are as in its item.
     """
 
     run: int
+    columns: tuple[str, ...] = ()
+    where: str = ""
+    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,5 +158,8 @@ class TablesState:
 def _table_of(fields: dict[str, Any], asked: dict[str, Any] | None) -> FollowedTable:
     tuples = {name: tuple(fields[name]) for name in ("key", "copy_key")}
     columns = tuple(LoggedColumn(*each) for each in fields["columns"])
-    item = None if asked is None else AskedItem(**asked)
+    item = None
+    if asked is not None:
+        lists = {name: tuple(asked[name]) for name in ("columns", "key")}
+        item = AskedItem(**{**asked, **lists})
     return FollowedTable(**{**fields, **tuples, "columns": columns, "asked": item})

@@ -66,7 +66,7 @@ def make_state(
             columns=logged_columns(definition, member),
             files=files[oid].files if oid in files else 0,
             partitions=files[oid].partitions if oid in files else 0,
-            asked=AskedItem(config.run_of(item)),
+            asked=AskedItem(config.run_of(item), item.columns, item.where, item.key),
         )
         if config.copies(item):
             queue.append(oid)
@@ -133,6 +133,23 @@ def compare_tables(
     )
 
 
+def _asked_again(asked: AskedItem | None, table: FollowedTable) -> AskedItem | None:
+    return asked and replace(asked, run=table.asked_run)
+
+
+def record_items(state: TablesState, plan: Plan) -> TablesState:
+    """Return *state* with the items of *plan*, none of which asks for a copy or other columns."""
+    tables = {
+        oid: replace(
+            table,
+            asked=AskedItem(table.asked_run, item.columns, item.where, item.key),
+        )
+        for oid, table in state.tables.items()
+        for _, item, _ in [plan.tables[oid]]
+    }
+    return replace(state, tables=tables)
+
+
 def _owners(state: TablesState) -> dict[TableName, int]:
     """Return the tables whose rows sinks may have, by the names under which they have them."""
     return {**state.left, **{table.full_name: oid for oid, table in state.tables.items()}}
@@ -185,6 +202,7 @@ def next_state(
             files=table.files if oid in changes.moved else state.tables[oid].files,
             # Not under its new name.
             is_described=state.tables[oid].is_described and oid not in changes.renamed,
+            asked=_asked_again(table.asked, state.tables[oid]),
         )
         for oid, table in fresh.tables.items()
     }

@@ -30,7 +30,7 @@ def test_what_is_new_is_beside_what_an_older_version_reads() -> None:
     columns = (LoggedColumn("id", 23, -1),)
     table = FollowedTable(
         7, "public", "items", 11, ("id",), ("id",), 3, 2,
-        columns=columns, files=1, is_described=True, asked=AskedItem(1),
+        columns=columns, files=1, is_described=True, asked=AskedItem(1, ("id",), "id > 0", ("id",)),
     )  # fmt: skip
     left = {TableName("gone", "public"): 6}
     state = TablesState({"p": 5}, {7: table}, (7,), {"p": 9}, left)
