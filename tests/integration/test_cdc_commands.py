@@ -330,6 +330,39 @@ def test_check_reports_each_problem(
     assert shop.execute("SELECT 1 FROM pg_replication_slots WHERE database = %s", [shop.name]) == []
 
 
+def test_check_and_init_compare_items_with_what_is_published(
+    shop: Database, tmp_path: Path, cdc: Callable[..., tuple[int, Any]]
+) -> None:
+    """Before a copy they refuse other columns. With one, the reader or the DBA publishes them."""
+    log = started(shop, tmp_path / "log")
+    log.close()
+    listed: dict[str, Any] = {"table": "public.items", "columns": ["id"]}
+    text = (
+        "public.items: the publication transporter_reader has all columns, and the item of tables "
+        "asks for the columns id"
+    )
+    code, result = cdc("check", tables=[listed])
+    ((problem,), fine) = (texts(result, "problem"), texts(result, "fine"))
+    assert code == 3
+    assert problem.startswith(f"{text}; that takes effect when the table is copied again")
+    assert not any("has all 1 table" in each for each in fine)
+    code, result = cdc("init", "--run", tables=[listed])
+    assert outcomes(result)["publication transporter_reader: public.items"] == "problem"
+
+    again = {"tables": [{**listed, "copy_run": 2}]}
+    code, result = cdc("check", **again)
+    assert code == 0
+    assert f"{text}; the next open of the reader copies it so" in texts(result, "fine")
+    code, result = cdc("check", manage="slot", **again)
+    (problem,) = texts(result, "problem")
+    assert problem.startswith(f"{text}; manage is slot; have the tables' owner run ALTER")
+    code, result = cdc("init", "--run", manage="slot", **again)
+    assert outcomes(result)["publication transporter_reader: public.items"] == "created"
+    code, result = cdc("check", manage="slot", **again)
+    assert (code, texts(result, "problem")) == (0, [])
+    assert "publication transporter_reader: has all 1 table" in texts(result, "fine")
+
+
 def test_check_reports_all_rights_at_once(
     shop: Database, cdc: Callable[..., tuple[int, Any]]
 ) -> None:

@@ -347,6 +347,146 @@ def test_a_renamed_table_goes_on_under_its_new_name(shop: Database) -> None:
     assert [each.namespace for each in log.messages if each.key == b"100"] == ["public.items"]
 
 
+def sink_of(log: MemoryLog) -> dict[str, dict[str, Any]]:
+    """Return the rows that a sink of *log* has, by namespace and key.
+
+    Every namespace with a row has an entry about its columns before it, if there are such entries.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    described = set()
+    wants_entries = log.settings.get("schema") == "entries"
+    for each in log.messages:
+        if each.content_type == "application/vnd.transporter.schema+json":
+            described.add(each.namespace)
+        elif each.op == "command":
+            rows[each.namespace] = {}
+        elif each.op == "delete" and each.key:
+            rows[each.namespace].pop(each.key.decode(), None)
+        elif each.key:
+            assert each.namespace in described or not wants_entries, each
+            rows.setdefault(each.namespace, {})[each.key.decode()] = json.loads(each.data or b"{}")
+    return rows
+
+
+def keys_of(log: MemoryLog) -> dict[str, set[str]]:
+    """Return the keys of :func:`sink_of`, where there are any."""
+    return {namespace: {*rows} for namespace, rows in sink_of(log).items() if rows}
+
+
+RENAMED = {"schema": "entries", "watch": "1s"}
+
+
+@pytest.mark.parametrize("is_ahead", [True, False], ids=["look first", "stream first"])
+@pytest.mark.parametrize("is_together", [True, False], ids=["one look", "two looks"])
+def test_the_name_of_a_renamed_table_is_emptied_for_its_next_owner(
+    shop: Database, *, is_ahead: bool, is_together: bool
+) -> None:
+    """A rotation leaves no row of the old table in the namespace, nor its changes of before."""
+    shop.execute("INSERT INTO items VALUES (1), (2)")
+    log = started(shop, **RENAMED)
+    shop.execute("INSERT INTO items VALUES (3)")
+    shop.execute("ALTER TABLE items RENAME TO items_11")
+    create = "CREATE TABLE items (id int PRIMARY KEY, name text); INSERT INTO items VALUES (2)"
+    if is_together:
+        shop.execute(create)
+    shop.execute("INSERT INTO items_11 VALUES (4)")
+    if is_ahead:
+        time.sleep(1.1)
+    log.drain(shop)
+    if not is_together:
+        until(lambda: log.poll(0.1) and "items_11" in str(log.states.values()))
+        log.kill()
+        shop.execute(create)
+    until(lambda: log.poll(0.1) and events(log, "copy-complete")[1:])
+    shop.execute("INSERT INTO items_11 VALUES (5); INSERT INTO items VALUES (6)")
+    log.drain(shop)
+    log.kill()
+    log.drain(shop)
+    log.kill()
+    found = keys_of(log)
+    assert found["public.items"] == {"2", "6"}
+    # Rows of before its rename were in the namespace of its old name.
+    assert {"4", "5"} <= found["public.items_11"] <= {"3", "4", "5"}
+    assert len(events(log, "copy-complete")) == 2
+
+
+@pytest.mark.parametrize("schema", ["events", "entries"])
+@pytest.mark.parametrize("is_ahead", [True, False], ids=["look first", "stream first"])
+def test_tables_that_swap_their_names_are_copied_again(
+    shop: Database, schema: str, *, is_ahead: bool
+) -> None:
+    """Both namespaces end with the rows of the tables that have the names now."""
+    shop.execute(
+        "CREATE TABLE fresh (id int PRIMARY KEY, name text, more int);"
+        "CREATE TABLE other (id int PRIMARY KEY);"
+        "INSERT INTO items VALUES (1), (2), (3); INSERT INTO fresh VALUES (2), (7), (8)"
+    )
+    log = started(shop, watch="1s", schema=schema)
+    shop.execute("INSERT INTO items VALUES (4); INSERT INTO fresh VALUES (9)")
+    shop.execute("DELETE FROM items WHERE id = 1; DELETE FROM fresh WHERE id = 8")
+    shop.execute(
+        "ALTER TABLE items RENAME TO swapped; ALTER TABLE fresh RENAME TO items;"
+        "ALTER TABLE swapped RENAME TO fresh"
+    )
+    shop.execute("INSERT INTO items VALUES (10, 'x', 1); INSERT INTO fresh VALUES (5)")
+    if is_ahead:
+        time.sleep(1.1)
+    log.drain(shop)
+    until(lambda: log.poll(0.1) and len(events(log, "copy-complete")) >= 5)
+    shop.execute("INSERT INTO items VALUES (11, 'x', 1); INSERT INTO fresh VALUES (6)")
+    log.drain(shop)
+    log.kill()
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log) == {
+        "public.items": {"2", "7", "9", "10", "11"},
+        "public.fresh": {"2", "3", "4", "5", "6"},
+    }
+    assert len(events(log, "copy-complete")) == 5
+    ids = [(each.op, each.source_id) for each in log.messages if each.source_id]
+    assert len(ids) == len({*ids})
+    # A higher copy_run than the last that was asked for counts, whatever the names did since.
+    log.settings["tables"] = ["public.*", {"table": "public.items", "copy_run": 2}]
+    log.drain(shop)
+    log.kill()
+    assert len(events(log, "copy-complete")) == 6
+
+
+@pytest.mark.parametrize("is_ahead", [True, False], ids=["look first", "stream first"])
+def test_a_table_that_replaces_another_is_copied_into_its_namespace(
+    shop: Database, *, is_ahead: bool
+) -> None:
+    """Online migrations build a table beside the old one, and take its name."""
+    shop.execute("CREATE TABLE items_new (id int PRIMARY KEY, name text, more int)")
+    shop.execute("INSERT INTO items VALUES (1), (2); INSERT INTO items_new VALUES (2, 'a', 1)")
+    log = started(shop, **RENAMED)
+    shop.execute("INSERT INTO items VALUES (3)")
+    shop.execute("ALTER TABLE items RENAME TO items_old; ALTER TABLE items_new RENAME TO items")
+    shop.execute("INSERT INTO items VALUES (4, 'b', 2)")
+    if is_ahead:
+        time.sleep(1.1)
+    log.drain(shop)
+    until(lambda: log.poll(0.1) and len(events(log, "copy-complete")) >= 3)
+    shop.execute("INSERT INTO items VALUES (5, 'b', 2)")
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log)["public.items"] == {"2", "4", "5"}
+
+
+def test_a_table_that_comes_back_long_after_is_emptied_first(shop: Database) -> None:
+    """The reader looks in between, and restarts."""
+    shop.execute("CREATE TABLE other (id int PRIMARY KEY); INSERT INTO items VALUES (1), (2)")
+    log = started(shop, watch="1s")
+    shop.execute("DROP TABLE items")
+    until(lambda: log.poll(0.1) and events(log, "table-removed"))
+    log.drain(shop)
+    log.kill()
+    shop.execute("CREATE TABLE items (id int PRIMARY KEY); INSERT INTO items VALUES (2)")
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log) == {"public.items": {"2"}}
+
+
 @pytest.mark.exhaustive
 def test_a_migration_that_has_a_table_for_itself_stops_nobody(shop: Database) -> None:
     """Neither a running reader nor one that opens waits for a table that it does not follow."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from transporter.errors import EnvironmentFault
 from transporter.message import Message
 from transporter_adaptors.postgres.session import translate_errors
+from transporter_adaptors.postgres.table import TableName
 from transporter_adaptors.postgres_cdc.chunks import find_key_types, rank_keys
 from transporter_adaptors.postgres_cdc.columns import LoggedColumn
 from transporter_adaptors.postgres_cdc.entries import (
@@ -112,6 +113,25 @@ class ChangeTranslator:
         for oid in self.state.tables.keys() ^ state.tables.keys():
             self._tables.pop(oid, None)
         self.state = state
+
+    def use_names(self) -> None:
+        """Log what comes of each table by its name of now, also before its next definition."""
+        for oid, entries in self._tables.items():
+            if entries is not None:
+                namespace = self._config.namespace_of(self._name_of(entries.relation))
+                self._tables[oid] = entries.under(namespace)
+
+    def _name_of(self, relation: Relation) -> TableName:
+        """Return the name of a table by its definition in the stream.
+
+        The table may have another by now. If that of the stream belongs to another table, by the
+        state, the state's counts: no change may come among the rows of the other.
+        """
+        name, now = TableName(relation.name, relation.schema), self.state.tables[relation.oid]
+        if name == now.full_name:
+            return name
+        is_taken = any(table.full_name == name for table in self.state.tables.values())
+        return now.full_name if is_taken else name
 
     def prepare(self, items: Iterable[Item], handover: Handover) -> list[Prepared]:
         """Return *items* for :meth:`messages`, relations aside, with keys compared at once.
@@ -239,8 +259,9 @@ class ChangeTranslator:
         columns = tuple(
             LoggedColumn(each.name, each.type_oid, each.modifier) for each in relation.columns
         )
+        name = self._name_of(relation)
         with translate_errors(f"cannot look up the columns of {table.full_name}"):
-            found = self.schema_log.compare(table, columns)
+            found = self.schema_log.compare(table, columns, name)
         table = table if found is None else found.table
         _check_key(table)
         oids = [column.type_oid for column in relation.columns]
@@ -250,8 +271,7 @@ class ChangeTranslator:
         self._large_values.forget()
         self._tables[relation.oid] = TableEntries(
             relation,
-            # As it is here in the stream: the table may have another name by now.
-            self._config.namespace.format(schema=relation.schema, table=relation.name),
+            self._config.namespace_of(name),
             [self._types.rule(oid) for oid in oids],
             table.key,
             table.copy_key,

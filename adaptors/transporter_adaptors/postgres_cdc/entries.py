@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -189,6 +190,14 @@ class TableEntries:
         self.row_places = self._copy_key or self.key_places
         self.is_json_key = form.is_json_key or len(self.key_places) > 1
         self.form = form
+
+    def under(self, namespace: str) -> TableEntries:
+        """Return the same for entries in *namespace*."""
+        if namespace == self.namespace:
+            return self
+        made = copy(self)
+        made.namespace = namespace
+        return made
 
     def key_of(self, values: Sequence[Value]) -> bytes | None:
         """Return the key of a row, or ``None`` for a table without one."""

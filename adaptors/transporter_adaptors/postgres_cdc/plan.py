@@ -335,7 +335,8 @@ def _lacking_rights(
     copied = {
         oid: (table.full_name, item.columns)
         for oid, (table, item, _) in plan.tables.items()
-        if config.copies(item) and (oid not in followed or config.run_of(item) > followed[oid].run)
+        if config.copies(item)
+        and (oid not in followed or config.run_of(item) > followed[oid].asked_run)
     }
     found = list(rights.copy_problems(queries, plan.server.role, copied))
     return dict(reversed(found))  # The first of each.

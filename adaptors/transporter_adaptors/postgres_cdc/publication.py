@@ -29,6 +29,12 @@ ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid
       AND a.attname = ANY(t.attnames) AND a.attgenerated = '' ORDER BY a.attnum)
 """
 """The published columns. Older versions list generated ones, too, which they do not send."""
+_COLUMN_LIST: Final = """
+CASE WHEN r.prattrs IS NOT NULL THEN ARRAY(
+  SELECT a.attname::text FROM pg_attribute a
+  WHERE a.attrelid = c.oid AND a.attnum = ANY(r.prattrs) ORDER BY a.attnum) END
+"""
+"""The columns of the list with which a table was published, as they are called now."""
 _PUBLICATION: Final = """
 SELECT p.oid::bigint AS oid, p.pubname AS name,
        p.pubinsert AS inserts, p.pubupdate AS updates, p.pubdelete AS deletes,
@@ -39,7 +45,7 @@ _MEMBERS: Final = """
 SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name,
        coalesce(r.oid::bigint, {schema}, 0) AS membership,
        r.oid IS NOT NULL AS is_listed,
-       {columns} AS columns, {where} AS where
+       {columns} AS columns, {listed} AS column_list, {where} AS where
 FROM pg_publication_tables t
 JOIN pg_namespace n ON n.nspname = t.schemaname
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
@@ -78,8 +84,8 @@ class Member:
 
     ``membership`` is another number once the table, or its published schema, has left and come
     back, and 0 where all tables are published. One that ``is_listed`` is published by its own name.
-    ``columns`` are the published ones, ``None`` for all but the
-    generated.
+    ``columns`` are the published ones, ``None`` for all but the generated. ``column_list`` are
+    those that were listed when it was published, ``None`` where there is no list.
     """
 
     oid: int
@@ -89,6 +95,7 @@ class Member:
     is_listed: bool
     columns: list[str] | None
     where: str | None
+    column_list: list[str] | None = None
 
     @property
     def full_name(self) -> TableName:
@@ -150,11 +157,15 @@ def find_members(
     """
     if version >= COLUMN_LISTS:
         columns = "t.attnames::text[]" if version >= _GENERATED else _NOT_GENERATED
-        where, schema = "t.rowfilter", _SCHEMA_MEMBERSHIP
+        where, schema, given = "t.rowfilter", _SCHEMA_MEMBERSHIP, _COLUMN_LIST
     else:
         columns, where, schema = "NULL::text[]", "NULL::text", "NULL::bigint"
+        given = columns
     query = sql.SQL(_MEMBERS).format(
-        columns=sql.SQL(columns), where=sql.SQL(where), schema=sql.SQL(schema)
+        columns=sql.SQL(columns),
+        listed=sql.SQL(given),
+        where=sql.SQL(where),
+        schema=sql.SQL(schema),
     )
     with connection.cursor(row_factory=class_row(Member)) as cursor:
         found = cursor.execute(query, [name, oid, oid]).fetchall()
@@ -181,16 +192,27 @@ def add_statement(name: str, tables: Sequence[WantedTable]) -> sql.Composed:
     return statement.format(sql.Identifier(name), _listed(tables))
 
 
+def replace_statement(name: str, tables: Sequence[WantedTable]) -> sql.Composed:
+    """Return the statements that publish *tables* of the publication *name* once more."""
+    return sql.SQL("; ").join(
+        part
+        for table in tables
+        for part in (_drop_statement(name, [table.name]), add_statement(name, [table]))
+    )
+
+
+def _drop_statement(name: str, tables: Iterable[TableName]) -> sql.Composed:
+    names = sql.SQL(", ").join(table.identifier for table in tables)
+    return sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), names)
+
+
 def _listed(tables: Sequence[WantedTable]) -> sql.Composed:
     return sql.SQL(", ").join(table.clause for table in tables)
 
 
 def drop_tables(connection: Connection, name: str, tables: Iterable[TableName]) -> None:
     """Remove *tables* from the publication *name*."""
-    names = sql.SQL(", ").join(table.identifier for table in tables)
-    connection.execute(
-        sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), names)
-    )
+    connection.execute(_drop_statement(name, tables))
 
 
 def check_publication(publication: Publication, publish: str, *, has_partitioned: bool) -> None:

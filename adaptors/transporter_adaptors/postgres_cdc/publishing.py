@@ -14,6 +14,7 @@ from psycopg import sql
 from transporter.errors import EnvironmentFault, SourceUnavailable, TransporterError
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
+from transporter_adaptors.postgres_cdc.item_changes import find_item_changes
 from transporter_adaptors.postgres_cdc.plan import Published, find_published
 from transporter_adaptors.postgres_cdc.tables import (
     listed,
@@ -22,12 +23,15 @@ from transporter_adaptors.postgres_cdc.tables import (
 if TYPE_CHECKING:
     from collections.abc import (
         Callable,
+        Collection,
         Iterable,
+        Mapping,
         Sequence,
     )
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.config import CdcConfig
+    from transporter_adaptors.postgres_cdc.item_changes import ItemChange
     from transporter_adaptors.postgres_cdc.plan import (
         Names,
         Plan,
@@ -36,11 +40,22 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.tables import FoundTable
 
 
-def ensure_published(queries: Connection, config: CdcConfig, names: Names, plan: Plan) -> Published:
-    """Create or alter the publications so that all tables of *plan* are in them.
+def ensure_published(
+    queries: Connection,
+    config: CdcConfig,
+    names: Names,
+    plan: Plan,
+    state: TablesState | None = None,
+    copied: Collection[int] | None = None,
+) -> Published:
+    """Create or alter the publications so that all tables of *plan* are in them as asked for.
+
+    The columns and the row filter of a table change only if it is *copied* now. All are, if that is
+    ``None``. *state* is the logged one.
 
     Raises:
-        EnvironmentFault: one lacks something, and is not this reader's to change.
+        EnvironmentFault: one lacks something, and is not this reader's to change, or a table that
+            is not copied again would be published otherwise, or have another key.
         SourceUnavailable: a table went away meanwhile.
 
     """
@@ -60,6 +75,11 @@ def ensure_published(queries: Connection, config: CdcConfig, names: Names, plan:
             if missing := [table for oid, table in wanted.items() if oid not in there]:
                 _publish(queries, config, name, missing, pub.add_statement(name, missing))
                 there = pub.find_members(queries, name, plan.server.version)
+            present = wanted.keys() & there.keys()
+            if item_changes := find_item_changes(plan, name, there, sorted(present), state):
+                others = wanted.keys() if copied is None else copied
+                _apply_items(queries, config, name, plan, there, item_changes, others)
+                there = pub.find_members(queries, name, plan.server.version)
         if gone := [table.name for oid, table in wanted.items() if oid not in there]:
             raise SourceUnavailable(
                 f"{listed(gone)} was dropped and created again meanwhile; trying again may help"
@@ -67,6 +87,70 @@ def ensure_published(queries: Connection, config: CdcConfig, names: Names, plan:
         publications[name] = found
         members |= {oid: member for oid, member in there.items() if oid in wanted}
     return Published(publications, members)
+
+
+def _apply_items(
+    queries: Connection,
+    config: CdcConfig,
+    name: str,
+    plan: Plan,
+    members: Mapping[int, pub.Member],
+    changes: Mapping[int, ItemChange],
+    copied: Collection[int],
+) -> None:
+    """Publish the tables of *changes* as their items ask, if they are *copied*.
+
+    Raises:
+        EnvironmentFault: that is not this reader's to do, or they are not copied.
+
+    """
+    for oid, change in changes.items():
+        if problem := item_problem(config, name, plan, members, oid, change, copied):
+            raise EnvironmentFault(problem)
+    tables = [plan.wanted[oid] for oid, change in changes.items() if change.is_published]
+    if tables:
+        _publish(queries, config, name, tables, pub.replace_statement(name, tables))
+
+
+def item_problem(
+    config: CdcConfig,
+    name: str,
+    plan: Plan,
+    members: Mapping[int, pub.Member],
+    oid: int,
+    change: ItemChange,
+    copied: Collection[int],
+) -> str:
+    """Return why the item of a table cannot take effect, with the next action, or an empty text.
+
+    *members* are the tables of the publication *name*, and the *copied* are copied now.
+    """
+    mends = _mending(config, name, plan.wanted[oid], members[oid]) if change.is_published else ""
+    if oid not in copied:
+        return (
+            f"{change.text}; that takes effect when the table is copied again: raise copy_run to "
+            f"{change.next_run} in its item of tables"
+            + (f", and {mends}" if mends else "")
+            + "; or let the item be as it was"
+        )
+    if not mends:
+        return ""
+    why = f"manage is {config.manage}" if members[oid].is_listed else "it is not published by name"
+    return f"{change.text}; {why}; {mends}"
+
+
+def _mending(config: CdcConfig, name: str, table: pub.WantedTable, member: pub.Member) -> str:
+    """Return what a person has to do to have *table* published as asked, or an empty text."""
+    if not member.is_listed:
+        return (
+            "a publication of whole schemas, or of all tables, has neither lists of columns nor row "
+            "filters: have its owner name the tables in it, this one by "
+            f"{pub.add_statement(name, [table]).as_string()}"
+        )
+    if config.manage == "all":
+        return ""
+    statement = pub.replace_statement(name, [table]).as_string()
+    return f"have the tables' owner run {statement}"
 
 
 def publish_new(

@@ -46,6 +46,7 @@ from transporter_adaptors.postgres_cdc.table_states import (
     make_state,
     moved_tables,
     next_state,
+    record_items,
 )
 from transporter_adaptors.postgres_cdc.tables import FoundTable
 from transporter_adaptors.postgres_cdc.transactions import TransactionReader
@@ -143,6 +144,7 @@ class _Open:
         self._config, self._resume = config, resume
         self._sessions: list[Connection | SlotStream | Copier] = []
         self._emptied: list[int] = []
+        self._renamed: list[int] = []
         self._unlogged_state: TablesState | None = None
         self._unlogged_events: list[partial[None]] = []
         """Reports about the last batch, which are true once it is in the log."""
@@ -187,7 +189,7 @@ class _Open:
         self._sessions.append(replication)
         check_same_server(plan.server, replication)
         if position is None or state is None:
-            self._position, made = yield from self._begin_anew(replication, plan)
+            self._position, made = yield from self._begin_anew(replication, plan, None)
         else:
             self._position, made = yield from self._continue(replication, plan, position, state)
         is_logged = state_name(str(made)) == self._position.state
@@ -253,20 +255,20 @@ class _Open:
             self._resume.report("table-left-out", table=str(table.full_name), problem=problem)
 
     def _begin_anew(
-        self, replication: BoundedConnection, plan: Plan
+        self, replication: BoundedConnection, plan: Plan, state: TablesState | None
     ) -> Generator[None, float, tuple[Position, TablesState]]:
         config, queries, version = self._config, self._queries, plan.server.version
         check_slot_room(queries, self._names)
-        published = ensure_published(queries, config, self._names, plan)
+        published = ensure_published(queries, config, self._names, plan, state)
         found = identify(replication)
         at = yield from create_slot(
             replication, queries, config, self._names, version, self._resume.report
         )
-        state = make_state(queries, config, plan, published)
+        made = make_state(queries, config, plan, published)
         self._resume.report(
             "slot-created", slot=self._names.slot, publication=self._names.publication
         )
-        return Position(found.system_id, found.timeline, at), state
+        return Position(found.system_id, found.timeline, at), made
 
     def _continue(
         self,
@@ -280,8 +282,8 @@ class _Open:
         if plan.tables.keys() <= changes.to_copy and changes.repeated:
             # Copy every table again, by a new slot: whatever was missed is in the copy.
             drop_slot(queries, self._names, version)
-            self._emptied = self._to_empty(changes)
-            position, fresh = yield from self._begin_anew(replication, plan)
+            self._emptied, self._renamed = self._to_empty(changes), sorted(changes.renamed)
+            position, fresh = yield from self._begin_anew(replication, plan, state)
             return position, next_state(config, state, fresh, changes, ())
         found = check_position(replication, position, config)
         with translate_errors(f"cannot look at the replication slot {self._names.slot}"):
@@ -297,29 +299,30 @@ class _Open:
         config, queries = self._config, self._queries
         plan = publish_new(queries, config, self._names, plan, state, self._leave_out)
         changes = compare_tables(config, plan, state, moved_tables(queries, state))
-        published = ensure_published(queries, config, self._names, plan)
-        check_state(state, self._names, published, changes.repeated)
+        copied = changes.to_copy
+        published = ensure_published(queries, config, self._names, plan, state, copied)
+        check_state(state, self._names, published, copied)
         if not changes:
-            return position, state
+            return position, record_items(state, plan)
         fresh = make_state(queries, config, plan, published)
         made = next_state(config, state, fresh, changes, state.queue[position.begun :])
         drop_unwanted(queries, config, self._names, plan, state)
-        self._emptied = self._to_empty(changes)
+        self._emptied, self._renamed = self._to_empty(changes), sorted(changes.renamed)
         for event, oids in (
             ("table-removed", changes.removed),
             ("partitions-changed", changes.moved),
         ):
             for oid in sorted(oids):
                 self._resume.report(event, table=str(state.tables[oid].full_name))
-        gone = changes.removed | changes.repeated
+        gone = changes.removed | changes.to_copy
         copies = tuple(copy for copy in position.copies if copy.oid not in gone)
         return replace(position, begun=0, copies=copies), made
 
     def _to_empty(self, changes: Changes) -> list[int]:
         """Return the tables that an entry empties first.
 
-        Those are repeated copies, if the settings say so, and new tables with the name of one that
-        is gone, because nothing else takes the rows of that one away.
+        Those are repeated copies, if the settings say so, and tables with a name that another had,
+        because nothing else takes the rows of that one away.
         """
         repeated = changes.repeated if self._config.copy_from_empty else frozenset()
         return sorted({*repeated, *changes.recreated})
@@ -328,6 +331,7 @@ class _Open:
         """Follow the tables of *state* from the present position on."""
         self._position = replace(self._position, state=state_name(str(state)))
         self._translator.use(state)
+        self._translator.use_names()
         self._unlogged_state = state
         self._queued = {copy.oid: copy for copy in state.copies}
         waiting = state.copies[self._position.begun :]
@@ -363,7 +367,11 @@ class _Open:
         if self._unlogged_state is not None:
             # The slot is there, or tables were published: the log has to know from where.
             emptied, self._emptied = self._emptied, []
-            return self._batch([[self._emptying(oid) for oid in emptied]])
+            renamed, self._renamed = self._renamed, []
+            begin = [self._emptying(oid) for oid in emptied]
+            for oid in sorted({*emptied, *renamed}):
+                begin += self._describe(oid)
+            return self._batch([begin])
         self._look()
         if self._has_other_tables and not self._pending:
             self._take_up_tables()
@@ -390,6 +398,16 @@ class _Open:
         table = self._translator.state.tables[oid]
         namespace, source_id = self._translator.namespace(oid), f"copy/{oid}/{table.run}/begin"
         return Message(namespace, truncation(), None, "command", source_id=source_id)
+
+    def _describe(self, oid: int) -> list[Message]:
+        """Return the entry about the columns of a table that is in a namespace for the first time.
+
+        Its definition may not come again in the stream.
+        """
+        table = self._translator.state.tables[oid]
+        with translate_errors(f"cannot look up the columns of {table.full_name}"):
+            found = self._translator.schema_log.compare(table, table.columns)
+        return [] if found is None else self._use_columns(found)
 
     def _copy_chunk(self) -> Batch | None:
         copy = self._handover.next_table
@@ -474,7 +492,7 @@ class _Open:
                     problem="existing rows got values that the server does not send; raise "
                     "copy_run in the table's item, which copies it again",
                 )
-        entry = found.entry(self._translator.namespace(table.oid))
+        entry = found.entry(self._config)
         return [] if entry is None else [entry]
 
     def _take_loose(self, item: LooseMessage) -> list[Message]:

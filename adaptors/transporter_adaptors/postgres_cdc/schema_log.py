@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.table import TableName
+    from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.state import FollowedTable
 
 
@@ -29,17 +31,20 @@ class NewColumns:
 
     ``document`` is the data of an entry about them, if there is to be one. ``is_rewritten`` is
     whether the table has other files than before: existing rows may have got other values.
+    ``name`` is the table's in the stream, where the state has another.
     """
 
     table: FollowedTable
     changes: ColumnChanges
     document: bytes | None = None
     is_rewritten: bool = False
+    name: TableName | None = None
 
-    def entry(self, namespace: str) -> Message | None:
+    def entry(self, config: CdcConfig) -> Message | None:
         """Return the entry about the columns, if there is to be one."""
         if self.document is None:
             return None
+        namespace = config.namespace_of(self.name or self.table.full_name)
         return Message(namespace, self.document, None, "command", content_type=SCHEMA_TYPE)
 
 
@@ -50,15 +55,24 @@ class SchemaLog:
         """Look types up by the session *queries*; make entries if *wants_entries*."""
         self._queries, self._wants_entries = queries, wants_entries
 
-    def compare(self, table: FollowedTable, columns: tuple[LoggedColumn, ...]) -> NewColumns | None:
+    def compare(
+        self,
+        table: FollowedTable,
+        columns: tuple[LoggedColumn, ...],
+        name: TableName | None = None,
+    ) -> NewColumns | None:
         """Return what is new about the *columns* of *table*, or ``None`` if nothing is.
+
+        With another *name* than the state's the table is described under that one, too.
 
         Raises:
             psycopg.Error: the catalog cannot be read.
 
         """
         changes = compare_columns(table.columns, columns)
-        if not changes and (table.is_described or not self._wants_entries):
+        name = name or table.full_name
+        is_described = table.is_described and name == table.full_name
+        if not changes and (is_described or not self._wants_entries):
             return None
         files = find_files(self._queries, [table.oid]).get(table.oid)
         made = replace(
@@ -66,21 +80,23 @@ class SchemaLog:
             columns=columns,
             key=follow_renames(table.key, table.columns, columns),
             copy_key=follow_renames(table.copy_key, table.columns, columns),
-            is_described=self._wants_entries,
+            is_described=self._wants_entries and (table.is_described or name == table.full_name),
             files=files.files if files else table.files,
             partitions=files.partitions if files else table.partitions,
         )
-        document = self._describe(made) if self._wants_entries else None
-        return NewColumns(made, changes, document, is_rewritten=made.files != table.files)
+        document = self._describe(made, name) if self._wants_entries else None
+        return NewColumns(
+            made, changes, document, is_rewritten=made.files != table.files, name=name
+        )
 
-    def _describe(self, table: FollowedTable) -> bytes:
+    def _describe(self, table: FollowedTable, name: TableName) -> bytes:
         definition = read_definition(self._queries, table.oid)
         not_null = {column.name: column.not_null for column in definition.columns}
         columns = [
             (column.name, kind, not_null.get(column.name, False))
             for column, kind in zip(table.columns, self._type_names(table.columns), strict=True)
         ]
-        return schema_document(columns, table.key, table.schema, table.name)
+        return schema_document(columns, table.key, name.schema or "", name.name)
 
     def _type_names(self, columns: Sequence[LoggedColumn]) -> list[str]:
         rows = self._queries.execute(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.session import translate_errors
@@ -13,21 +13,26 @@ from transporter_adaptors.postgres_cdc.plan import (
     Plan,
     key_of,
 )
-from transporter_adaptors.postgres_cdc.state import FollowedTable, TablesState
+from transporter_adaptors.postgres_cdc.state import AskedItem, FollowedTable, TablesState
 from transporter_adaptors.postgres_cdc.tables import (
     find_files,
 )
 
 if TYPE_CHECKING:
     from collections.abc import (
+        Mapping,
         Sequence,
     )
 
     from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc import publication as pub
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.plan import Published
     from transporter_adaptors.postgres_cdc.tables import TableDefinition
+
+_NAMES_LEFT: Final = 1000
+"""Names of earlier tables that a state keeps, the latest ones."""
 
 
 def _first_transaction(queries: Connection) -> int:
@@ -61,6 +66,7 @@ def make_state(
             columns=logged_columns(definition, member),
             files=files[oid].files if oid in files else 0,
             partitions=files[oid].partitions if oid in files else 0,
+            asked=AskedItem(config.run_of(item), item.columns, item.where, item.key),
         )
         if config.copies(item):
             queue.append(oid)
@@ -81,21 +87,21 @@ def logged_columns(definition: TableDefinition, member: pub.Member) -> tuple[Log
 class Changes:
     """What the pipeline file asks for beside what the log has.
 
-    Those ``recreated`` are new tables with the name of one that is gone; those ``moved`` have other
-    partitions.
+    Those ``recreated`` have a name that another table had, whose rows are in the sinks by it. They
+    are new, or were followed under another name. Those ``moved`` have other partitions.
     """
 
     added: frozenset[int]
     removed: frozenset[int]
     repeated: frozenset[int]
     recreated: frozenset[int] = frozenset()
-    renamed: bool = False
+    renamed: frozenset[int] = frozenset()
     moved: frozenset[int] = frozenset()
 
     @property
     def to_copy(self) -> frozenset[int]:
         """Tables that are copied, for the first time or once more."""
-        return self.added | self.repeated
+        return self.added | self.repeated | self.recreated
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.repeated or self.renamed or self.moved)
@@ -109,18 +115,51 @@ def compare_tables(
     repeated = {
         oid
         for oid, (_, item, _) in wanted.items()
-        if oid in known and config.run_of(item) > known[oid].run
+        if oid in known and config.run_of(item) > known[oid].asked_run
     }
     added, removed = wanted.keys() - known.keys(), known.keys() - wanted.keys()
-    gone = {known[oid].full_name for oid in removed}
+    owners = _owners(state)
     return Changes(
         frozenset(added),
         frozenset(removed),
         frozenset(repeated),
-        frozenset(oid for oid in added if wanted[oid][0].full_name in gone),
-        any(wanted[oid][0].full_name != known[oid].full_name for oid in wanted.keys() & known),
+        frozenset(
+            oid for oid, (table, *_) in wanted.items() if owners.get(table.full_name, oid) != oid
+        ),
+        frozenset(
+            oid for oid in wanted.keys() & known if wanted[oid][0].full_name != known[oid].full_name
+        ),
         moved,
     )
+
+
+def _asked_again(asked: AskedItem | None, table: FollowedTable) -> AskedItem | None:
+    return asked and replace(asked, run=table.asked_run)
+
+
+def record_items(state: TablesState, plan: Plan) -> TablesState:
+    """Return *state* with the items of *plan*, none of which asks for a copy or other columns."""
+    tables = {
+        oid: replace(
+            table,
+            asked=AskedItem(table.asked_run, item.columns, item.where, item.key),
+        )
+        for oid, table in state.tables.items()
+        for _, item, _ in [plan.tables[oid]]
+    }
+    return replace(state, tables=tables)
+
+
+def _owners(state: TablesState) -> dict[TableName, int]:
+    """Return the tables whose rows sinks may have, by the names under which they have them."""
+    return {**state.left, **{table.full_name: oid for oid, table in state.tables.items()}}
+
+
+def _names_left(state: TablesState, tables: Mapping[int, FollowedTable]) -> dict[TableName, int]:
+    """Return the names of *state* that none of *tables* has, the latest last."""
+    present = {table.full_name for table in tables.values()}
+    left = [(name, oid) for name, oid in _owners(state).items() if name not in present]
+    return dict(left[-_NAMES_LEFT:])
 
 
 def moved_tables(queries: Connection, state: TablesState) -> frozenset[int]:
@@ -149,8 +188,10 @@ def next_state(
     tables = {
         oid: replace(
             table,
+            # Another number than before, because ids of entries have it.
+            run=max(table.run, state.tables[oid].run + 1) if oid in state.tables else table.run,
             is_repeated=table.is_repeated
-            or (oid in changes.repeated and not config.copy_from_empty),
+            or (oid in changes.repeated - changes.recreated and not config.copy_from_empty),
         )
         if oid in changes.to_copy
         else replace(
@@ -159,12 +200,16 @@ def next_state(
             name=table.name,
             partitions=table.partitions,
             files=table.files if oid in changes.moved else state.tables[oid].files,
+            # Not under its new name.
+            is_described=state.tables[oid].is_described and oid not in changes.renamed,
+            asked=_asked_again(table.asked, state.tables[oid]),
         )
         for oid, table in fresh.tables.items()
     }
     queue = [oid for oid in waiting if oid in tables and oid not in changes.to_copy]
     queue += [oid for oid in fresh.queue if oid in changes.to_copy]
-    return TablesState(fresh.publications, tables, tuple(queue), fresh.versions)
+    left = _names_left(state, tables)
+    return TablesState(fresh.publications, tables, tuple(queue), fresh.versions, left)
 
 
 def check_state(

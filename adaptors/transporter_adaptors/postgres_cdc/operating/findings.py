@@ -16,6 +16,7 @@ from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import rights
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
+from transporter_adaptors.postgres_cdc.item_changes import find_item_changes
 from transporter_adaptors.postgres_cdc.operating import facts
 from transporter_adaptors.postgres_cdc.plan import (
     Plan,
@@ -24,6 +25,7 @@ from transporter_adaptors.postgres_cdc.plan import (
     find_published,
     table_problems,
 )
+from transporter_adaptors.postgres_cdc.publishing import item_problem
 from transporter_adaptors.postgres_cdc.session import (
     COMMAND_PATIENCE,
     connect_queries,
@@ -136,11 +138,37 @@ class _Checks:
                 partitioned = self._plan.has_partitioned(wanted)
                 wrong = pub.publication_problems(found, publish, has_partitioned=partitioned)
                 yield from (Finding(each, "problem") for each in wrong)
-                if wanted.keys() <= published.members.keys():
+                others = list(self._check_items(name, found, wanted, published.members))
+                yield from others
+                if wanted.keys() <= published.members.keys() and not others:
                     yield Finding(f"publication {name}: has all {_count(len(wanted), 'table')}")
             present = {*published.members, *lost}
             if missing := {oid: table for oid, table in wanted.items() if oid not in present}:
                 yield self._describe_missing(name, publish, found, missing)
+
+    def _check_items(
+        self,
+        name: str,
+        publication: pub.Publication,
+        wanted: Iterable[int],
+        members: Mapping[int, pub.Member],
+    ) -> Iterator[Finding]:
+        """Report tables that are published, or have a key, other than their items ask."""
+        present = sorted({*wanted} & members.keys())
+        copied = self._logged.tables_to_copy(self._config, self._plan)
+        found = find_item_changes(self._plan, name, members, present, self._logged.state)
+        for oid, change in found.items():
+            problem = item_problem(self._config, name, self._plan, members, oid, change, copied)
+            if not problem and change.is_published and not self._may_publish(publication, [oid]):
+                statement = pub.replace_statement(name, [self._plan.wanted[oid]]).as_string()
+                problem = (
+                    f"{change.text}, and role {self._role} may not publish the table: only its "
+                    f"owner may; have the owner run {statement}"
+                )
+            if problem:
+                yield Finding(problem, "problem")
+            else:
+                yield Finding(f"{change.text}; the next open of the reader copies it so")
 
     def _describe_missing(
         self,

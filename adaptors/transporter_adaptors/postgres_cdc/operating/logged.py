@@ -68,6 +68,12 @@ class LoggedState:
         changes = compare_tables(config, plan, self.state)
         return bool(changes.repeated) and plan.tables.keys() <= changes.to_copy
 
+    def tables_to_copy(self, config: CdcConfig, plan: Plan) -> frozenset[int]:
+        """Return the tables that the next open copies, for the first time or once more."""
+        if self.state is None:
+            return frozenset(plan.tables)
+        return compare_tables(config, plan, self.state).to_copy
+
     def find_gaps(
         self,
         config: CdcConfig,
@@ -89,8 +95,8 @@ class LoggedState:
             f"publication {name} is gone: changes since then were never sent; {state.remedy}"
             for name in gone
         ]
-        repeated = compare_tables(config, plan, state).repeated
-        left = (plan.tables.keys() & state.tables.keys()) - published.members.keys() - repeated
+        copied = self.tables_to_copy(config, plan)
+        left = (plan.tables.keys() & state.tables.keys()) - published.members.keys() - copied
         for oid in sorted(left):
             table = state.tables[oid]
             name = self.names.publication_of(insert_only=table.insert_only)
@@ -102,7 +108,7 @@ class LoggedState:
         ours = {oid: each for oid, each in published.members.items() if oid in plan.tables}
         try:
             there = Published(published.publications, ours)
-            check_state(state, self.names, there, repeated)
+            check_state(state, self.names, there, copied)
         except EnvironmentFault as error:
             problems.append(str(error))
         return problems, left

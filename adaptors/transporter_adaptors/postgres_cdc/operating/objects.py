@@ -19,6 +19,7 @@ from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import rights
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
+from transporter_adaptors.postgres_cdc.item_changes import find_item_changes
 from transporter_adaptors.postgres_cdc.operating import facts
 from transporter_adaptors.postgres_cdc.operating.services import VARIANTS
 from transporter_adaptors.postgres_cdc.operating.setup_sql import (
@@ -29,11 +30,12 @@ from transporter_adaptors.postgres_cdc.operating.setup_sql import (
     target_of,
 )
 from transporter_adaptors.postgres_cdc.plan import Plan, find_plan, find_published, table_problems
+from transporter_adaptors.postgres_cdc.publishing import item_problem
 from transporter_adaptors.postgres_cdc.session import COMMAND_PATIENCE, connect_queries
 from transporter_adaptors.postgres_cdc.slot_creation import find_running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from transporter.change_source import Service
     from transporter_adaptors.postgres.session import BoundedConnection, Connection
@@ -183,11 +185,30 @@ class _Setup:
             if problems:
                 yield from (SourceObject(shown, "problem", each) for each in problems)
                 continue
-            if not missing:
+            changed = list(self._ensure_items(name, wanted, published.members))
+            yield from changed
+            if not missing and not changed:
                 yield SourceObject(shown, "exists")
             for table in missing:
                 statement = pub.add_statement(name, [table])
                 yield self._run(f"{shown}: {table.name}", statement.as_string(self._session))
+
+    def _ensure_items(
+        self, name: str, wanted: Iterable[int], members: Mapping[int, pub.Member]
+    ) -> Iterator[SourceObject]:
+        """Publish tables once more whose items ask for something else, if they are copied next."""
+        copied = self._logged.tables_to_copy(self._config, self._plan)
+        present = sorted({*wanted} & members.keys())
+        found = find_item_changes(self._plan, name, members, present, self._logged.state)
+        config = self._config.model_copy(update={"manage": "all"})
+        for oid, change in found.items():
+            table = self._plan.wanted[oid]
+            shown = f"publication {name}: {table.name}"
+            if problem := item_problem(config, name, self._plan, members, oid, change, copied):
+                yield SourceObject(shown, "problem", problem)
+            elif change.is_published:
+                statement = pub.replace_statement(name, [table])
+                yield self._run(shown, statement.as_string(self._session))
 
     def _ensure_slot(self) -> SourceObject:
         name, version = self._logged.slot, self._plan.server.version
