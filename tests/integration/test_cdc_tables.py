@@ -452,6 +452,31 @@ def test_tables_that_swap_their_names_are_copied_again(
     assert len(events(log, "copy-complete")) == 6
 
 
+def test_tables_that_swap_their_names_during_their_copies_are_copied_again(shop: Database) -> None:
+    """What was copied of them is emptied, and what was read ahead is of no use."""
+    shop.execute(
+        "CREATE TABLE fresh (id int PRIMARY KEY);"
+        "INSERT INTO items SELECT n FROM generate_series(1, 20) n;"
+        "INSERT INTO fresh SELECT n FROM generate_series(101, 120) n"
+    )
+    log = MemoryLog(shop, copy_rows=2, **RENAMED)
+    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    shop.execute(
+        "ALTER TABLE items RENAME TO swapped; ALTER TABLE fresh RENAME TO items;"
+        "ALTER TABLE swapped RENAME TO fresh; DELETE FROM items WHERE id = 101;"
+        "DELETE FROM fresh WHERE id IN (1, 20); INSERT INTO fresh VALUES (21)"
+    )
+    time.sleep(1.1)
+    log.drain(shop)
+    log.kill()
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log) == {
+        "public.items": {str(number) for number in range(102, 121)},
+        "public.fresh": {str(number) for number in (*range(2, 20), 21)},
+    }
+
+
 @pytest.mark.parametrize("is_ahead", [True, False], ids=["look first", "stream first"])
 def test_a_table_that_replaces_another_is_copied_into_its_namespace(
     shop: Database, *, is_ahead: bool
