@@ -361,7 +361,7 @@ def sink_of(log: MemoryLog) -> dict[str, dict[str, Any]]:
         elif each.op == "command":
             rows[each.namespace] = {}
         elif each.op == "delete" and each.key:
-            rows[each.namespace].pop(each.key.decode(), None)
+            rows.setdefault(each.namespace, {}).pop(each.key.decode(), None)
         elif each.key:
             assert each.namespace in described or not wants_entries, each
             rows.setdefault(each.namespace, {})[each.key.decode()] = json.loads(each.data or b"{}")
@@ -450,6 +450,21 @@ def test_tables_that_swap_their_names_are_copied_again(
     log.drain(shop)
     log.kill()
     assert len(events(log, "copy-complete")) == 6
+
+
+def test_a_table_that_has_its_old_name_again_is_copied_again(shop: Database) -> None:
+    """Its changes of meanwhile are in another namespace."""
+    shop.execute("CREATE TABLE other (id int PRIMARY KEY); INSERT INTO items VALUES (1), (2)")
+    log = started(shop, **RENAMED)
+    shop.execute("ALTER TABLE items RENAME TO things; DELETE FROM things WHERE id = 1")
+    log.drain(shop)
+    until(lambda: log.poll(0.1) and '"things"' in str(log.states.values()))
+    shop.execute("ALTER TABLE things RENAME TO items; INSERT INTO items VALUES (3)")
+    log.drain(shop)
+    until(lambda: log.poll(0.1) and events(log, "copy-complete")[2:])
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log)["public.items"] == {"2", "3"}
 
 
 def test_tables_that_swap_their_names_during_their_copies_are_copied_again(shop: Database) -> None:
