@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short, started
+from engine_tools import until
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.reader import CdcReader
 
@@ -259,3 +260,29 @@ def test_a_publication_of_all_tables_has_no_list(crm: Database) -> None:
     log.kill()
     log.drain(crm)
     log.kill()
+
+
+def test_a_new_table_that_is_published_otherwise_is_left_out(crm: Database) -> None:
+    """Whoever creates and publishes a table does not end the reader of the others."""
+    crm.execute(
+        "CREATE PUBLICATION transporter_reader FOR TABLE other"
+        " WITH (publish_via_partition_root = true)"
+    )
+    asked = {"table": "public.late_*", "columns": ["id"]}
+    log = started(crm, tables=["public.other", asked], manage="slot", watch="1s")
+    crm.execute(
+        "CREATE TABLE late_1 (id int PRIMARY KEY, ssn text); INSERT INTO late_1 VALUES (1, '1-1');"
+        "ALTER PUBLICATION transporter_reader ADD TABLE late_1"
+    )
+    until(lambda: log.poll(0.1) and any(name == "table-left-out" for name, _ in log.told))
+    crm.execute("INSERT INTO late_1 VALUES (2, '2-2'); INSERT INTO other VALUES (7)")
+    log.drain(crm)
+    log.kill()
+    assert [each[2] for each in short(log.messages) if each[0] == "insert"] == ["7"]
+    (problem,) = {str(told["problem"]) for name, told in log.told if name == "table-left-out"}
+    assert "asks for the columns id; manage is slot; have the tables' owner run" in problem
+    crm.execute(problem.partition("owner run ")[2])
+    log.drain(crm)
+    log.kill()
+    inserted = [each[3] for each in short(log.messages) if each[0] == "insert"]
+    assert inserted == [{"id": 7}, {"id": 1}, {"id": 2}]

@@ -361,7 +361,7 @@ def sink_of(log: MemoryLog) -> dict[str, dict[str, Any]]:
         elif each.op == "command":
             rows[each.namespace] = {}
         elif each.op == "delete" and each.key:
-            rows[each.namespace].pop(each.key.decode(), None)
+            rows.setdefault(each.namespace, {}).pop(each.key.decode(), None)
         elif each.key:
             assert each.namespace in described or not wants_entries, each
             rows.setdefault(each.namespace, {})[each.key.decode()] = json.loads(each.data or b"{}")
@@ -450,6 +450,46 @@ def test_tables_that_swap_their_names_are_copied_again(
     log.drain(shop)
     log.kill()
     assert len(events(log, "copy-complete")) == 6
+
+
+def test_a_table_that_has_its_old_name_again_is_copied_again(shop: Database) -> None:
+    """Its changes of meanwhile are in another namespace."""
+    shop.execute("CREATE TABLE other (id int PRIMARY KEY); INSERT INTO items VALUES (1), (2)")
+    log = started(shop, **RENAMED)
+    shop.execute("ALTER TABLE items RENAME TO things; DELETE FROM things WHERE id = 1")
+    log.drain(shop)
+    until(lambda: log.poll(0.1) and '"things"' in str(log.states.values()))
+    shop.execute("ALTER TABLE things RENAME TO items; INSERT INTO items VALUES (3)")
+    log.drain(shop)
+    until(lambda: log.poll(0.1) and events(log, "copy-complete")[2:])
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log)["public.items"] == {"2", "3"}
+
+
+def test_tables_that_swap_their_names_during_their_copies_are_copied_again(shop: Database) -> None:
+    """What was copied of them is emptied, and what was read ahead is of no use."""
+    shop.execute(
+        "CREATE TABLE fresh (id int PRIMARY KEY);"
+        "INSERT INTO items SELECT n FROM generate_series(1, 20) n;"
+        "INSERT INTO fresh SELECT n FROM generate_series(101, 120) n"
+    )
+    log = MemoryLog(shop, copy_rows=2, **RENAMED)
+    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    shop.execute(
+        "ALTER TABLE items RENAME TO swapped; ALTER TABLE fresh RENAME TO items;"
+        "ALTER TABLE swapped RENAME TO fresh; DELETE FROM items WHERE id = 101;"
+        "DELETE FROM fresh WHERE id IN (1, 20); INSERT INTO fresh VALUES (21)"
+    )
+    time.sleep(1.1)
+    log.drain(shop)
+    log.kill()
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log) == {
+        "public.items": {str(number) for number in range(102, 121)},
+        "public.fresh": {str(number) for number in (*range(2, 20), 21)},
+    }
 
 
 @pytest.mark.parametrize("is_ahead", [True, False], ids=["look first", "stream first"])

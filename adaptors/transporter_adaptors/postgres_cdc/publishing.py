@@ -143,8 +143,8 @@ def _mending(config: CdcConfig, name: str, table: pub.WantedTable, member: pub.M
     """Return what a person has to do to have *table* published as asked, or an empty text."""
     if not member.is_listed:
         return (
-            "a publication of whole schemas, or of all tables, has neither lists of columns nor row "
-            "filters: have its owner name the tables in it, this one by "
+            "a publication of whole schemas, or of all tables, has neither lists of columns nor "
+            "row filters: have its owner name the tables in it, this one by "
             f"{pub.add_statement(name, [table]).as_string()}"
         )
     if config.manage == "all":
@@ -174,7 +174,16 @@ def publish_new(
         return plan
     with translate_errors("cannot look at the publications"):
         published = find_published(queries, names, plan.server.version)
-    failed = set()
+    failed = set[int]()
+    for name in published.publications:
+        present = sorted(plan.wanted_in(names, name).keys() & new.keys() & published.members.keys())
+        found = find_item_changes(plan, name, published.members, present, state)
+        for oid, change in found.items():
+            if problem := item_problem(
+                config, name, plan, published.members, oid, change, copied=new
+            ):
+                failed.add(oid)
+                leave_out(plan.tables[oid][0], problem)
     for oid in sorted(new.keys() - published.members.keys()):
         table, wanted = plan.tables[oid][0], new[oid]
         name = names.publication_of(insert_only=wanted.insert_only)

@@ -87,8 +87,8 @@ def logged_columns(definition: TableDefinition, member: pub.Member) -> tuple[Log
 class Changes:
     """What the pipeline file asks for beside what the log has.
 
-    Those ``recreated`` have a name that another table had, whose rows are in the sinks by it. They
-    are new, or were followed under another name. Those ``moved`` have other partitions.
+    Those ``recreated`` are new, or ``renamed``, and have a name that a table had before, perhaps
+    they themselves: rows of then are in the sinks by it. Those ``moved`` have other partitions.
     """
 
     added: frozenset[int]
@@ -119,16 +119,20 @@ def compare_tables(
     }
     added, removed = wanted.keys() - known.keys(), known.keys() - wanted.keys()
     owners = _owners(state)
+    renamed = frozenset(
+        oid for oid in wanted.keys() & known if wanted[oid][0].full_name != known[oid].full_name
+    )
     return Changes(
         frozenset(added),
         frozenset(removed),
         frozenset(repeated),
         frozenset(
-            oid for oid, (table, *_) in wanted.items() if owners.get(table.full_name, oid) != oid
+            oid
+            for oid, (table, *_) in wanted.items()
+            if owners.get(table.full_name, oid) != oid
+            or (oid in renamed and table.full_name in owners)
         ),
-        frozenset(
-            oid for oid in wanted.keys() & known if wanted[oid][0].full_name != known[oid].full_name
-        ),
+        renamed,
         moved,
     )
 
