@@ -86,11 +86,12 @@ def execute(arguments: Sequence[str]) -> int:
 
         from transporter.cli.commands import build  # noqa: PLC0415 - the same
         from transporter.cli.output import write_error  # noqa: PLC0415 - the same
+
+        # It imports the command. None has the empty name, which stands for all of them.
+        app = build(next(iter(arguments), ""))
     except ImportError as error:
         return _report_broken_installation(error)
     try:
-        # No command has the empty name, which stands for all of them.
-        app = build(next(iter(arguments), ""))
         code = app(list(arguments), standalone_mode=False, prog_name="transporter")
     except typer.TyperException as error:
         failure: TransporterError = UsageError(_usage_text(error))

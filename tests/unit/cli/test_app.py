@@ -48,6 +48,15 @@ def test_an_interrupt_within_a_finaliser_is_not_lost() -> None:
     assert (done.returncode, done.stderr) == (130, b"")
 
 
+def test_a_command_whose_module_is_missing_is_a_broken_installation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another distribution may have overwritten it: the error names the commands to run."""
+    monkeypatch.setitem(sys.modules, "transporter.cli.status", None)
+    assert app.execute(["status", "log"]) == 3
+    assert "error: the installation is not complete: " in capsys.readouterr().err
+
+
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Make ``check`` raise *error*."""
 
