@@ -64,7 +64,7 @@ MENDS = (
     Mend(
         "a forgotten route stays forgotten",
         "engine/maintenance/retention_holds.py",
-        "if route not in declared_routes(self._log.directory):",
+        "if not is_declared(self._log.directory, route):",
         "if False:",
         "engine/maintenance/test_log_budget.py",
         ("test_a_route_that_was_forgotten_meanwhile_is_not_released",),

@@ -30,7 +30,13 @@ from transporter.log.maintenance import read_maintenance
 from transporter.log.operator_pauses import PausedReaders
 from transporter.log.reader import LogReader
 from transporter.log.search import first_offset_since
-from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route, read_state
+from transporter.offsets.offset_log import (
+    OffsetLog,
+    declared_routes,
+    delete_route,
+    is_declared,
+    read_state,
+)
 from transporter.pipeline.reload_changes import changed_readers, changed_routes, member_texts
 from transporter.pipeline.route_changes import refuse_changed_routes
 
@@ -342,7 +348,7 @@ class EngineParts:
             self.offsets = {name: each for name, each in self.offsets.items() if name != route}
             if found is not None:
                 found.close()
-            if new and route in declared_routes(self._log.directory):
+            if new and is_declared(self._log.directory, route):
                 delete_route(self._log.directory, route)
 
     def _declare(self, route: RouteConfig) -> None:

@@ -69,19 +69,25 @@ def route_folder(directory: Path, route: str) -> Path:
 def declared_routes(directory: Path, files: FileSystem | None = None) -> list[str]:
     """Return the routes that have an offset log. Each pins its unsettled entries."""
     files, folder = files or RealFileSystem(), directory / FOLDER
+    return [name for name in files.names(folder) if _has_log(files, folder, name)]
+
+
+def is_declared(directory: Path, route: str, files: FileSystem | None = None) -> bool:
+    """Return whether *route* has an offset log, without a look at each other route."""
+    files, folder = files or RealFileSystem(), directory / FOLDER
+    return route in files.names(folder) and _has_log(files, folder, route)
+
+
+def _has_log(files: FileSystem, folder: Path, name: str) -> bool:
     # Other programs leave files here, and hidden folders.
-    return [
-        name
-        for name in files.names(folder)
-        if not name.startswith(".") and files.is_directory(folder / name)
-    ]
+    return not name.startswith(".") and files.is_directory(folder / name)
 
 
 def read_state(directory: Path, route: str, files: FileSystem | None = None) -> RouteState:
     """Return the state of *route* as read from disk. Takes no lock."""
     files = files or RealFileSystem()
     folder = route_folder(directory, route)
-    if route not in declared_routes(directory, files):
+    if not is_declared(directory, route, files):
         known = ", ".join(declared_routes(directory, files)) or "none"
         raise UnknownName(f"{folder}: no route of this name has run here (known: {known})")
     return _read_turn(files, folder).state
@@ -147,7 +153,7 @@ def rename_route(directory: Path, route: str, new: str, files: FileSystem | None
 def refuse_renaming(directory: Path, route: str, new: str, files: FileSystem | None = None) -> None:
     """Raise the errors of :func:`rename_route`, and change nothing."""
     read_state(directory, route, files)
-    if new in declared_routes(directory, files):
+    if is_declared(directory, new, files):
         raise EnvironmentFault(f"{route_folder(directory, new)}: a route of this name has run here")
 
 

@@ -8,7 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from transporter.errors import ActionRefused
-from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route
+from transporter.offsets.offset_log import (
+    OffsetLog,
+    declared_routes,
+    delete_route,
+    is_declared,
+)
 from transporter.offsets.retention_holds import Hold, confirmed_hold, hold_of, lowest_hold, release
 
 if TYPE_CHECKING:
@@ -138,7 +143,7 @@ class RetentionHolds:
                 self._release(offsets, through)
                 return
             self._log.check_lock()
-            if route not in declared_routes(self._log.directory):
+            if not is_declared(self._log.directory, route):
                 return
             with OffsetLog(self._log.directory, route, audit=self._audit) as stranger:
                 self._release(stranger, through)
