@@ -29,6 +29,7 @@ import storm.sinks
 import storm.sources  # noqa: F401 - the same
 from storm.disk import HostileDisk
 from storm.journal import Journal
+from storm.rows import logged_rows
 
 from transporter.audit import Operator
 from transporter.cli import app, commands
@@ -42,7 +43,6 @@ from transporter.engine.routing.slicer import Slicer
 from transporter.engine.workers.worker_connection import WorkerConnection
 from transporter.errors import TransporterError
 from transporter.log.commit_log import CommitLog
-from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.parked import ParkedStore
 from transporter.offsets.verify_repair import verify
@@ -51,7 +51,7 @@ from transporter.pipeline.yaml_document import from_values
 from transporter.protocol.messages import Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from transporter.pipeline.config import Pipeline
 
@@ -126,7 +126,7 @@ def watch_opens(journal: Journal) -> Callable[[], list[int] | None]:
         logs[:] = [log]
         offsets, rows = list[int](), list[str]()
         with suppress(TransporterError):
-            for offset, row in held_by(log):
+            for offset, row in logged_rows(log.directory, log.durable):
                 offsets.append(offset)
                 rows.append(row)
         journal.write(what="held", offsets=offsets, rows=rows)
@@ -134,20 +134,12 @@ def watch_opens(journal: Journal) -> Callable[[], list[int] | None]:
 
     def held() -> list[int] | None:
         try:
-            return [offset for offset, _ in held_by(logs[0])]
+            return [offset for offset, _ in logged_rows(logs[0].directory, logs[0].durable)]
         except TransporterError:
             return None
 
     CommitLog.open = classmethod(opening)  # type: ignore[assignment]
     return held
-
-
-def held_by(log: CommitLog) -> Iterator[tuple[int, str]]:
-    """Yield the offset and the row of each durable entry of *log*."""
-    with LogReader(log.directory) as reader:
-        for batch in reader.read(reader.first_offset(), log.durable):
-            columns = (batch.column(name).to_pylist() for name in ("offset", "source_id"))
-            yield from zip(*columns, strict=True)
 
 
 class _Life:

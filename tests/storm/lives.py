@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from storm.following import Following
 from storm.journal import Switch
 from storm.nursery import Child, nursery
-from storm.rows import row
+from storm.rows import logged_rows, row
 from storm.truth import Truth, Violation, parsed
 
 from transporter.control import client
@@ -22,7 +22,6 @@ from transporter.control.requests import KINDS
 from transporter.errors import TransporterError
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspection import inspect
-from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import declared_routes, proved_offset, read_state, route_folder
 from transporter.offsets.parked import parked_offsets
 
@@ -287,14 +286,9 @@ class Lives:
         last = max(self._last(engine), -1)
         if last < 0:
             return found
-        try:
-            with LogReader(engine.directory) as reader:
-                for batch in reader.read(reader.first_offset(), last):
-                    offsets = batch.column("offset").to_pylist()
-                    rows = map(parsed, batch.column("source_id").to_pylist())
-                    found |= dict(zip(offsets, rows, strict=True))
-        except TransporterError:
-            pass  # retention was faster
+        with suppress(TransporterError):  # retention was faster
+            for offset, source_id in logged_rows(engine.directory, last):
+                found[offset] = parsed(source_id)
         return found
 
     def _last(self, engine: Engine) -> int:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from transporter.log.reader import LogReader
 from transporter.message import ERROR_HEADER, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 NAMESPACES: Final = ("a.x", "a.y", "b.x", "b.y")
 _KEYS: Final = 5
@@ -55,3 +60,11 @@ def identity(data: bytes) -> tuple[str, int]:
     """Return the source and the number of the row that *data* belongs to."""
     source, number, _ = data.split(b":", 2)
     return source.decode(), int(number)
+
+
+def logged_rows(directory: Path, last: int) -> Iterator[tuple[int, str]]:
+    """Yield the offset and the source id of each entry of a log, up to the offset *last*."""
+    with LogReader(directory) as reader:
+        for batch in reader.read(reader.first_offset(), last):
+            columns = (batch.column(name).to_pylist() for name in ("offset", "source_id"))
+            yield from zip(*columns, strict=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName
     from transporter_adaptors.postgres_cdc import publication as pub
-    from transporter_adaptors.postgres_cdc.config import CdcConfig
+    from transporter_adaptors.postgres_cdc.config import CdcConfig, TableItem
     from transporter_adaptors.postgres_cdc.plan import Published
     from transporter_adaptors.postgres_cdc.tables import TableDefinition
 
@@ -66,7 +66,7 @@ def make_state(
             columns=logged_columns(definition, member),
             files=files[oid].files if oid in files else 0,
             partitions=files[oid].partitions if oid in files else 0,
-            asked=AskedItem(config.run_of(item), item.columns, item.where, item.key),
+            asked=_asked(item, config.run_of(item)),
         )
         if config.copies(item):
             queue.append(oid)
@@ -137,6 +137,10 @@ def compare_tables(
     )
 
 
+def _asked(item: TableItem, run: int) -> AskedItem:
+    return AskedItem(run, item.columns, item.where, item.key)
+
+
 def _asked_again(asked: AskedItem | None, table: FollowedTable) -> AskedItem | None:
     return asked and replace(asked, run=table.asked_run)
 
@@ -144,12 +148,8 @@ def _asked_again(asked: AskedItem | None, table: FollowedTable) -> AskedItem | N
 def record_items(state: TablesState, plan: Plan) -> TablesState:
     """Return *state* with the items of *plan*, none of which asks for a copy or other columns."""
     tables = {
-        oid: replace(
-            table,
-            asked=AskedItem(table.asked_run, item.columns, item.where, item.key),
-        )
+        oid: replace(table, asked=_asked(plan.tables[oid][1], table.asked_run))
         for oid, table in state.tables.items()
-        for _, item, _ in [plan.tables[oid]]
     }
     return replace(state, tables=tables)
 
