@@ -44,19 +44,18 @@ class Commits:
         self,
         config: KafkaReaderConfig,
         consumer: Any,  # noqa: ANN401 - the library has no types
-        position: Callable[[], Position],
+        settled: Callable[[], Position],
         place: str,
         held: Mapping[tuple[str, int], AssignedPartition],
     ) -> None:
-        """Commit by *consumer*. *held* changes with the assignment, *position* with commits."""
-        self._config, self._consumer, self._position = config, consumer, position
+        """Commit by *consumer*. *held* changes with the assignment, *settled* with commits."""
+        self._config, self._consumer, self._settled = config, consumer, settled
         self._place, self._partitions = place, held
         self._failing_since: float | None = None
 
     def is_settled(self, held: AssignedPartition) -> bool:
         """Return whether the group may get everything that was ever handed out of *held*."""
-        known = self._position().place(held.topic, held.topic_id, held.partition)
-        return known == (held.returned or held.logged)
+        return self._settled_place(held) == (held.returned or held.logged)
 
     def commit_due(self) -> None:
         """Commit the due places. The result comes later, to :meth:`record_result`.
@@ -121,18 +120,20 @@ class Commits:
         return failures
 
     def _marks(self, due: Iterable[AssignedPartition]) -> list[TopicPartition]:
-        owner = self._position().owner
+        owner = self._settled().owner
         return [
             partition_of(held, KafkaOffset(held.due, epoch_of(held)), held.commit_metadata(owner))
             for held in due
             if held.due is not None
         ]
 
+    def _settled_place(self, held: AssignedPartition) -> KafkaOffset | None:
+        return self._settled().place(held.topic, held.topic_id, held.partition)
+
     def _due(self, held: Iterable[AssignedPartition]) -> list[AssignedPartition]:
         found = []
         for each in held:
-            if each.logged is None and self.is_settled(each):
-                each.logged = each.returned
+            each.settle_earlier(self._settled_place(each))
             if each.due is not None and each.due != each.committed:
                 found.append(each)
         return found

@@ -332,7 +332,7 @@ class ReaderGroup:
         elif not self._commits.is_settled(held):
             # Invariant 1: an earlier assignment has handed out records that may not be durable,
             # or not delivered where the group waits for that.
-            held.logged, held.returned = None, held.logged
+            held.logged, held.returned, held.earlier = None, held.logged, held.logged
         if where is Edge.RECREATED:
             _LOG.warning(
                 "%s: topic %s is not the one that was read before (its id is now %s); "

@@ -97,8 +97,18 @@ class AssignedPartition:
     """The offset that the group has from us."""
     returned: KafkaOffset | None = None
     """The place behind the records that were handed out, or ``None`` before the first record."""
+    earlier: KafkaOffset | None = None
+    """The place up to which earlier assignments handed out records that were not settled then."""
     is_at_end: bool = False
     """Whether the end was reached and no record was read since."""
+
+    def settle_earlier(self, settled: KafkaOffset | None) -> None:
+        """Record that records of earlier assignments are *settled*, up to that place.
+
+        A place behind them is one of before the partition was set back, or of this assignment.
+        """
+        if self.earlier and settled and settled.next <= self.earlier.next:
+            self.logged = settled
 
     def record_returned(self, place: KafkaOffset) -> None:
         """Record that everything before *place* is handed out."""

@@ -203,9 +203,12 @@ class KafkaReader:
             raise EndOfSource
 
     def commit(self, position: str) -> None:
-        """Commit *position* to the group, with the next commit (Invariant 1)."""
+        """Commit *position* to the group, with the next commit (Invariants 1 and 18)."""
         group, _, keeper = self._open_parts
         with keeper.pause():
+            if position not in self._open_batches:
+                # Of an earlier run, or of what was read before the source was away.
+                self._settled = Position.parse(position)
             while position in self._open_batches:
                 _, (self._settled, steps) = self._open_batches.popitem(last=False)
                 for held, place in steps:

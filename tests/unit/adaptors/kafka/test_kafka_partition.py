@@ -126,6 +126,15 @@ def test_nothing_is_due_before_anything_is_durable() -> None:
     assert held.due == 5
 
 
+def test_records_of_an_earlier_assignment_are_due_as_far_as_they_are_settled() -> None:
+    """Nothing before, and no place that was settled before the partition was set back."""
+    earlier = KafkaOffset(5)
+    held = AssignedPartition("t", "id", 0, returned=earlier, earlier=earlier)
+    for settled, due in [(None, None), (3, 3), (9, 3), (5, 5), (6, 5)]:
+        held.settle_earlier(None if settled is None else KafkaOffset(settled))
+        assert held.due == due, settled
+
+
 def test_an_end_behind_the_last_record_is_due_when_that_record_is_durable() -> None:
     """An end behind the last record is due together with that record, and not before."""
     held = AssignedPartition("t", "id", 0, logged=KafkaOffset(2))

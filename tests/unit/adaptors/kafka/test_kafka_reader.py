@@ -90,7 +90,7 @@ def test_commits_of_many_open_batches_cost_the_same_each(
     count = 1000
     positions = batches(reader, hand, AssignedPartition("t", "id", 0), count)
     # After a restart the first commits are of batches of the run before.
-    committed = positions if known else [Text(f"before-{number}") for number in range(count)]
+    committed = positions if known else [str(Position(f"o-{number}")) for number in range(count)]
 
     for position in committed:
         reader.commit(position)
@@ -106,7 +106,7 @@ def test_a_commit_settles_all_batches_up_to_it(reader: KafkaReader, hand: Hand) 
 
     reader.commit(positions[2])
     assert (held.logged, len(reader._open_batches)) == (KafkaOffset(3), 2)
-    reader.commit("of another run")
+    reader.commit(str(Position("o")))
     assert (held.logged, len(reader._open_batches)) == (KafkaOffset(3), 2)
     reader.commit(positions[4])
     assert (held.logged, len(reader._open_batches)) == (KafkaOffset(5), 0)
