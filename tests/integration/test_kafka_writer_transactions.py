@@ -189,6 +189,24 @@ def test_a_commit_without_an_answer_is_neither_lost_nor_repeated(
     assert sink.values() == numbers(10)
 
 
+def test_a_commit_without_an_answer_is_not_repeated_in_smaller_slices(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by ``transporter route step``: what a smaller slice leaves is committed, too."""
+    writer = sink.writer()
+    for first in (1, 11):
+        with monkeypatch.context() as patch:
+            patch.setattr(WriterTransactions, "_call_with_retry", without_answer(before=False))
+            write(writer, entries(numbered(10, first - 1), first=first))
+
+        assert write(writer, entries(numbered(1, first - 1), first=first)).complete
+
+    for first, count in [(2, 4), (6, 5), (12, 4), (16, 7)]:
+        assert write(writer, entries(numbered(count, first - 1), first=first)).complete
+
+    assert sink.values() == numbers(22)
+
+
 def without_answer(*, before: bool) -> Callable[..., None]:
     """Return a substitute for a transaction's calls that loses the answer to a commit."""
     real = WriterTransactions._call_with_retry

@@ -6,8 +6,10 @@ import random
 import threading
 import time
 import uuid
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -89,7 +91,7 @@ class WriterTransactions:
         self._instance, self._count = uuid.uuid4().hex, 0
         self._last_progress: GroupProgress | None = None
         self._unconfirmed: _Commit | None = None
-        self._unacked: dict[int, frozenset[int]] = {}
+        self._unacked = defaultdict[int, set[int]](set)
         """Offsets that are committed without having been acked, by generation."""
 
     def open(self) -> StoredOffset | None:
@@ -255,18 +257,19 @@ class WriterTransactions:
         else:
             mark = found.mark
         if unsure is not None and mark == unsure.mark:
-            self._unacked[unsure.generation] = unsure.offsets
+            self._unacked[unsure.generation] |= unsure.offsets
         self._unconfirmed = None
 
     # Writing
 
     def _count_committed(self, batch: Entries, count: int) -> int:
         """Return how many of the first *count* rows were committed without a confirmation."""
-        settled = self._unacked.pop(batch.generation, frozenset())
-        offsets = batch.offsets[:count] if settled else []
-        return next(
-            (row for row, offset in enumerate(offsets) if offset not in settled), len(offsets)
-        )
+        settled = self._unacked.get(batch.generation)
+        if not settled:
+            return 0
+        found = list(takewhile(settled.__contains__, batch.offsets[:count]))
+        settled.difference_update(found)  # The rest comes in slices of its own.
+        return len(found)
 
     def _run_transactions(
         self, batch: Entries, rows: list[Row], done: int, ends: float
