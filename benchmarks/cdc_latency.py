@@ -16,13 +16,7 @@ from transporter_adaptors.postgres_cdc.wire import SlotStream
 
 from benchmarks.cdc import open_reader
 from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
-from benchmarks.latency import (
-    RATE,
-    Arrivals,
-    make_committer,
-    measure_travel,
-    run_outbox_engine,
-)
+from benchmarks.latency import RATE, Arrivals, make_committer, measure_travel, run_outbox_engine
 from benchmarks.services import import_test_tool
 from transporter.log.commit_log import CommitLog, split_for_append
 from transporter.testing import FixedResume

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transporter.embed import (
-        Booted,
-        Exited,
-        MeterRead,
-        Pipeline,
-        Problem,
-        RouteChanged,
-    )
+    from transporter.embed import Booted, Exited, MeterRead, Pipeline, Problem, RouteChanged
 
 __version__ = "0.2.0"
 __all__ = ["Booted", "Exited", "MeterRead", "Pipeline", "Problem", "RouteChanged"]

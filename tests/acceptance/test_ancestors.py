@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from bulk_sink import BULK
-from engine_tools import (
-    Events,
-    delivered,
-    make_pipeline,
-    offsets,
-    run_to_end,
-    running,
-    until,
-)
+from engine_tools import Events, delivered, make_pipeline, offsets, run_to_end, running, until
 from log_tools import crash, offsets_of
 
 from transporter.audit import AUDIT

@@ -16,16 +16,7 @@ import pytest
 from acceptance_tools import TRANSPORTER, await_true, page, running, transporter
 from engine_tools import offsets, until
 from hammering import hammer
-from operator_tools import (
-    ENVIRONMENT,
-    command,
-    done,
-    feed,
-    operated,
-    refused,
-    route,
-    write_file,
-)
+from operator_tools import ENVIRONMENT, command, done, feed, operated, refused, route, write_file
 from promql_tools import firing
 
 from transporter.log.segment import segment_name

@@ -11,12 +11,7 @@ from crash_numbers import tiny
 from crash_oracle import LOG, settled_by
 from crash_world import World
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from transporter.log.reader import LogReader
 from transporter.offsets.parked import ParkedStore

@@ -13,12 +13,7 @@ from crash_numbers import tiny
 from disks.crashes import crash_states
 from disks.simulated import SimulatedDisk, copied
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from log_tools import held_in, hurt
 
 from transporter.errors import Corrupt

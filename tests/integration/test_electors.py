@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from election_tools import (
-    BUSY,
-    GAP,
-    TERM,
-    Pooler,
-    Watch,
-    child,
-    elector,
-    tell,
-    until,
-)
+from election_tools import BUSY, GAP, TERM, Pooler, Watch, child, elector, tell, until
 from psycopg.conninfo import make_conninfo
 from services.postgres import PASSWORD, free_port
 

@@ -6,11 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from election_tools import (
-    Watch,
-    elector,
-    until,
-)
+from election_tools import Watch, elector, until
 
 if TYPE_CHECKING:
     from services.kafka import Broker

@@ -6,14 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pg_writer_tools import (
-    Driver,
-    deletion,
-    partial_row,
-    row,
-    schema_entry,
-    truncation_entry,
-)
+from pg_writer_tools import Driver, deletion, partial_row, row, schema_entry, truncation_entry
 from psycopg.conninfo import make_conninfo
 from transporter_adaptors.postgres.session import BoundedConnection
 

@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from acceptance_tools import Running, await_true, gone, running
-from cluster_tools import (
-    Cluster,
-    busy,
-    check,
-    delivered,
-    executors,
-    kill,
-    pipeline,
-)
+from cluster_tools import Cluster, busy, check, delivered, executors, kill, pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,15 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from election_tools import (
-    BUSY,
-    SESSION,
-    Watch,
-    child,
-    elector,
-    tell,
-    until,
-)
+from election_tools import BUSY, SESSION, Watch, child, elector, tell, until
 
 from transporter.election.state_machine import StandingChange
 

@@ -13,12 +13,7 @@ from services.safe_kafka import SafeBroker, secured
 from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
 from transporter_adaptors.kafka_queue.writer import KafkaQueueWriter
 
-from transporter.errors import (
-    EnvironmentFault,
-    RouteFault,
-    SinkUnavailable,
-    SourceUnavailable,
-)
+from transporter.errors import EnvironmentFault, RouteFault, SinkUnavailable, SourceUnavailable
 from transporter.message import Message
 from transporter.queue import settings_of
 from transporter.queue.topics import make_topics

@@ -6,10 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka.admin import (
-    AclOperation,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, ResourceType
 from services.kafka import run
 from services.safe_kafka import SafeBroker, secured
 from transporter_adaptors.kafka.reader import KafkaReader

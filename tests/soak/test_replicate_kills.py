@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from acceptance.test_replicate import (
-    await_equal,
-    compare,
-    offset,
-    prepare_replication,
-)
+from acceptance.test_replicate import await_equal, compare, offset, prepare_replication
 from acceptance_tools import await_true, gone, running
 from cdc_tools import KEYS, prepare_traced
 from pg_nodes import make_node, nodes

@@ -31,12 +31,7 @@ from transporter.console.search import Limits, Query, read_entry, search, select
 from transporter.console.state import FormGrant
 from transporter.console.views.audit import change_rows, matching_changes
 from transporter.console.views.entries import entries_page, entry_row
-from transporter.console.views.events import (
-    SHOWN,
-    cluster_events,
-    event_rows,
-    event_without_texts,
-)
+from transporter.console.views.events import SHOWN, cluster_events, event_rows, event_without_texts
 from transporter.console.views.health import disk_facts, health, verification_view
 from transporter.console.views.history import history_charts
 from transporter.console.views.overview import Overview, leadership, overview

@@ -12,13 +12,7 @@ from transporter.console.fate import Fate, RouteFacts, fate_of
 from transporter.console.search import neighbours, read_entry
 from transporter.control.parked_notes import read_notes
 from transporter.control.parked_values import list_parked_offsets, parked_json
-from transporter.errors import (
-    ConfigError,
-    Corrupt,
-    EnvironmentFault,
-    TransporterError,
-    UnknownName,
-)
+from transporter.errors import ConfigError, Corrupt, EnvironmentFault, TransporterError, UnknownName
 from transporter.log.filesystem import RealFileSystem
 from transporter.offsets.given_up import NEWEST, OLDER, read_given_up
 from transporter.offsets.offset_log import declared_routes, inspect_log, read_state, route_folder

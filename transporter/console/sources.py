@@ -16,12 +16,7 @@ from transporter.control.client import EngineClient, EngineEnded, NoEngine
 from transporter.control.event_cursor import EventCursor
 from transporter.control.offline_status import read_status
 from transporter.control.requests import History, Status
-from transporter.errors import (
-    ActionRefused,
-    EngineUnreachable,
-    EnvironmentFault,
-    TransporterError,
-)
+from transporter.errors import ActionRefused, EngineUnreachable, EnvironmentFault, TransporterError
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.lock import owner_of
 from transporter.log.meta import read_meta

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.operator_pauses import read_paused
 from transporter.offsets.halt_reason import read_halt_reason
-from transporter.offsets.offset_log import (
-    declared_routes,
-    inspect_log,
-    read_state,
-    route_folder,
-)
+from transporter.offsets.offset_log import declared_routes, inspect_log, read_state, route_folder
 from transporter.offsets.parked import parked_offsets
 
 if TYPE_CHECKING:

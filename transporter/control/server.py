@@ -26,12 +26,7 @@ from transporter.control.wire import (
     peer_operator,
     socket_address,
 )
-from transporter.errors import (
-    ActionRefused,
-    EngineUnreachable,
-    LogPoisoned,
-    TransporterError,
-)
+from transporter.errors import ActionRefused, EngineUnreachable, LogPoisoned, TransporterError
 from transporter.log.filesystem import FULL_TABLE, NO_SPACE
 
 if TYPE_CHECKING:

@@ -10,12 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transporter.errors import Corrupt
-from transporter.log.sealed_segments import (
-    Chunk,
-    SealedSegment,
-    chunks_of,
-    unreadable_as_damage,
-)
+from transporter.log.sealed_segments import Chunk, SealedSegment, chunks_of, unreadable_as_damage
 from transporter.log.segment_rewriter import FRAME_BYTES
 
 if TYPE_CHECKING:

@@ -24,12 +24,7 @@ from crc32c import crc32c
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.filesystem import (
-    make_directory,
-    open_file,
-    replace_durably,
-    sync_directory,
-)
+from transporter.log.filesystem import make_directory, open_file, replace_durably, sync_directory
 from transporter.log.index import index_path
 from transporter.log.meta import META, Meta, read_meta, write_meta
 from transporter.log.recovery import source_of, walk_tail

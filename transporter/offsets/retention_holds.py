@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.maintenance import MaintenanceRecord, read_maintenance
-from transporter.offsets.offset_log import (
-    OffsetLog,
-    StoredRoutes,
-    declared_routes,
-    read_state,
-)
+from transporter.offsets.offset_log import OffsetLog, StoredRoutes, declared_routes, read_state
 from transporter.offsets.state import RELEASED, Range
 
 if TYPE_CHECKING:

@@ -52,13 +52,7 @@ from transporter.pipeline.steps.registry import parse_step
 from transporter.pipeline.steps.sql import SQL
 from transporter.pipeline.steps.step import StepConfig  # noqa: TC001 - pydantic reads it
 from transporter.pipeline.validation_errors import Section, validate
-from transporter.pipeline.yaml_document import (
-    Document,
-    KeyPath,
-    from_values,
-    read,
-    read_with_gaps,
-)
+from transporter.pipeline.yaml_document import Document, KeyPath, from_values, read, read_with_gaps
 from transporter.units import FOLDER, Duration, Rate, Size
 
 if TYPE_CHECKING:

@@ -20,12 +20,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from transporter.errors import ConfigError
-from transporter.pipeline.problems import (
-    SECRETIVE,
-    InvalidPipeline,
-    one_line,
-    spellings,
-)
+from transporter.pipeline.problems import SECRETIVE, InvalidPipeline, one_line, spellings
 from transporter.pipeline.variables import FILE, Unreplaced, substitute
 
 if TYPE_CHECKING:

@@ -12,12 +12,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Final
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    NewConnectionError,
-    ReadTimeoutError,
-)
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
 from transporter.errors import RouteFault, SinkTimeout, SinkUnavailable
 from transporter_adaptors.http.answers import Answer, is_ack

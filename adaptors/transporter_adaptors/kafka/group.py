@@ -7,10 +7,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    KafkaException,
-)
+from confluent_kafka import OFFSET_BEGINNING, KafkaException
 from confluent_kafka import Message as Record
 
 from transporter.errors import SourceError, SourceUnavailable, TransporterError

@@ -20,14 +20,7 @@ from psycopg import adapters
 from psycopg.adapt import Transformer
 from psycopg.pq import Format
 
-from transporter.message import (
-    FEW,
-    HEADERS_TYPE,
-    JSON,
-    MESSAGE_SCHEMA,
-    Message,
-    messages_to_batch,
-)
+from transporter.message import FEW, HEADERS_TYPE, JSON, MESSAGE_SCHEMA, Message, messages_to_batch
 from transporter_adaptors.postgres.rows import EARLIEST, EPOCH_MICROSECONDS, LATEST, check_texts
 
 if TYPE_CHECKING:

@@ -14,21 +14,10 @@ from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc import rights
 from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc.state import TablesState
-from transporter_adaptors.postgres_cdc.tables import (
-    find_tables,
-    listed,
-    read_definition,
-)
+from transporter_adaptors.postgres_cdc.tables import find_tables, listed, read_definition
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Collection,
-        Container,
-        Iterable,
-        Iterator,
-        Mapping,
-    )
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName

@@ -16,26 +16,15 @@ from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import publication as pub
 from transporter_adaptors.postgres_cdc.item_changes import find_item_changes
 from transporter_adaptors.postgres_cdc.plan import Published, find_published
-from transporter_adaptors.postgres_cdc.tables import (
-    listed,
-)
+from transporter_adaptors.postgres_cdc.tables import listed
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Collection,
-        Iterable,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.item_changes import ItemChange
-    from transporter_adaptors.postgres_cdc.plan import (
-        Names,
-        Plan,
-    )
+    from transporter_adaptors.postgres_cdc.plan import Names, Plan
     from transporter_adaptors.postgres_cdc.state import TablesState
     from transporter_adaptors.postgres_cdc.tables import FoundTable
 

@@ -8,21 +8,12 @@ from typing import TYPE_CHECKING, Final
 from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc.columns import LoggedColumn
-from transporter_adaptors.postgres_cdc.plan import (
-    Names,
-    Plan,
-    key_of,
-)
+from transporter_adaptors.postgres_cdc.plan import Names, Plan, key_of
 from transporter_adaptors.postgres_cdc.state import AskedItem, FollowedTable, TablesState
-from transporter_adaptors.postgres_cdc.tables import (
-    find_files,
-)
+from transporter_adaptors.postgres_cdc.tables import find_files
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Mapping, Sequence
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres.table import TableName

@@ -12,11 +12,7 @@ from psycopg.pq import Format
 from psycopg.rows import tuple_row
 
 from transporter.errors import RouteFault
-from transporter_adaptors.postgres.session import (
-    BoundedConnection,
-    connection_settings,
-    is_shared,
-)
+from transporter_adaptors.postgres.session import BoundedConnection, connection_settings, is_shared
 from transporter_adaptors.postgres_writer.failures import sink_error, unavailable
 
 if TYPE_CHECKING:

@@ -25,13 +25,7 @@ from transporter_adaptors.postgres_writer.upsert_mode import Upserts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from transporter.adaptor import (
-        Ack,
-        AdaptorConfig,
-        Entries,
-        StoredOffset,
-        WriterContext,
-    )
+    from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
     from transporter.comparison import ComparedRoute, CompareOptions, Result
     from transporter.message import Message
     from transporter_adaptors.postgres.session import Connection

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from transporter.cli.entry_output import (
-    TABLE_ROWS,
-    RowPrinter,
-    entry_row,
-    write_raw,
-    write_rows,
-)
+from transporter.cli.entry_output import TABLE_ROWS, RowPrinter, entry_row, write_raw, write_rows
 from transporter.cli.output import write_json_list
 from transporter.control.entry_values import entry_json, time_text
 from transporter.errors import Corrupt

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transporter.control.parked_selection import (
-    MOST,
-    range_text,
-    requested_ranges,
-    select_parked,
-)
+from transporter.control.parked_selection import MOST, range_text, requested_ranges, select_parked
 from transporter.control.requests import RetryParked, SkipParked
 from transporter.control.wire import MAX_REQUEST, encode_request
 from transporter.errors import ActionRefused

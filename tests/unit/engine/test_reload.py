@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine_tools import delivered, offsets, until
-from live_tools import (
-    GOING_ON,
-    ME,
-    lines,
-    operated,
-    operated_table,
-    reader,
-    reload,
-    route,
-    sink,
-)
+from live_tools import GOING_ON, ME, lines, operated, operated_table, reader, reload, route, sink
 from table_tools import table, told
 
 from transporter.audit import AUDIT

@@ -11,13 +11,7 @@ from log_tools import Disk, crash, offsets_of
 
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.index import (
-    block_starts,
-    confirmed_entries,
-    index_path,
-    nearest_byte,
-    reindex,
-)
+from transporter.log.index import block_starts, confirmed_entries, index_path, nearest_byte, reindex
 from transporter.log.reader import LogReader
 from transporter.log.segment import Segment, segment_name
 

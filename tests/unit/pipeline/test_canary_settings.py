@@ -7,17 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import pytest
-from canary_tools import (
-    CANARIES,
-    INSTALLED,
-    SASL,
-    TLS,
-    clean,
-    encodings,
-    lines,
-    required,
-    written,
-)
+from canary_tools import CANARIES, INSTALLED, SASL, TLS, clean, encodings, lines, required, written
 from pydantic import BaseModel
 
 from transporter.cli import app

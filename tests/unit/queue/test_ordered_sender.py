@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from transporter.queue.failures import (
-    MessageRefused,
-    QueueFault,
-    QueueTimeout,
-    QueueUnavailable,
-)
+from transporter.queue.failures import MessageRefused, QueueFault, QueueTimeout, QueueUnavailable
 from transporter.queue.ordered_sender import Outgoing, Sending, Sent
 
 PURGED = KafkaError._PURGE_QUEUE

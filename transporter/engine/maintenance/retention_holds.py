@@ -8,12 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from transporter.errors import ActionRefused
-from transporter.offsets.offset_log import (
-    OffsetLog,
-    declared_routes,
-    delete_route,
-    is_declared,
-)
+from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route, is_declared
 from transporter.offsets.retention_holds import Hold, confirmed_hold, hold_of, lowest_hold, release
 
 if TYPE_CHECKING:

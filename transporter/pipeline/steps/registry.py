@@ -7,10 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.pipeline.problems import suggestion
-from transporter.pipeline.steps.debezium_envelope import (
-    DebeziumEnvelopeSettings,
-    debezium_envelope,
-)
+from transporter.pipeline.steps.debezium_envelope import DebeziumEnvelopeSettings, debezium_envelope
 from transporter.pipeline.steps.only_skip import ChoiceSettings, only, skip
 from transporter.pipeline.steps.opfilter import OpfilterSettings, opfilter
 from transporter.pipeline.steps.pick_omit_rename import (

@@ -18,12 +18,7 @@ from transporter.comparison import RowDifference
 from transporter_adaptors.postgres_writer.changes import parse_object
 from transporter_adaptors.postgres_writer.failures import is_data
 from transporter_adaptors.postgres_writer.session import RawJson
-from transporter_adaptors.postgres_writer.statements import (
-    literal,
-    quote,
-    typed_columns,
-    value_of,
-)
+from transporter_adaptors.postgres_writer.statements import literal, quote, typed_columns, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-from file_sink import (
-    MOMENTS,
-    EndingDisk,
-    Engine,
-    Killed,
-    Moment,
-    aside,
-    held,
-    line,
-    run,
-)
+from file_sink import MOMENTS, EndingDisk, Engine, Killed, Moment, aside, held, line, run
 from hypothesis import given
 from hypothesis import strategies as st
 from transporter_adaptors.file.disk import Disk

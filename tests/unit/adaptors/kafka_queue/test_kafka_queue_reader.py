@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 from transporter_adaptors.kafka_queue import reader
-from transporter_adaptors.kafka_queue.reader import (
-    Position,
-    Unsettled,
-    _oldest_age,
-    _QueueContents,
-)
+from transporter_adaptors.kafka_queue.reader import Position, Unsettled, _oldest_age, _QueueContents
 
 from transporter.errors import SourceError
 

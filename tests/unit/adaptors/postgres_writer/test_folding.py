@@ -25,11 +25,7 @@ from transporter_adaptors.postgres_writer.changes import (
 )
 from transporter_adaptors.postgres_writer.config import Mark, PostgresWriterConfig, Rest
 from transporter_adaptors.postgres_writer.failures import BadEntry
-from transporter_adaptors.postgres_writer.folding import (
-    Group,
-    group_folded,
-    group_in_order,
-)
+from transporter_adaptors.postgres_writer.folding import Group, group_folded, group_in_order
 from transporter_adaptors.postgres_writer.rows import fit_rows
 from transporter_adaptors.postgres_writer.table import Column, Table
 
