@@ -56,7 +56,17 @@ _LOST_POSITION: Final = frozenset(
         KafkaError.OFFSET_OUT_OF_RANGE,
     }
 )
-_FAULTS: Final = frozenset(
+_REFUSED: Final = frozenset(
+    {
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+    }
+)
+"""Errors for a record that the topic's settings forbid."""
+_FAULTS: Final = _REFUSED | frozenset(
     {
         KafkaError._AUTHENTICATION,  # noqa: SLF001
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -104,11 +114,11 @@ class KafkaElector:
 
     def pulse(self, now: float) -> Pulse:
         """Read the candidates' records, and write a heartbeat when it is due. See ``Elector``."""
-        if self._fault is not None and self._machine.standing(now) is not Standing.LEADER:
-            raise self._fault
         began = time.monotonic()
         self._now = now
         self._transitions = list(self._machine.pulse(now))
+        if self._fault is not None and not (self._leads or self._transitions):
+            raise self._fault
         if not self._closed:
             self._exchange_records(self._open_clients(), now, began)
         later = now + time.monotonic() - began
@@ -137,7 +147,7 @@ class KafkaElector:
             self._assigned = self._listening = self._broken = False
             self._lease.start_listening(math.inf)
         if self._clients is None:
-            self._clients = _Clients(self._config, self._note_error)
+            self._clients = _Clients(self._config, self._note_error, self._on_delivery)
             self._clients.join(self._on_assign, self._on_revoke)
             self._clients.read_from_end()
         return self._clients
@@ -252,10 +262,27 @@ class KafkaElector:
             return f"{self._place}: skipped a record that no elector wrote"
         return self._problem
 
+    def _on_delivery(self, error: KafkaError | None, _record: Any) -> None:  # noqa: ANN401
+        """Note why a record was not written. A leader goes on until its term is over."""
+        if error is not None:
+            (self._note_problem if self._leads else self._note_error)(error)
+
     def _note_error(self, error: KafkaError) -> None:
+        self._note_problem(error)
+        if error.code() in _FAULTS and not is_transient_auth_error(error):
+            self._fault = EnvironmentFault(f"{self._problem}; check rights and settings")
+
+    def _note_problem(self, error: KafkaError) -> None:
         text = f"{self._place}: {self._config.redact_values(error.str())} ({error.name()})"
         if error.code() in _MISSING:
             text += "; create the topic with one partition"
+        if error.code() in _REFUSED:
+            text += (
+                "; the topic refuses the election's records: set its cleanup.policy to delete, "
+                "and see its max.message.bytes and message.timestamp.before.max.ms"
+            )
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            text += "; a candidate needs the rights to read and to write the topic"
         if error.code() == KafkaError.INVALID_SESSION_TIMEOUT:
             session = format_duration(self._config.session_seconds)
             text += (
@@ -264,8 +291,10 @@ class KafkaElector:
             )
         self._problem = text
         self._broken |= error.fatal()
-        if error.code() in _FAULTS and not is_transient_auth_error(error):
-            self._fault = EnvironmentFault(f"{text}; check rights and settings")
+
+    @property
+    def _leads(self) -> bool:
+        return self._machine.standing(self._now) is Standing.LEADER
 
     @property
     def _place(self) -> str:
@@ -279,8 +308,13 @@ def _negative_observation(now: float, why: str) -> Observation:
 class _Clients:
     """The three clients of an elector: the group's member, the reader and the writer."""
 
-    def __init__(self, config: KafkaElection, on_error: Callable[[KafkaError], None]) -> None:
-        self._topic = config.topic
+    def __init__(
+        self,
+        config: KafkaElection,
+        on_error: Callable[[KafkaError], None],
+        on_delivery: Callable[[KafkaError | None, Any], None],
+    ) -> None:
+        self._topic, self._on_delivery = config.topic, on_delivery
         common = _common_settings(config) | {"error_cb": on_error}
         reading = common | {
             "allow.auto.create.topics": False,
@@ -305,7 +339,7 @@ class _Clients:
     def produce(self, value: bytes) -> bool:
         """Write *value* to the partition and return whether the client had room for it."""
         try:
-            self.producer.produce(self._topic, value, partition=0)
+            self.producer.produce(self._topic, value, partition=0, on_delivery=self._on_delivery)
         except (BufferError, KafkaException):
             return False
         return True

@@ -30,7 +30,7 @@ _OTHERS: Final = {
 }
 """Errors for a commit by a client outside a group that has members."""
 COMMIT_PATIENCE: Final = 60.0
-"""Seconds for which commits may fail before the reader begins again."""
+"""Seconds from the first to the last failed commit, after which the reader begins again."""
 
 
 class Commits:
@@ -52,6 +52,8 @@ class Commits:
         self._config, self._consumer, self._settled = config, consumer, settled
         self._place, self._partitions = place, held
         self._failing_since: float | None = None
+        """Time of the first commit that was tried since the last that succeeded."""
+        self._tried_at = 0.0
 
     def is_settled(self, held: AssignedPartition) -> bool:
         """Return whether the group may get everything that was ever handed out of *held*."""
@@ -61,18 +63,21 @@ class Commits:
         """Commit the due places. The result comes later, to :meth:`record_result`.
 
         Raises:
-            SourceUnavailable: No commit has been accepted for a minute.
+            SourceUnavailable: No commit was accepted, and tries go on for more than a minute.
         """
         due = self._due(self._partitions.values())
         if not due:
             self._failing_since = None
             return
-        self._failing_since = self._failing_since or monotonic()
-        if monotonic() - self._failing_since > COMMIT_PATIENCE:
+        since = self._failing_since
+        # The time without a try, which `commit_interval` sets, is no failure.
+        if since is not None and self._tried_at - since > COMMIT_PATIENCE:
             raise SourceUnavailable(
                 f"{self._place}: the group {self._config.group} has accepted no commit for "
                 f"{COMMIT_PATIENCE:g} s; trying again may help"
             )
+        self._tried_at = monotonic()
+        self._failing_since = self._tried_at if since is None else since
         self._consumer.commit(offsets=self._marks(due), asynchronous=True)
 
     def commit_starts(self, starts: list[AssignedPartition]) -> None:

@@ -41,6 +41,26 @@ def test_a_provider_that_is_away_ends_no_candidacy(
     assert text.replace(SECRET, "***") in elector._problem
 
 
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        (KafkaError.INVALID_RECORD, True),
+        (KafkaError.MSG_SIZE_TOO_LARGE, True),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, True),
+        (KafkaError._MSG_TIMED_OUT, False),
+        (KafkaError._TRANSPORT, False),
+        (KafkaError.INVALID_MSG, False),
+        (KafkaError.NOT_ENOUGH_REPLICAS, False),
+    ],
+)
+def test_only_a_refusal_of_a_record_is_a_fault(election: Any, code: int, *, fault: bool) -> None:
+    """A record that a later try may write ends no candidacy, and its problem is reported."""
+    elector = KafkaElector("orders", election)
+    elector._on_delivery(KafkaError(code), None)
+    assert (elector._fault is not None) is fault
+    assert KafkaError(code).name() in elector._problem
+
+
 def test_the_clients_log_has_no_secret(election: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A secret that a provider repeats is redacted in the client's log."""
     _common_settings(election)["logger"].log(logging.ERROR, "%s of %s", SECRET, "ada")
