@@ -26,7 +26,7 @@ MENDS = (
     # A sink's stored offset counts only when this log's own history proves it.
     Mend(
         "foreign stored offset",
-        "engine/routing/stored_offset.py",
+        "engine/routing/session.py",
         "if each.offset > self._log.durable or not self._is_proved(each):",
         "if each.offset > self._log.durable:",
         "engine/routing/test_stored_offset.py",
@@ -87,7 +87,7 @@ MENDS = (
     ),
     Mend(
         "the stored offset of a forgotten route",
-        "engine/routing/stored_offset.py",
+        "engine/routing/session.py",
         "return not is_from_forgotten(stored, self._log.runs, state.declared)",
         "return True",
         "engine/routing/test_stored_offset.py",
@@ -521,7 +521,7 @@ MENDS = (
     Mend(
         "the reserve grows before a larger group is written",
         "log/commit_log.py",
-        "            self._reserve.grow(self._group.size_with(size))\n",
+        "            self._reserve.grow(group)\n",
         "            pass\n",
         "log/test_recovery.py",
         ("test_the_reserve_covers_two_of_the_largest_groups_that_were_written",),
@@ -695,7 +695,7 @@ MENDS = (
     ),
     Mend(
         "the file reader follows no link",
-        "adaptors/transporter_adaptors/file/known.py",
+        "adaptors/transporter_adaptors/file/reader.py",
         "flags |= 0 if links else os.O_NOFOLLOW",
         "flags |= 0",
         "adaptors/file/test_file_reader.py",
@@ -819,7 +819,7 @@ MENDS = (
     ),
     Mend(
         "what is too large stops no reader",
-        "engine/reading/oversized.py",
+        "engine/reading/batch_appender.py",
         "            return list(split_for_append(_create_stand_in(messages)))\n",
         "            raise\n",
         "engine/reading/test_oversized.py",
@@ -942,7 +942,7 @@ MENDS = (
     ),
     Mend(
         "a file is known by its beginning, too",
-        "adaptors/transporter_adaptors/file/known.py",
+        "adaptors/transporter_adaptors/file/reader.py",
         "and head_digest(descriptor, known.byte) == known.head",
         "and known.head is not None",
         "adaptors/file/test_file_reader.py",
@@ -950,7 +950,7 @@ MENDS = (
     ),
     Mend(
         "numbers in names of files are numbers",
-        "adaptors/transporter_adaptors/file/known.py",
+        "adaptors/transporter_adaptors/file/reader.py",
         "sorted(names, key=natural_key)",
         "sorted(names)",
         "adaptors/file/test_file_reader.py",

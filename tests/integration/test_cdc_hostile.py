@@ -12,7 +12,7 @@ from engine_tools import until
 from psycopg import sql
 from services.postgres import Database, fresh_database
 
-from transporter.engine.reading.oversized import split_to_loggable
+from transporter.engine.reading.batch_appender import split_to_loggable
 from transporter.errors import EnvironmentFault, SourceUnavailable
 
 if TYPE_CHECKING:

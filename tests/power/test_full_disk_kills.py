@@ -237,7 +237,7 @@ CONTROLS: Final = (
     Mend(
         "a reserve that does not grow",
         "log/commit_log.py",
-        "            self._reserve.grow(self._group.size_with(size))\n",
+        "            self._reserve.grow(group)\n",
         "            pass\n",
         "tests/power/test_full_disk_kills.py",
         (

@@ -17,7 +17,7 @@ from transporter.errors import (
     MessageTooLarge,
 )
 from transporter.log import format as layout
-from transporter.log.active_segment import ActiveSegment
+from transporter.log.active_segment import ActiveSegment, RecentFrames
 from transporter.log.clocks import JumpDetector, uptime
 from transporter.log.filesystem import (
     BACK_PRESSURE,
@@ -33,7 +33,6 @@ from transporter.log.inspection import segments_size
 from transporter.log.lock import DirectoryLock
 from transporter.log.meta import CleanMark, DurableMark, Meta, write_meta
 from transporter.log.opening import prepare_log
-from transporter.log.recent_frames import RecentFrames
 from transporter.log.reserve import Reserve
 from transporter.log.retention_gate import RetentionGate
 from transporter.log.sealed_segments import newest_time
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from transporter.log.active_segment import RecentFrame
     from transporter.log.filesystem import FileSystem
-    from transporter.log.recent_frames import RecentFrame
 
 SEGMENT_BYTES: Final = 1 << 30
 MAX_APPEND: Final = GROUP_BYTES
@@ -438,8 +437,11 @@ class CommitLog:
 
     def _grow_reserve(self, size: int) -> None:
         """Grow the reserve for *size* bytes and their group, or for them alone (Invariant 13)."""
+        group = self._group.size_with(size)
+        if self._reserve.covered_bytes >= min(group, GROUP_BYTES):
+            return
         try:
-            self._reserve.grow(self._group.size_with(size))
+            self._reserve.grow(group)
         except OSError as error:
             if self._reserve.covered_bytes < min(size, GROUP_BYTES):
                 if error.errno in BACK_PRESSURE:

@@ -71,11 +71,8 @@ class IndexWriter:
         except BaseException:
             self._file.close()
             raise
-        self._due_byte = known[-1].byte + STRIDE if known else 0
-
-    def is_due(self, byte: int) -> bool:
-        """Return whether a frame at *byte* is at least a stride behind the last one noted."""
-        return byte >= self._due_byte
+        self.due_byte = known[-1].byte + STRIDE if known else 0
+        """Byte from which on a frame is due: a stride behind the last one noted."""
 
     def add(self, frame: FrameHeader) -> None:
         """Add *frame*, for which an entry was due, to the index."""
@@ -84,7 +81,7 @@ class IndexWriter:
         with suppress(OSError):
             self._file.pwrite(body + struct.pack("<I", crc32c(body)), self._end)
             self._end += _ENTRY.size
-            self._due_byte = frame.byte + STRIDE
+            self.due_byte = frame.byte + STRIDE
 
     def close(self) -> None:
         """Close the file."""
@@ -188,7 +185,7 @@ def _complete_index(files: FileSystem, path: Path, progress: Callable[[int], Non
             if walked >= _STEP:
                 progress(walked)
                 walked = 0
-            if index.is_due(frame.byte) and _has_checkpoint(segment, frame):
+            if frame.byte >= index.due_byte and _has_checkpoint(segment, frame):
                 index.add(frame)
                 entries += 1
     progress(walked)

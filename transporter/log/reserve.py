@@ -35,14 +35,11 @@ class Reserve:
         self._bytes = 0
         with suppress(FileNotFoundError), open_file(files, self._path) as file:
             self._bytes = file.size()
-
-    @property
-    def covered_bytes(self) -> int:
+        self.covered_bytes = self._covered_bytes()
         """The largest size of a group such that recovery finds room for two of them.
 
-        If there was no room for the least reserve, the result is the same as with it.
+        If there was no room for the least reserve, the size is the same as with it.
         """
-        return max(self._bytes, _least_size()) * GROUP_BYTES // RESERVE_BYTES
 
     def grow(self, group_bytes: int) -> None:
         """Grow the reserve to fit two groups of *group_bytes*, up to its maximum size.
@@ -64,6 +61,10 @@ class Reserve:
                     file.truncate(self._bytes)
                 raise
         self._bytes = size
+        self.covered_bytes = self._covered_bytes()
+
+    def _covered_bytes(self) -> int:
+        return max(self._bytes, _least_size()) * GROUP_BYTES // RESERVE_BYTES
 
 
 def ensure_reserve(files: FileSystem, directory: Path) -> None:

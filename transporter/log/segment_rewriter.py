@@ -256,5 +256,5 @@ class Replacement:
             closing(IndexWriter(self._files, segment)) as index,
         ):
             for frame in self._frames:
-                if index.is_due(frame.byte):
+                if frame.byte >= index.due_byte:
                     index.add(frame)

@@ -61,15 +61,11 @@ class GivenUpLog:
         """Touch nothing yet. *guard* raises ``LockLost`` as that of the parked entries does."""
         self._folder, self._files = folder, files or RealFileSystem()
         self._guard, self._clock = guard, clock
-        self._waiting: deque[dict[str, Any]] = deque(maxlen=WAITING)
+        self.waiting: deque[dict[str, Any]] = deque(maxlen=WAITING)
+        """The lines that wait in memory for room."""
         self._dropped = 0
         self._next_try = 0.0
         self._named = False
-
-    @property
-    def waiting(self) -> int:
-        """The number of lines that wait in memory for room."""
-        return len(self._waiting)
 
     def reserve(self) -> None:
         """Reserve room for lines, as far as the disk has any. Nothing depends on it yet."""
@@ -91,28 +87,28 @@ class GivenUpLog:
         line = {"at": time.time(), "event": event, "offset": offset, **details}
         self._add_waiting(line | {"error": error[:_LONGEST]})
         self._write_waiting()
-        return not self._waiting
+        return not self.waiting
 
     def write_waiting(self, *, now: bool = False) -> None:
         """Write the lines that wait for room, at most once a second unless *now*.
 
         Raises as :meth:`record` does.
         """
-        if self._waiting and (now or self._clock() >= self._next_try):
+        if self.waiting and (now or self._clock() >= self._next_try):
             self._write_waiting()
 
     def _add_waiting(self, line: dict[str, Any]) -> None:
-        self._dropped += len(self._waiting) == WAITING
-        self._waiting.append(line)
+        self._dropped += len(self.waiting) == WAITING
+        self.waiting.append(line)
 
     def _write_waiting(self) -> None:
         self._next_try = self._clock() + _AGAIN
         self._guard()
         with translate_os_errors(self._folder / NEWEST):
             try:
-                while self._waiting and self._append(self._waiting[0]):
-                    self._waiting.popleft()
-                if self._dropped and not self._waiting and self._append(self._dropped_line()):
+                while self.waiting and self._append(self.waiting[0]):
+                    self.waiting.popleft()
+                if self._dropped and not self.waiting and self._append(self._dropped_line()):
                     self._dropped = 0
             except SyncFailed:
                 raise

@@ -209,6 +209,8 @@ class ParkedStore:
         self._known_offsets: frozenset[int] | None = None
         self.damaged: dict[int, TransporterError] = {}
         """The errors of unreadable entries."""
+        self.count = 0
+        """The number of parked entries, readable or not."""
         for offset in self.offsets():
             try:
                 self._add(self.load(offset))
@@ -216,6 +218,7 @@ class ParkedStore:
                 if not lenient:
                     raise
                 self.damaged[offset] = error
+                self.count += 1
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -358,6 +361,7 @@ class ParkedStore:
             self._size += size
             if key is not None:
                 insort(self._offsets_by_key.setdefault(key, []), parked.offset)
+            self.count = len(self._keys) + len(self.damaged)
 
     def _discard_locked(self, offset: int) -> None:
         with self._lock:
@@ -366,6 +370,7 @@ class ParkedStore:
     def _discard(self, offset: int) -> None:
         key = self._keys.pop(offset, None)
         self.damaged.pop(offset, None)
+        self.count = len(self._keys) + len(self.damaged)
         self._waits_for.pop(offset, None)
         self._known_offsets = None
         self._size -= self._sizes.pop(offset, 0)

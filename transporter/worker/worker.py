@@ -284,7 +284,8 @@ class Worker:
             )
         else:
             outcome = deliver(whole, last, request.generation, self._route, self._writer, reporter)
-        self._progress.advance(request, outcome.through)
+        if self._is_sharded:
+            self._progress.advance(request, outcome.through)
         if damage is None or outcome.failure or outcome.through < last:
             return outcome
         return replace(outcome, failure=damage)

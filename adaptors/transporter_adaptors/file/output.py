@@ -57,10 +57,9 @@ class Output:
     def __init__(self, config: FileWriterConfig, context: WriterContext, disk: Disk) -> None:
         """Write for *context* according to *config*. :meth:`open` comes first."""
         self._path = shard_path(config.path, context.shard, context.shards)  # type: ignore[arg-type]
-        self._is_numbered, self._sync_always = (
-            config.has_numbered_files,
-            config.exact_after == "power-cut",
-        )
+        self.is_numbered = config.has_numbered_files
+        """Whether the lines go to numbered files."""
+        self._sync_always = config.exact_after == "power-cut"
         self._context, self._disk = context, disk
         self._progress = -1
         self._descriptor, self._inode = -1, -1
@@ -200,7 +199,7 @@ class Output:
         self._open_file(path, status.st_ino)
         if status.st_size != state.length:
             state = self._repair(state, status.st_size, content)
-        if self._is_numbered != (number_of(self._path, state.file) is not None):
+        if self.is_numbered != (state.file != self._path.name):
             return self._begin_next(state)
         return state
 
@@ -277,7 +276,7 @@ class Output:
         Without numbers that is the file that has the name now, with numbers a new one.
         """
         self._close_file()
-        path = self._next_numbered(state) if self._is_numbered else self._path
+        path = self._next_numbered(state) if self.is_numbered else self._path
         self._open_file(path, None)
         status = os.fstat(self._descriptor)
         # Lines are only as durable as the names of their file and of its progress.

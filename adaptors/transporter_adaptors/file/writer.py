@@ -187,7 +187,7 @@ class FileWriter:
         if not len(batch):
             ack.all()
             return
-        lines = self._groups(batch) if self._config.has_numbered_files else self._text(batch)
+        lines = self._groups(batch) if output.is_numbered else self._text(batch)
         with output.exclusive_lock():
             state = output.state()
             output.check_epoch(state)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_tools import make_pipeline, run_to_end, running, until
 
-from transporter.engine.latency import RouteLatency, add_source_latency
-from transporter.engine.meters import LATENCY_BOUNDS, Timings
+from transporter.engine.meters import LATENCY_BOUNDS, RouteLatency, Timings, add_source_latency
 from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.reader import Append
 from transporter.message import Message, messages_to_batch

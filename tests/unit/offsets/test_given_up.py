@@ -152,11 +152,11 @@ def test_a_full_disk_leaves_the_reserved_room(tmp_path: Path) -> None:
     assert offsets(tmp_path) == [*range(count)]
     shortened = [line for line in read_given_up(tmp_path) if "error" not in line]
     assert shortened, "the last of the room is for lines without their errors"
-    assert log.waiting == 200 - count
+    assert len(log.waiting) == 200 - count
     disk.full = False
     log.write_waiting(now=True)
     assert offsets(tmp_path) == [*range(200)]
-    assert log.waiting == 0
+    assert len(log.waiting) == 0
 
 
 def test_a_full_disk_takes_the_older_file_first(
@@ -190,7 +190,7 @@ def test_lines_that_wait_are_bounded_and_what_is_dropped_is_counted(
     disk = FullDisk()
     disk.full = True
     log = GivenUpLog(tmp_path, disk)
-    log._waiting = type(log._waiting)(maxlen=10)
+    log.waiting = type(log.waiting)(maxlen=10)
     assert not any(record(log, *range(25)))
     disk.full = False
     assert record(log, 25) == [True]

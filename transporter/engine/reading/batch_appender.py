@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from transporter.adaptor import state_name
-from transporter.engine.latency import add_source_latency
-from transporter.engine.meters import LATENCY_BOUNDS, Timings
-from transporter.engine.reading.oversized import split_to_loggable
-from transporter.errors import LogFull
-from transporter.log.commit_log import wall_clock
-from transporter.message import batch_bytes, messages_to_batch, position_message
+from transporter.engine.meters import LATENCY_BOUNDS, Timings, add_source_latency
+from transporter.errors import LogFull, MessageTooLarge
+from transporter.log.commit_log import MAX_APPEND, split_for_append, wall_clock
+from transporter.message import (
+    ERROR_HEADER,
+    JSON,
+    MESSAGE_SCHEMA,
+    batch_bytes,
+    headers_of,
+    messages_to_batch,
+    position_message,
+)
 from transporter.pipeline.namespace_filter import without_noops
 
 if TYPE_CHECKING:
@@ -49,6 +56,7 @@ class BatchAppender:
         While the log is full, *run_due_work* is called each *wait_interval* seconds.
         """
         self._log, self._resume, self._acknowledgement = log, resume, acknowledgement
+        self._reader = resume.reader
         self._condition, self._gate, self._stopping = condition, gate, stopping
         self._run_due_work, self._wait_interval = run_due_work, wait_interval
         self._tracer = tracer
@@ -78,7 +86,7 @@ class BatchAppender:
             return messages
         if batch.position is None or batch.position == self._resume.position:
             return None
-        return messages_to_batch([position_message(self._resume.reader)])
+        return messages_to_batch([position_message(self._reader)])
 
     def _append_all(self, parts: list[pa.RecordBatch], batch: Batch) -> list[tuple[int, int]]:
         """Return the offsets of the parts, or of the first ones if the stop came first.
@@ -116,7 +124,7 @@ class BatchAppender:
                         return None
                     if position is not None and batch.state is not None:
                         self._resume.states.keep(state_name(batch.state), batch.state)
-                    found = self._log.append(messages, self._resume.reader, position, batch.term)
+                    found = self._log.append(messages, self._reader, position, batch.term)
             except LogFull as error:
                 self._wait_for_room(self._condition.note_full(error))
                 if self._stopping.is_set():
@@ -138,7 +146,7 @@ class BatchAppender:
         self.size += batch_bytes(messages)
         add_source_latency(self.latency, messages.column("timestamp"), wall_clock())
         if self._tracer is not None:
-            self._tracer.record_logged(self._resume.reader, messages, first)
+            self._tracer.record_logged(self._reader, messages, first)
 
     def _wait_for_room(self, seconds: float) -> None:
         """Wait until the next try, a stop, or until nothing is to be appended any more."""
@@ -148,3 +156,60 @@ class BatchAppender:
                 return
             # A route may wait for it that alone can make room.
             self._run_due_work()
+
+
+MAX_KEY: Final = 64 * 1024
+"""Bytes of a key that a stand-in keeps, so that later entries of the key wait behind it."""
+
+_SIZED_COLUMNS: Final = ("key", "data")
+
+
+def split_to_loggable(messages: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Cut *messages* into batches for one append each, with as many rows in all.
+
+    A message that is too large on its own is replaced by one without its data, whose
+    ``transporter-error`` header names where the original is and how large it is: every
+    route that accepts it parks it, and the reader goes on.
+
+    Raises:
+        MessageTooLarge: even the rest of a message is too large.
+
+    """
+    try:
+        return list(split_for_append(messages))
+    except MessageTooLarge:
+        if messages.num_rows == 1:
+            return list(split_for_append(_create_stand_in(messages)))
+    half = messages.num_rows // 2
+    return [*split_to_loggable(messages.slice(0, half)), *split_to_loggable(messages.slice(half))]
+
+
+def _create_stand_in(message: pa.RecordBatch) -> pa.RecordBatch:
+    sizes = {name: _byte_length(message.column(name)[0]) for name in _SIZED_COLUMNS}
+    (headers,) = headers_of(message.column("headers"))
+    sizes["headers"] = sum(len(name.encode()) + len(value or b"") for name, value in headers)
+    origin = message.column("source_id")[0].as_py()
+    place = f"its source id is {origin}" if origin is not None else "it has no source id"
+    reason = (
+        f"the message is too large: {batch_bytes(message)} bytes, and one append to the log takes "
+        f"at most {MAX_APPEND} bytes; its data and headers are not in the log ({place}): "
+        "deliver it by other means"
+    )
+    made = {name: message.column(name) for name in MESSAGE_SCHEMA.names}
+    if sizes["key"] > MAX_KEY:
+        made["key"] = _single_value("key", None)
+    made["data"] = _single_value("data", json.dumps({"source_id": origin, "bytes": sizes}).encode())
+    made["content_type"] = _single_value("content_type", JSON)
+    made["headers"] = _single_value("headers", [(ERROR_HEADER, reason.encode())])
+    return pa.RecordBatch.from_arrays(
+        [column.cast(MESSAGE_SCHEMA.field(name).type) for name, column in made.items()],
+        schema=MESSAGE_SCHEMA,
+    )
+
+
+def _byte_length(cell: pa.Scalar) -> int:
+    return cell.as_buffer().size if cell.is_valid else 0
+
+
+def _single_value(column: str, value: object) -> pa.Array:
+    return pa.array([value], MESSAGE_SCHEMA.field(column).type)

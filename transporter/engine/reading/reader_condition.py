@@ -97,7 +97,8 @@ class ReaderCondition:
 
     def note_success(self) -> None:
         """Begin the next row of failures with the shortest delay."""
-        self._backoff.reset()
+        if self._backoff.failures:
+            self._backoff.reset()
 
     def note_paused(self) -> None:
         """Take note that an operator has paused the reader."""

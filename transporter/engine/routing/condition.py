@@ -1,18 +1,22 @@
-"""The condition of a route: its state, what is wrong, and its waits."""
+"""The condition of a route: its state, what is wrong, its waits, and requests of operators."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import State
 from transporter.engine.routing.failure_policy import Action
-from transporter.errors import LogFull
+from transporter.errors import EngineUnreachable, LogFull
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transporter.engine.backoff import BackoffWait
     from transporter.engine.events import Observer
     from transporter.engine.meters import RouteMeter
@@ -111,7 +115,8 @@ class RouteCondition:
         match decision.action:
             case Action.GO:
                 self.state, self.problem = State.RUNNING, ""
-                self._backoff.reset()
+                if self._backoff.failures:
+                    self._backoff.reset()
             case _ if self.config.writer.is_outdated():
                 # The sink may have refused a secret that was replaced since: a new worker.
                 self.outdated = True
@@ -155,3 +160,73 @@ class RouteCondition:
             "delivered": self._meter.delivered,
         }
         self._observe(event, route=self.config.name, **details, **progress)
+
+
+T = TypeVar("T")
+
+
+class Mailbox:
+    """A queue of calls. Filled from any thread, run by the thread that owns the queue."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """Call *wake* whenever there is something to do."""
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._calls: deque[tuple[Future[Any] | None, Callable[[], object]]] = deque()
+        self._closed = False
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the owner has ended."""
+        return self._closed
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Schedule *call*. A caller that no longer wants to wait cancels the future.
+
+        Raises:
+            EngineUnreachable: the owner has ended.
+
+        """
+        future: Future[Any] = Future()
+        self._add(future, call)
+        return future
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Schedule *call* without a result. Its errors are raised to the owner.
+
+        Raises:
+            EngineUnreachable: the owner has ended.
+
+        """
+        self._add(None, call)
+
+    def _add(self, future: Future[Any] | None, call: Callable[[], object]) -> None:
+        with self._lock:
+            if self._closed:
+                raise EngineUnreachable("the engine is stopping; try again when it has ended")
+            self._calls.append((future, call))
+        self._wake()
+
+    def run(self) -> None:
+        """Run all scheduled calls. Their errors go to the callers that wait."""
+        while self._calls:
+            future, call = self._calls.popleft()
+            if future is None:
+                call()
+            elif future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except Exception as error:  # noqa: BLE001 - it is the asker's
+                    future.set_exception(error)
+
+    def close(self) -> None:
+        """Run no more calls, and cancel those that wait."""
+        with self._lock:
+            self._closed = True
+            waiting, self._calls = self._calls, deque()
+        for future, _ in waiting:
+            if future is not None:
+                future.cancel()

@@ -399,7 +399,7 @@ class FailurePolicy:
 
     def _record_given_up(self, event: str, offset: int, error: str, **details: object) -> None:
         """Record what became of an entry, and report once that lines wait for room."""
-        waited = self.given_up.waiting
+        waited = bool(self.given_up.waiting)
         details |= {"generation": self._offsets.state.generation}
         if not self.given_up.record(event, offset, error, **details) and not waited:
             problem = "no room to record what is skipped: until there is, a crash loses the lines"

@@ -7,17 +7,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from transporter.engine.events import RouteStatus, State
-from transporter.engine.latency import RouteLatency
-from transporter.engine.meters import RouteMeter
+from transporter.engine.meters import RouteLatency, RouteMeter
 from transporter.engine.reading.superseding import supersede
-from transporter.engine.routing.condition import RouteCondition
+from transporter.engine.routing.condition import Mailbox, RouteCondition
 from transporter.engine.routing.failure_policy import EntryOutcome, FailurePolicy
-from transporter.engine.routing.mailbox import Mailbox
 from transporter.engine.routing.parking import Parking
-from transporter.engine.routing.rate_limit import RateLimit
-from transporter.engine.routing.session import RouteContext, RouteSession
-from transporter.engine.routing.slicer import Slicer
-from transporter.engine.routing.stored_offset import OffsetAdoption
+from transporter.engine.routing.session import OffsetAdoption, RouteContext, RouteSession
+from transporter.engine.routing.slicer import RateLimit, Slicer
 from transporter.engine.thread_heartbeat import Heartbeat
 from transporter.engine.workers.shard_group import connect
 from transporter.engine.workers.worker_connection import IDLE

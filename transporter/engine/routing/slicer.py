@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transporter.engine.routing.failure_policy import RedeliveryPlan
+    from transporter.log.active_segment import RecentFrame
     from transporter.log.commit_log import CommitLog
     from transporter.log.reader import Gap, LogReader
-    from transporter.log.recent_frames import RecentFrame
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.state import RouteState
     from transporter.pipeline.config import RouteConfig
+
 
 _MOST_SENT: Final = 64 << 10
 """Bytes of the frames that a slice carries. They fit into the socket of a worker that does not
@@ -162,3 +163,45 @@ class Slicer:
                 break
             # In short waits, so that a stop is not kept waiting by a long linger.
             end = max(end, self._last_available(end + 1, min(left, 0.5)))
+
+
+_SPAN: Final = 1.0
+"""Seconds of deliveries that one slice may bring at once."""
+
+
+class RateLimit:
+    """Limits entries to a rate, without bursts after idle times.
+
+    Each delivered entry delays the next slice by 1 / *rate* seconds. A slice has at most the
+    entries of one second, or a single one. Belongs to the route's thread, but :attr:`active_rate`
+    may be read by any.
+    """
+
+    def __init__(self, rate: float | None) -> None:
+        """Allow *rate* entries a second, or all with ``None``."""
+        self._rate = rate
+        self._due = 0.0
+
+    @property
+    def max_rows(self) -> int | None:
+        """The maximum of entries in the next slice, or ``None``."""
+        return None if self._rate is None else max(1, int(self._rate * _SPAN))
+
+    @property
+    def longest_wait(self) -> float:
+        """The longest time in seconds that it keeps a route waiting after a slice."""
+        return 0.0 if self._rate is None else max(_SPAN, 1 / self._rate)
+
+    @property
+    def active_rate(self) -> float:
+        """The rate in entries a second, while it makes the route wait; else 0."""
+        return self._rate if self._rate is not None and self.seconds_left() > 0 else 0.0
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the next slice; at most 0 if it may go now."""
+        return self._due - time.monotonic()
+
+    def spend(self, entries: int) -> None:
+        """Count *entries* that were delivered."""
+        if self._rate is not None and entries:
+            self._due = max(self._due, time.monotonic()) + entries / self._rate

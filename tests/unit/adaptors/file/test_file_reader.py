@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from transporter_adaptors.file.known import open_regular
-from transporter_adaptors.file.reader import FileReader
+from transporter_adaptors.file.reader import FileReader, open_regular
 
 from transporter.adaptor import EndOfSource
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable

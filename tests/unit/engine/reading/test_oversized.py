@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from transporter.engine.reading.oversized import MAX_KEY, split_to_loggable
+from transporter.engine.reading.batch_appender import MAX_KEY, split_to_loggable
 from transporter.errors import MessageTooLarge
 from transporter.log.commit_log import MAX_APPEND
 from transporter.message import ERROR_HEADER, JSON, Message, batch_bytes, messages_to_batch

@@ -7,7 +7,7 @@ from concurrent.futures import TimeoutError as TooLong
 
 import pytest
 
-from transporter.engine.routing.mailbox import Mailbox
+from transporter.engine.routing.condition import Mailbox
 from transporter.errors import EngineUnreachable
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from engine_tools import Events, SparklessHost, make_pipeline, offsets, running, until
 
 from transporter.engine.engine import Engine
-from transporter.engine.routing.rate_limit import RateLimit
+from transporter.engine.routing.slicer import RateLimit
 
 if TYPE_CHECKING:
     from pathlib import Path

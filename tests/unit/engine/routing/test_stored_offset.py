@@ -9,7 +9,7 @@ import pytest
 from engine_tools import worker_spec
 
 from transporter.adaptor import StoredOffset
-from transporter.engine.routing.stored_offset import OffsetAdoption
+from transporter.engine.routing.session import OffsetAdoption
 from transporter.log.commit_log import CommitLog
 from transporter.log.runs import Run, Runs
 from transporter.offsets.offset_log import OffsetLog
