@@ -481,7 +481,7 @@ MENDS = (
     ),
     Mend(
         "log time that is ahead is told",
-        "engine/maintenance/log_warnings.py",
+        "engine/maintenance/committer.py",
         "ahead > AHEAD",
         "False",
         "log/test_log_time.py",

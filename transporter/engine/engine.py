@@ -14,9 +14,8 @@ from transporter.audit import AuditFile
 from transporter.engine.event_ring import EventRing
 from transporter.engine.events import EngineStatus, State
 from transporter.engine.history import History
-from transporter.engine.maintenance.committer import Committer
+from transporter.engine.maintenance.committer import Committer, LogWarnings
 from transporter.engine.maintenance.log_budget import Housekeeper
-from transporter.engine.maintenance.log_warnings import LogWarnings
 from transporter.engine.maintenance.retention_holds import RetentionHolds
 from transporter.engine.meters import TimedFileSystem
 from transporter.engine.pipeline_renames import record_names

@@ -8,7 +8,7 @@ import pytest
 from compaction_tools import Frame, compacted, everything, letters
 from log_tools import Disk, crash, offsets_of
 
-from transporter.engine.maintenance.log_warnings import LogWarnings
+from transporter.engine.maintenance.committer import LogWarnings
 from transporter.errors import LogFull
 from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.compaction import CompactionSettings, compact

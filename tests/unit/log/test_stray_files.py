@@ -11,7 +11,7 @@ import pytest
 from log_tools import Disk, offsets_of
 
 from transporter.cli.app import execute
-from transporter.engine.maintenance.log_warnings import LogWarnings
+from transporter.engine.maintenance.committer import LogWarnings
 from transporter.errors import EnvironmentFault
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem

@@ -1,4 +1,4 @@
-"""The committer: makes the progress of all routes durable, at the commit interval."""
+"""The committer, which makes the progress of all routes durable, and its warnings of the log."""
 
 from __future__ import annotations
 
@@ -8,11 +8,49 @@ from typing import TYPE_CHECKING
 
 from transporter.engine.thread_heartbeat import Heartbeat
 from transporter.errors import LogFull
+from transporter.log.clocks import AHEAD
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.segment import stray_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from transporter.engine.events import Observer
+    from transporter.log.commit_log import CommitLog
     from transporter.offsets.offset_log import OffsetLog
+
+
+class LogWarnings:
+    """Reports conditions of *log* that concern operators, once each. Belongs to one thread."""
+
+    def __init__(self, log: CommitLog, observe: Observer) -> None:
+        """Report to *observe*."""
+        self._log, self._observe = log, observe
+        self._is_ahead = False
+
+    def begin(self) -> None:
+        """Run the checks of a start."""
+        for stray in stray_files(RealFileSystem(), self._log.directory):
+            self._observe("file-ignored", file=stray.name, problem=stray.problem)
+        self._check_clock()
+
+    def check(self) -> None:
+        """Check lock and clock again.
+
+        Raises:
+            LockLost: another engine can own the log by now (Invariant 12).
+
+        """
+        self._log.check_lock()
+        self._check_clock()
+
+    def _check_clock(self) -> None:
+        if (jump := self._log.take_clock_jump()) > 0:
+            self._observe("clock-jumped", seconds=round(jump))
+        ahead = self._log.seconds_ahead
+        if (is_ahead := ahead > AHEAD) and not self._is_ahead:
+            self._observe("log-time-ahead", seconds=round(ahead))
+        self._is_ahead = is_ahead
 
 
 class Committer:
