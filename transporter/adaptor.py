@@ -289,8 +289,9 @@ class Reader(Protocol):
         """Acknowledge to the source everything up to *position*, which is durable in the log.
 
         Called after the batch that carried *position* is durable (Invariant 1),
-        never earlier. Not called again after a failure: the reader itself keeps
-        the positions that it has yet to acknowledge.
+        never earlier. With ``release: delivered`` that batch may have been read before the
+        reader was opened, or by an earlier run. Not called again after a failure: the reader
+        itself keeps the positions that it has yet to acknowledge.
         """
 
     def close(self) -> None:
