@@ -153,6 +153,22 @@ def test_a_message_can_be_extended_by_hand(kafka_broker: Broker) -> None:
         consumer.ack(again)
 
 
+def test_the_largest_message_dies_with_a_long_reason(kafka_broker: Broker) -> None:
+    """A reason of any length leaves room for the message in its dead letter."""
+    settings = fresh(kafka_broker, max_redeliveries=0, redeliver_after=30.0)
+    value = b"x" * settings.max_message_bytes
+    with QueueProducer(settings) as producer:
+        producer.send("q", value)
+    with Tracker(settings) as tracker, QueueConsumer(settings, "q") as consumer:
+        message = consumer.receive(PATIENCE)
+        assert message is not None
+        consumer.nack(message, reason="x" + "é" * 30_000)
+        until(lambda: tracker.metrics().dead_lettered == 1, "dead", 20.0)
+    (letter,) = dead_letters(kafka_broker, settings)
+    assert letter.value() == value
+    assert dict(letter.headers())[REASON] == ("x" + "é" * 2047).encode()
+
+
 def test_a_nack_redelivers_at_once_or_after_its_delay(kafka_broker: Broker) -> None:
     """A nack neither discards the message nor waits for its time to be over."""
     settings = fresh(kafka_broker, redeliver_after=60.0)

@@ -82,6 +82,22 @@ def test_topics_that_delete_what_waits_are_named_with_what_helps(kafka_broker: B
     assert retention_problems(week, [queue]) == []
 
 
+def test_brokers_that_forget_where_a_queue_was_are_named(
+    kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that the topic keeps for longer than the brokers keep offsets would come again."""
+    quarter = 90 * 86_400_000
+    monkeypatch.setattr("transporter.queue.topics._LONGEST_ABSENCE_MS", quarter, raising=False)
+    kept = fresh(kafka_broker, retention=30 * 86400.0)
+    assert retention_problems(kept, kept.topics) == []
+    for_ever = fresh(kafka_broker)
+    (problem,) = retention_problems(for_ever, for_ever.topics)
+    assert "30 days (offsets.retention.minutes=43200)" in problem
+    assert f"all messages in topic {for_ever.queue_topic} come again" in problem
+    assert "set offsets.retention.minutes=129600" in problem
+    assert retention_problems(for_ever, for_ever.topics[1:]) == []
+
+
 def test_a_tracker_and_a_consumer_warn_at_the_start(
     kafka_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -36,7 +36,7 @@ class Tracker(RuleBasedStateMachine):
         """Begin without messages."""
         self.slack = slack
         self.real = InProgress(slack=slack)
-        self.real.caught_up = True
+        self.real.finish_catching_up()
         self.model: dict[Id, Known] = {}
         self.topic: list[Marker | None] = []
         self.now = 0.0
@@ -134,14 +134,24 @@ class Tracker(RuleBasedStateMachine):
             known = replace(known, nack=again, deadline=self.now + 0.5)
         self.model[each] = replace(known, start=place)
 
+    @rule(partition=PARTITIONS, offsets=OFFSETS)
+    def restate_late(self, partition: int, offsets: tuple[int, ...]) -> None:
+        """Write Starts again whose End came before, and that End once more."""
+        low = self.real.low_offset
+        self.end(partition, offsets)
+        for offset in offsets:
+            self.see(Start("q", partition, (offset,), 1000, (b"late",), (b"",), restated=True))
+        taking_over = self.fresh_from(low)
+        ids = {(partition, offset) for offset in offsets}
+        assert taking_over.ends_to_repeat == self.real.ends_to_repeat == ids
+        assert self.contents_of(taking_over) == self.contents_of(self.real)
+        self.see(End(partition, offsets))
+        assert not self.real.ends_to_repeat
+
     @rule()
     def restart(self) -> None:
         """Compare with another tracker that reads the topic from the committed offset."""
-        low = self.real.low_offset
-        fresh = InProgress(low, slack=self.slack)
-        for offset, marker in enumerate(self.topic[low:], start=low):
-            fresh.apply(offset, marker, self.now)
-        fresh.caught_up = True
+        fresh = self.fresh_from(self.real.low_offset)
         assert self.contents_of(fresh) == self.contents_of(self.real)
         self.real = fresh
         # Deadlines start again: adopt those of the new tracker for the model.
@@ -149,6 +159,14 @@ class Tracker(RuleBasedStateMachine):
             each.id: replace(self.model[each.id], deadline=each.message.deadline) for each in fresh
         }
         assert all(known.deadline >= self.now for known in self.model.values())
+
+    def fresh_from(self, low: int) -> InProgress:
+        """Return the state of another tracker that has read the topic from offset *low*."""
+        fresh = InProgress(low, slack=self.slack)
+        for offset, marker in enumerate(self.topic[low:], start=low):
+            fresh.apply(offset, marker, self.now)
+        fresh.finish_catching_up()
+        return fresh
 
     @staticmethod
     def contents_of(progress: InProgress) -> dict[Id, Any]:

@@ -16,7 +16,7 @@ from transporter_adaptors.kafka_queue.writer import KafkaQueueWriter
 from transporter.errors import EnvironmentFault, RouteFault, SinkUnavailable, SourceUnavailable
 from transporter.message import Message
 from transporter.queue import settings_of
-from transporter.queue.topics import make_topics
+from transporter.queue.topics import make_topics, retention_problems
 from transporter.testing import FixedResume, RecordingAck, entries
 from transporter.testing.contracts import CONTEXT, first_batch, messages_of
 
@@ -106,3 +106,16 @@ def test_with_password_and_rights_messages_come_and_go(broker: SafeBroker) -> No
     assert write(broker, "ada").complete
     (message,) = read(broker, "ada")
     assert (message.data, message.key) == (b"x", b"k")
+
+
+def test_the_brokers_settings_need_not_be_readable(
+    broker: SafeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program without the right to the brokers' settings runs, but without their check."""
+    monkeypatch.setattr("transporter.queue.topics._LONGEST_ABSENCE_MS", 90 * 86_400_000)
+    config = KafkaQueueReader.Config.model_validate(secured(broker, "ada", queue="jobs"))
+    topics = [config.settings.queue_topic]
+    broker.allow("ada", ResourceType.TOPIC, *topics, AclOperation.DESCRIBE_CONFIGS)
+    until(lambda: retention_problems(config.settings, topics) == [], "rights")
+    anyone = settings_of(bootstrap_servers=broker.bootstrap_servers)
+    assert "offsets.retention.minutes" in "".join(retention_problems(anyone, topics))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka_tools import consume
 from queue_tools import PATIENCE, Seen, dead_letters, fresh, process, receive_until, until
 
 from transporter.queue import QueueConsumer, QueueMessage, QueueProducer, Tracker, settings_of
@@ -151,6 +153,20 @@ def test_old_starts_are_written_anew_before_retention_takes_them(kafka_broker: B
             assert (again.value, again.key, again.headers) == (b"v", b"k", (("a", b"1"),))
             assert second.metrics().lost == 0
             consumer.ack(again)
+
+
+def test_an_ack_before_a_restated_start_outlives_takeovers(kafka_broker: Broker) -> None:
+    """The ack counts for a tracker that begins behind it, at the other message's Start."""
+    settings = fresh(kafka_broker, partitions=1)
+    write(settings, encode_marker(start(1)), encode_marker(start(2)))
+    with Tracker(settings) as first:
+        until(lambda: first.metrics().in_progress == 2, "begun")
+        again = [replace(start(each), after_ms=100, restated=True) for each in (1, 2)]
+        write(settings, *map(encode_marker, [End(0, (2,)), *again]))
+        until(lambda: committed(settings) == 3, "the first Starts are let go of")
+    with Tracker(settings) as second:
+        until(lambda: second.metrics().redelivered, "the other one is redelivered")
+    assert [each.offset() for each in consume(kafka_broker, settings.queue_topic)] == [0]
 
 
 def committed(settings: QueueSettings) -> int:

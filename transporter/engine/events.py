@@ -200,7 +200,7 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "queue-deletes": Event(
             "warning",
             ("reader", "queue", "problem"),
-            "a topic of the queue deletes messages that are still needed; the remedy",
+            "the brokers delete messages or offsets that the queue still needs; the remedy",
         ),
         "messages-deleted": Event(
             "error",

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from transporter.queue.settings import QueueSettings
 
 _LOGGER: Final = logging.getLogger(__name__)
-_MOST: Final = 10_000
-"""Maximum number of messages in one marker: 80 kB."""
+_MOST: Final = 3000
+"""Maximum number of messages in one marker: 24 kB, which fit whatever ``max_message_bytes`` is."""
 _KEEP_ALIVES: Final = 3
 """Number of keep-alives of a message within ``redeliver_after``."""
 _PATIENCE: Final = 0.5
@@ -222,7 +222,7 @@ class QueueConsumer:
     def nack(self, messages: Messages, delay: float = 0.0, reason: str = "") -> None:
         """Request redelivery of *messages* after *delay* seconds; dead-lettered at the limit.
 
-        A dead letter carries *reason* in its headers.
+        A dead letter carries *reason* in its headers, at most its first 4096 bytes.
         """
         if delay < 0:
             raise ConfigError(f"nack: the delay is {delay:g} s; use 0 s or more")

@@ -78,15 +78,26 @@ class InProgress:
     and needs no heap.
 
     A Start of a message in progress replaces the earlier state of that message,
-    so a repeated or late Start is harmless. Not thread-safe.
+    so a repeated or late Start is harmless. A restated Start does not replace an
+    End: its tracker had not read that yet. Not thread-safe.
     """
 
-    def __init__(self, next_offset: int = 0, slack: int = 20_000) -> None:
-        """Start before the marker at *next_offset* and list at most *slack* superfluous ids."""
+    def __init__(self, next_offset: int = 0, slack: int = 20_000, most_ends: int = 100_000) -> None:
+        """Start before the marker at *next_offset* and list at most *slack* superfluous ids.
+
+        Until it has caught up, it remembers at least the last *most_ends* ended messages.
+        """
         self.next_offset = next_offset
         """The offset behind the last marker that was applied."""
         self.caught_up = False
         """Whether all markers before the assignment were applied."""
+        self.ends_to_repeat: set[MessageId] = set()
+        """Messages with an End before a restated Start and none behind it.
+
+        A tracker that begins between the two needs another End."""
+        self._most_ends = most_ends
+        self._ended: set[MessageId] = set()
+        self._ended_earlier: set[MessageId] = set()
         self._messages: dict[MessageId, MessageInProgress] = {}
         self._by_offset: deque[tuple[int, list[MessageId]]] = deque()
         self._by_deadline: list[tuple[float, int, Sequence[MessageId]]] = []
@@ -118,8 +129,13 @@ class InProgress:
             case Nack():
                 return self._postpone(marker, marker.delay_ms / 1000, now, marker)
             case End():
-                return self.drop((marker.partition, each) for each in marker.offsets)
+                return self._apply_end([(marker.partition, each) for each in marker.offsets])
         return 0
+
+    def finish_catching_up(self) -> None:
+        """Note that all markers before the assignment were applied."""
+        self.caught_up = True
+        self._ended, self._ended_earlier = set(), set()
 
     def drop(self, ids: Iterable[MessageId]) -> int:
         """Remove *ids*, which are settled or redelivered, and return how many were in progress."""
@@ -203,8 +219,10 @@ class InProgress:
 
     def _apply_start(self, offset: int, marker: Start, now: float) -> int:
         ids = [(marker.partition, each) for each in marker.offsets]
-        if marker.restated and self.caught_up:
+        if marker.restated and (self.caught_up or all(map(self._was_ended, ids))):
             return self._apply_restated(offset, ids, now)
+        if self.ends_to_repeat:
+            self.ends_to_repeat.difference_update(ids)
         queue, after = marker.queue, marker.after_ms / 1000
         self._messages.update(
             (each, MessageInProgress(queue, value, headers, offset, now, after))
@@ -220,7 +238,20 @@ class InProgress:
         for each in known:
             self._messages[each].start, self._messages[each].seen_at = offset, now
         self._index_starts(offset, known)
+        self.ends_to_repeat.update(each for each in ids if each not in self._messages)
         return len(known)
+
+    def _apply_end(self, ids: list[MessageId]) -> int:
+        self.ends_to_repeat.difference_update(ids)
+        if not self.caught_up:
+            if len(self._ended) >= self._most_ends:
+                self._ended, self._ended_earlier = set(), self._ended
+            self._ended.update(ids)
+        return self.drop(ids)
+
+    def _was_ended(self, each: MessageId) -> bool:
+        """Return whether an End of *each* was read, as far as it is remembered."""
+        return each in self._ended or each in self._ended_earlier
 
     def _postpone(
         self, marker: KeepAlive | Nack, seconds: float, now: float, nack: Nack | None

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from transporter.queue.failures import BadMarker, UnknownMarker
+from transporter.queue.message import cut_reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,6 @@ _BODY: Final = _FRONT.size + _HEAD.size
 _START, _KEEP_ALIVE, _END, _NACK = range(1, 5)
 _FLAG: Final = 1
 """In a Start: restated by the tracker. In a Nack: does not count as a delivery."""
-_LONGEST_TEXT: Final = 65_535
 
 PER_MESSAGE: Final = 16
 """Bytes of a Start for each message besides its value and headers."""
@@ -111,7 +111,7 @@ def encode_marker(marker: Marker) -> bytes:
             kind = _END
         case Nack():
             kind, flag, millis = _NACK, int(marker.released), marker.delay_ms
-            text = marker.reason.encode(errors="replace")[:_LONGEST_TEXT]
+            text = cut_reason(marker.reason)
     count = len(marker.offsets)
     head = _HEAD.pack(kind, flag, len(text), marker.partition, count, millis)
     body = b"".join((head, text, struct.pack(f"<{count}q", *marker.offsets), rest))

@@ -29,6 +29,9 @@ TIME: Final = PREFIX + "time"
 LONGEST_NAME: Final = 65_535
 """Maximum length of a header's name in bytes."""
 
+LONGEST_REASON: Final = 4096
+"""Maximum length of a reason in bytes, so that a dead letter is little larger than its message."""
+
 _SIZES: Final = struct.Struct("<Hi")
 
 
@@ -92,7 +95,13 @@ def redelivery_headers(
 def dead_letter_headers(headers: Sequence[Header], reason: str, time: str) -> Headers:
     """Return the headers of a dead letter from *headers*, those of its next delivery."""
     kept = tuple(header for header in headers if header[0] not in {REASON, TIME})
-    return (*kept, (REASON, reason.encode(errors="replace")), (TIME, time.encode()))
+    return (*kept, (REASON, cut_reason(reason)), (TIME, time.encode()))
+
+
+def cut_reason(reason: str) -> bytes:
+    """Return *reason* in UTF-8, cut at the end of a character if it is too long."""
+    text = reason.encode(errors="replace")[:LONGEST_REASON]
+    return text.decode(errors="ignore").encode()
 
 
 def pack_headers(headers: Sequence[Header] | None) -> bytes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from transporter.queue.in_progress import Expired, MessageInProgress
     from transporter.queue.markers import Marker
-    from transporter.queue.message import Headers
+    from transporter.queue.message import Headers, MessageId
     from transporter.queue.settings import QueueSettings
     from transporter.queue.tracker_partition import AssignedPartition
 
@@ -58,10 +58,10 @@ def redelivery_record(expired: Expired, settings: QueueSettings, time: str) -> R
     return RedeliveryRecord(topic, held.queue, held.value, again, dead=False)
 
 
-def end_markers(expired: Iterable[Expired]) -> Iterator[End]:
-    """Return the Ends of redelivered messages."""
+def end_markers(ids: Iterable[MessageId]) -> Iterator[End]:
+    """Return Ends of the messages with *ids*."""
     found: dict[int, list[int]] = defaultdict(list)
-    for (partition, offset), _ in expired:
+    for partition, offset in ids:
         found[partition].append(offset)
     for partition, offsets in found.items():
         yield End(partition, tuple(offsets))

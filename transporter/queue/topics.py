@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -13,12 +15,18 @@ from transporter.queue.failures import QueueFault
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from confluent_kafka.admin import AdminClient
+
     from transporter.queue.settings import QueueSettings
 
 _MARGIN: Final = 64 * 1024
 """Bytes by which a marker, or a dead letter, may be larger than its message."""
 _DAY_MS: Final = 24 * 3600 * 1000
+_MINUTE_MS: Final = 60 * 1000
+_LONGEST_ABSENCE_MS: Final = 30 * _DAY_MS
+"""Time for which a queue may be without consumers, unless its messages are deleted earlier."""
 _UNLIMITED: Final = -1
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 def make_topics(
@@ -80,6 +88,8 @@ def partition_counts(settings: QueueSettings, topics: Sequence[str]) -> list[int
 def retention_problems(settings: QueueSettings, topics: Sequence[str]) -> list[str]:
     """Return a message for each of *topics* that deletes needed records, with the fix command.
 
+    For the queue topic, it also reports brokers that delete its consumers' offsets too early.
+
     Raises:
         QueueUnavailable: If no broker answers.
     """
@@ -102,6 +112,8 @@ def retention_problems(settings: QueueSettings, topics: Sequence[str]) -> list[s
         else:
             values = {key: entry.value for key, entry in found.items()}
             problems += _topic_problems(settings, name, values)
+            if name == settings.queue_topic:
+                problems += _offset_problems(settings, client, values.get("retention.ms"))
     return problems
 
 
@@ -126,6 +138,37 @@ def _topic_problems(
         f" --entity-name {name} --add-config {change}{_retention_hint(settings, name)}"
     )
     return [problem]
+
+
+def _offset_problems(settings: QueueSettings, client: AdminClient, kept: str | None) -> list[str]:
+    """Return a message if offsets are deleted too early. *kept* is the topic's ``retention.ms``."""
+    limit = _UNLIMITED if kept is None else int(kept)
+    least = _LONGEST_ABSENCE_MS if limit == _UNLIMITED else min(limit, _LONGEST_ABSENCE_MS)
+    minutes = _offsets_retention(settings, client)
+    if minutes is None or minutes * _MINUTE_MS >= least:
+        return []
+    days = f"{minutes * _MINUTE_MS / _DAY_MS:g} days"
+    problem = (
+        f"brokers forget where a queue was once it had no consumer for {days}"
+        f" (offsets.retention.minutes={minutes}), and all messages in topic {settings.queue_topic}"
+        f" come again: set offsets.retention.minutes={math.ceil(least / _MINUTE_MS)} on the"
+        f" brokers, or set the queue's retention and the topic's retention.ms to {days} at most"
+    )
+    return [problem]
+
+
+def _offsets_retention(settings: QueueSettings, client: AdminClient) -> int | None:
+    """Return the minutes after which offsets without consumers are deleted, if a broker tells."""
+    try:
+        broker = client.list_topics(settings.queue_topic, timeout=settings.timeout).controller_id
+        resource = ConfigResource(ResourceType.BROKER, str(broker))
+        asked = client.describe_configs([resource], request_timeout=settings.timeout)
+        found = asked[resource].result().get("offsets.retention.minutes")
+    except KafkaException as error:
+        # The right to read all settings of the brokers is much for a warning.
+        _LOGGER.info("the brokers' offsets.retention.minutes: %s", error.args[0].str())
+        return None
+    return None if found is None or found.value is None else int(found.value)
 
 
 def _topic_content(settings: QueueSettings, name: str) -> str:

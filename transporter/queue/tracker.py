@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -278,7 +279,8 @@ class Tracker:
         ]
         places = []
         for assigned, expired in group_by_partition(part):
-            records += [self._marker_record(assigned, end) for end in end_markers(expired)]
+            ends = end_markers(each.id for each in expired)
+            records += [self._marker_record(assigned, end) for end in ends]
             places.append(self._commit_position(assigned, expired))
         try:
             self._transactions.run(records, self._consumer, places)
@@ -331,9 +333,23 @@ class Tracker:
         now = self._clock()
         self._commit_at = now + self._settings.commit_interval
         for each in self._assigned.values():
+            self._repeat_ends(each)
             self._restate(each, now)
         self._commit(self._assigned.values(), wait=False)
         self._update_metrics(now)
+
+    def _repeat_ends(self, each: AssignedPartition) -> None:
+        """Write Ends again that lie before a restated Start, because it outlasts them."""
+        ids = list(islice(each.progress.ends_to_repeat, _MOST))
+        if not (each.progress.caught_up and ids):
+            return
+        records = [self._marker_record(each, end) for end in end_markers(ids)]
+        try:
+            self._transactions.run(records, self._consumer, [self._commit_position(each, [])])
+        except TransporterError as error:
+            self._raise_unless_temporary(error)
+        else:
+            each.progress.ends_to_repeat.difference_update(ids)
 
     def _restate(self, each: AssignedPartition, now: float) -> None:
         """Write old Starts again, so that the topic's retention never deletes one that counts."""

@@ -80,7 +80,7 @@ class AssignedPartition:
             return []
         self._read_until = None
         if not self.progress.caught_up:
-            self.progress.caught_up = True
+            self.progress.finish_catching_up()
             return []
         return self.progress.take_expired(self._end_set_at, most)
 

@@ -57,6 +57,7 @@ auto.create.topics.enable=false
 default.replication.factor=1
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
+offsets.retention.minutes=43200
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from transporter.queue.in_progress import InProgress
 from transporter.queue.markers import End, KeepAlive, Nack, Start
 
@@ -104,7 +106,7 @@ def test_the_smallest_start_that_counts_is_committed() -> None:
 def test_a_restated_start_lets_go_of_the_old_one() -> None:
     """A restated Start moves the committed offset, but neither deadline nor age."""
     progress = seeing(start(1), None, now=0.0)
-    progress.caught_up = True
+    progress.finish_catching_up()
     progress.apply(2, start(1, restated=True), 5.0)
     assert progress.low_offset == 2
     assert progress.oldest == 0.0
@@ -114,9 +116,60 @@ def test_a_restated_start_lets_go_of_the_old_one() -> None:
 def test_a_restated_start_does_not_wake_what_has_ended() -> None:
     """An ack before a restated Start stays valid."""
     progress = seeing(start(1), End(0, (1,)))
-    progress.caught_up = True
+    progress.finish_catching_up()
     progress.apply(2, start(1, restated=True), 5.0)
     assert (len(progress), progress.low_offset) == (0, 3)
+
+
+def test_a_tracker_that_catches_up_does_not_wake_what_has_ended() -> None:
+    """An End that a new tracker reads before a restated Start counts, as for the old tracker."""
+    whole = seeing(start(1), End(0, (1,)), start(1, restated=True))
+    assert (len(whole), whole.low_offset) == (0, 3)
+    passed_over = seeing(start(2, restated=True), End(0, (1,)), start(1, restated=True))
+    assert due(passed_over, 60.0) == [2]
+
+
+def test_what_was_started_again_after_its_end_is_restated_too() -> None:
+    """A Start that a consumer wrote after an End counts, and so does its restatement."""
+    progress = seeing(start(1), End(0, (1,)), start(1), start(1, restated=True))
+    assert (progress.low_offset, due(progress, 60.0)) == (3, [1])
+
+
+def test_a_restatement_wakes_what_it_names_besides_what_has_ended() -> None:
+    """No message is lost because another one of the same marker has ended."""
+    progress = seeing(End(0, (1,)), start(1, 2, restated=True))
+    assert (0, 2) in {each.id for each in progress}
+
+
+@pytest.mark.parametrize("caught_up", [False, True])
+def test_an_end_before_a_restated_start_is_to_be_repeated(caught_up: bool) -> None:
+    """A tracker that begins between the two would take the message for begun."""
+    progress = seeing(start(1), start(2))
+    if caught_up:
+        progress.finish_catching_up()
+    for offset, marker in enumerate([End(0, (1,)), start(1, restated=True)], start=2):
+        progress.apply(offset, marker, 0.0)
+    assert progress.ends_to_repeat == {(0, 1)}
+    progress.apply(4, End(0, (1,)), 0.0)
+    assert progress.ends_to_repeat == set()
+
+
+def test_an_end_is_not_repeated_behind_a_new_start() -> None:
+    """A message that a consumer has started again is in progress, and no old End may end it."""
+    progress = seeing(End(0, (1,)), start(1, restated=True), start(1))
+    assert progress.ends_to_repeat == set()
+
+
+def test_memory_does_not_grow_with_ends_while_it_catches_up() -> None:
+    """A tracker that catches up remembers the latest Ends only (Invariant 17)."""
+    progress = InProgress(most_ends=100)
+    for number in range(1000):
+        progress.apply(number, End(0, (number,)), 0.0)
+    assert len(progress._ended) + len(progress._ended_earlier) <= 200
+    progress.apply(1000, start(999, restated=True), 0.0)
+    assert len(progress) == 0
+    progress.finish_catching_up()
+    assert len(progress._ended) + len(progress._ended_earlier) == 0
 
 
 def test_a_tracker_that_begins_anew_takes_a_restated_start_for_a_start() -> None:

@@ -62,6 +62,23 @@ def test_an_unknown_kind_is_refused_by_name() -> None:
         decode_marker(b"TQM\1" + crc32c(body).to_bytes(4, "little") + body)
 
 
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [
+        ("mailbox full", "mailbox full"),
+        ("é" * 60_000, "é" * 2048),
+        ("x" + "é" * 60_000, "x" + "é" * 2047),
+        ("x" + "\U0001f600" * 20_000, "x" + "\U0001f600" * 1023),
+        ("a\0b", "a\0b"),
+        ("lone \ud800 surrogate", "lone ? surrogate"),
+    ],
+)
+def test_a_reason_is_cut_at_the_end_of_a_character(reason: str, kept: str) -> None:
+    """Any text makes a marker that can be read, and that is small."""
+    found = decode_marker(encode_marker(Nack(0, (1,), 0, reason)))
+    assert found == Nack(0, (1,), 0, kept)
+
+
 def test_many_messages_cost_few_bytes() -> None:
     """An End of a thousand messages is about as large as their offsets."""
     assert len(encode_marker(End(0, tuple(range(1000))))) < 8100

@@ -50,6 +50,12 @@ def test_a_dead_letter_says_why_and_when() -> None:
     assert letter == {"a": None, REASON: b"slow", TIME: b"2030-01-01"}
 
 
+def test_a_dead_letter_is_little_larger_than_its_message() -> None:
+    """A long reason, as in a marker of an earlier version, is cut."""
+    letter = dict(dead_letter_headers((), "x" + "é" * 32_000, "2030-01-01"))
+    assert letter[REASON] == ("x" + "é" * 2047).encode()
+
+
 @pytest.mark.parametrize("value", [b"", b"-1", b"many", b"9" * 400, None])
 def test_a_forged_count_counts_nothing(value: bytes | None) -> None:
     """A redelivery count that is not a number counts as 0."""

@@ -93,9 +93,7 @@ def test_damaged_headers_do_not_keep_a_message_from_its_queue() -> None:
 
 def test_ends_name_messages_by_partition() -> None:
     """Messages are ended by one End for each partition of the queue topic."""
-    held = MessageInProgress("jobs", b"", b"", 0, 0.0, 1.0)
-    expired = [Expired((0, 1), held), Expired((1, 2), held), Expired((0, 3), held)]
-    assert list(end_markers(expired)) == [End(0, (1, 3)), End(1, (2,))]
+    assert list(end_markers([(0, 1), (1, 2), (0, 3)])) == [End(0, (1, 3)), End(1, (2,))]
 
 
 def test_a_transaction_is_bounded_in_bytes() -> None:
