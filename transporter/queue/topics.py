@@ -26,6 +26,7 @@ _MINUTE_MS: Final = 60 * 1000
 _LONGEST_ABSENCE_MS: Final = 30 * _DAY_MS
 """Time for which a queue may be without consumers, unless its messages are deleted earlier."""
 _UNLIMITED: Final = -1
+_ASK: Final = 5.0
 _LOGGER: Final = logging.getLogger(__name__)
 
 
@@ -160,9 +161,9 @@ def _offset_problems(settings: QueueSettings, client: AdminClient, kept: str | N
 def _offsets_retention(settings: QueueSettings, client: AdminClient) -> int | None:
     """Return the minutes after which offsets without consumers are deleted, if a broker tells."""
     try:
-        broker = client.list_topics(settings.queue_topic, timeout=settings.timeout).controller_id
+        broker = client.list_topics(settings.queue_topic, timeout=_ASK).controller_id
         resource = ConfigResource(ResourceType.BROKER, str(broker))
-        asked = client.describe_configs([resource], request_timeout=settings.timeout)
+        asked = client.describe_configs([resource], request_timeout=_ASK)
         found = asked[resource].result().get("offsets.retention.minutes")
     except KafkaException as error:
         # The right to read all settings of the brokers is much for a warning.
