@@ -9,13 +9,15 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from kafka_tools import consume
 from queue_tools import PATIENCE, fresh, until
 
+from transporter.kafka.groups import non_member_metadata
 from transporter.queue import QueueConsumer, QueueProducer, Tracker
 from transporter.queue.inspection import stats
 from transporter.queue.markers import End, Start, encode_marker
+from transporter.queue.progress import blocked_offsets
 from transporter.queue.transactions import WRITER, end_transaction
 
 if TYPE_CHECKING:
@@ -68,6 +70,40 @@ def test_a_tracker_ends_what_outlasts_every_transaction(kafka_broker: Broker) ->
         with pytest.raises(KafkaException, match="fenced"):
             dead.commit_transaction(PATIENCE)
     plain.close()
+
+
+@pytest.mark.exhaustive
+def test_a_tracker_frees_a_group_that_a_dead_consumer_blocks(kafka_broker: Broker) -> None:
+    """A consumer's last transaction may block the progress of its group alone, and no marker."""
+    settings = fresh(kafka_broker, partitions=1, transactional=True, transaction_timeout=1.0)
+    group = settings.consumer_group("q")
+    with QueueProducer(settings) as producer:
+        producer.send("q", b"mine")
+    start = encode_marker(Start("q", 0, (0,), 400, (b"mine",), (b"",)))
+    dead = Producer(
+        {
+            "bootstrap.servers": settings.bootstrap_servers,
+            "transactional.id": f"{group}/dead",
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    dead.init_transactions(PATIENCE)
+    for offset, is_committed in [(1, True), (1, False)]:
+        dead.begin_transaction()
+        if is_committed:
+            headers = [(WRITER, f"{group}/dead".encode())]
+            dead.produce(settings.markers_topic, start, partition=0, headers=headers)
+        places = [TopicPartition(settings.queue_topic, 0, offset)]
+        dead.send_offsets_to_transaction(places, non_member_metadata(group), PATIENCE)
+        if is_committed:
+            dead.commit_transaction(PATIENCE)
+    assert blocked_offsets(settings, group, settings.queue_topic) == {0: 1}
+    with Tracker(settings), QueueConsumer(settings, "q") as other:
+        message = other.receive(PATIENCE)
+        assert message is not None
+        assert (message.value, message.redeliveries) == (b"mine", 1)
+    with pytest.raises(KafkaException, match="fenced"):
+        dead.commit_transaction(PATIENCE)
 
 
 @pytest.mark.exhaustive

@@ -37,8 +37,8 @@ def committed_offsets(settings: QueueSettings, group: str, topic: str) -> Offset
     return {each.partition: each.offset for each in places if each.offset >= 0}
 
 
-def group_is_blocked(settings: QueueSettings, group: str, topic: str) -> bool:
-    """Return whether a transaction that does not end blocks the offsets of *group*.
+def blocked_offsets(settings: QueueSettings, group: str, topic: str) -> Offsets:
+    """Return the committed offsets of *group* behind which a transaction does not end.
 
     Raises:
         TransporterError: If the brokers do not answer in time, or refuse.
@@ -46,7 +46,7 @@ def group_is_blocked(settings: QueueSettings, group: str, topic: str) -> bool:
     # This call fails if brokers are away, so a failure below can only mean a transaction.
     places = _stable_offsets(settings, group, topic)
     with _standalone_client(settings, group, "read_committed") as client:
-        return not all(_is_settled(client, place) for place in places)
+        return {each.partition: each.offset for each in places if not _is_settled(client, each)}
 
 
 def blocked_partitions(settings: QueueSettings, topics: Iterable[str]) -> list[TopicPartition]:

@@ -291,6 +291,11 @@ class Tracker:
             self._retry(part, _BACKOFF)
         else:
             for assigned, expired in group_by_partition(part):
+                for _, message in expired:
+                    if message.nack is None:
+                        self._hung_transactions.note_overdue(
+                            message.queue, assigned.number, message.start
+                        )
                 assigned.progress.drop(each.id for each in expired)
                 wrote = self._transactions.written.get(
                     (self._settings.markers_topic, assigned.number)

@@ -21,7 +21,7 @@ from transporter.kafka.groups import NOWHERE, non_member_metadata
 from transporter.queue import clients
 from transporter.queue.failures import QueueFault, QueueUnavailable, is_refusal, translate_error
 from transporter.queue.markers import End, encode_marker
-from transporter.queue.progress import blocked_partitions, group_is_blocked
+from transporter.queue.progress import blocked_offsets, blocked_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -149,7 +149,7 @@ class Transactions:
                 _LOGGER.warning(
                     "%s: ended a transaction that blocked %d partitions", self._name, len(records)
                 )
-            if group_is_blocked(self._settings, self._group, self._read_topic):
+            if blocked_offsets(self._settings, self._group, self._read_topic):
                 self._run_transaction(client, [], [NOWHERE], non_member_metadata(self._group))
                 _LOGGER.warning("%s: ended a transaction that blocked the group", self._name)
         except KafkaException as error:

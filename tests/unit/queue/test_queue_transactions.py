@@ -56,7 +56,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, made: Sequence[Client]) -> Transa
     monkeypatch.setattr(transactions, "_GRACE", 0.0)
     monkeypatch.setattr(clients, "transactional_producer", lambda *_: left.pop(0))
     monkeypatch.setattr(transactions, "blocked_partitions", lambda *_: [])
-    monkeypatch.setattr(transactions, "group_is_blocked", lambda *_: False)
+    monkeypatch.setattr(transactions, "blocked_offsets", lambda *_: {})
     settings = settings_of(bootstrap_servers="x").model_copy(update={"transaction_timeout": 0.01})
     return Transactions(settings, "role")
 
