@@ -714,9 +714,10 @@ def _read_contents(files: FileSystem, folder: Path) -> _Contents:
     found = {}
     for slot, name in enumerate(NAMES):
         if name in names:
-            with open_file(files, folder / name) as file:
+            # Whoever reads without the lock may meet a route that is being forgotten.
+            with suppress(FileNotFoundError), open_file(files, folder / name) as file:
                 data = file.pread(min(file.size(), _most_read()), 0)
-            found[slot] = (str(folder / name), data)
+                found[slot] = (str(folder / name), data)
     return found
 
 

@@ -23,6 +23,7 @@ from transporter.errors import (
     UnknownName,
 )
 from transporter.log.commit_log import CommitLog
+from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.offsets import offset_log as module
 from transporter.offsets.offset_log import (
@@ -91,6 +92,23 @@ def test_a_route_comes_back_as_it_was(tmp_path: Path) -> None:
     with OffsetLog(tmp_path, "r") as offsets:
         assert offsets.state == before
     assert read_state(tmp_path, "r") == before
+
+
+def test_a_route_that_is_forgotten_meanwhile_proves_nothing(tmp_path: Path) -> None:
+    """Commands read without the lock, beside one that forgets a route."""
+
+    class Forgetting(RealFileSystem):
+        def names(self, directory: Path) -> list[str]:
+            found = super().names(directory)
+            if directory.name == "r":
+                shutil.rmtree(directory)
+            return found
+
+    for route, last in [("kept", 4), ("r", 9)]:
+        with OffsetLog(tmp_path, route) as offsets:
+            offsets.settle(Range(0, last), FAR)
+
+    assert proved_offset(tmp_path, Forgetting()) == 4
 
 
 @pytest.mark.usefixtures("_short")
