@@ -198,7 +198,8 @@ class ParkedStore:
         self._files = files or RealFileSystem()
         self._folder, self._guard = folder, guard
         self._has_folder = False
-        self._keys: dict[int, bytes | None] = {}
+        self.key_by_offset: dict[int, bytes | None] = {}
+        """The key of each readable entry. Changed by its owner's thread only."""
         self._sizes: dict[int, int] = {}
         self._size = 0
         self._offsets_by_key: dict[bytes, list[int]] = {}
@@ -209,8 +210,6 @@ class ParkedStore:
         self._known_offsets: frozenset[int] | None = None
         self.damaged: dict[int, TransporterError] = {}
         """The errors of unreadable entries."""
-        self.count = 0
-        """The number of parked entries, readable or not."""
         for offset in self.offsets():
             try:
                 self._add(self.load(offset))
@@ -218,10 +217,9 @@ class ParkedStore:
                 if not lenient:
                     raise
                 self.damaged[offset] = error
-                self.count += 1
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self.key_by_offset)
 
     @property
     def known_offsets(self) -> frozenset[int]:
@@ -231,20 +229,20 @@ class ParkedStore:
         """
         with self._lock:
             if self._known_offsets is None:
-                self._known_offsets = frozenset([*self._keys, *self.damaged])
+                self._known_offsets = frozenset([*self.key_by_offset, *self.damaged])
             return self._known_offsets
 
     def __contains__(self, offset: int) -> bool:
-        return offset in self._keys
+        return offset in self.key_by_offset
 
     def have_same_key(self, one: int, other: int) -> bool:
         """Return whether two entries are parked and have the same key."""
-        key = self._keys.get(one)
-        return key is not None and key == self._keys.get(other)
+        key = self.key_by_offset.get(one)
+        return key is not None and key == self.key_by_offset.get(other)
 
     def first_of_same_key(self, offset: int) -> int:
         """Return the earliest parked offset of the key of the one parked at *offset*."""
-        first = self.first_of(self._keys[offset])
+        first = self.first_of(self.key_by_offset[offset])
         return offset if first is None else first
 
     def followers(self, removed: Collection[int]) -> list[int]:
@@ -257,7 +255,7 @@ class ParkedStore:
         keys = (
             self._offsets_by_key.keys()
             if damaged
-            else {self._keys.get(offset) for offset in removed}
+            else {self.key_by_offset.get(offset) for offset in removed}
         )
         heads = [(key, self._offsets_by_key[key][0]) for key in keys if key is not None]
         heads = [
@@ -276,13 +274,13 @@ class ParkedStore:
         with self._lock:
             first: dict[bytes | None, int] = {}
             for offset in offsets:
-                key = self._keys.get(offset)
+                key = self.key_by_offset.get(offset)
                 first[key] = min(offset, first.get(key, offset))
             return sorted(
                 offset
                 for offset, cause in self._waits_for.items()
                 if offset not in offsets
-                and (cause in offsets or offset > first.get(self._keys[offset], offset))
+                and (cause in offsets or offset > first.get(self.key_by_offset[offset], offset))
             )
 
     @property
@@ -354,23 +352,21 @@ class ParkedStore:
         with self._lock:
             self._discard(parked.offset)
             key, size = parked.key, parked.entries.nbytes
-            self._keys[parked.offset] = key
+            self.key_by_offset[parked.offset] = key
             self._sizes[parked.offset] = size
             if parked.reason.behind is not None:
                 self._waits_for[parked.offset] = parked.reason.behind
             self._size += size
             if key is not None:
                 insort(self._offsets_by_key.setdefault(key, []), parked.offset)
-            self.count = len(self._keys) + len(self.damaged)
 
     def _discard_locked(self, offset: int) -> None:
         with self._lock:
             self._discard(offset)
 
     def _discard(self, offset: int) -> None:
-        key = self._keys.pop(offset, None)
+        key = self.key_by_offset.pop(offset, None)
         self.damaged.pop(offset, None)
-        self.count = len(self._keys) + len(self.damaged)
         self._waits_for.pop(offset, None)
         self._known_offsets = None
         self._size -= self._sizes.pop(offset, 0)

@@ -128,7 +128,7 @@ def test_an_entry_that_is_parked_again_is_known_throughout(tmp_path: Path) -> No
     (entry,) = entries(1, first=7)
     store.park(entry)
     seen: list[bool] = []
-    store._lock = Watching(lambda: seen.append(7 in store._keys))  # type: ignore[assignment]
+    store._lock = Watching(lambda: seen.append(7 in store.key_by_offset))  # type: ignore[assignment]
     store.park(entry)
     assert seen
     assert all(seen)

@@ -254,7 +254,7 @@ class RouteSession:
 
     def _deliver(self, slice_: Slice) -> None:
         parking = self._context.parking
-        screened = parking.park_followers(slice_) if parking.store.count else slice_
+        screened = parking.park_followers(slice_) if parking.store.key_by_offset else slice_
         if screened is None:
             self._apply(self._policy.halt_without_room(slice_.first))
             return
