@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cdc_tools import MemoryLog, clean_slots, locked, open_patiently
+from cdc_tools import MemoryLog, clean_slots, locked, need_version, open_patiently, version
 from psycopg.conninfo import make_conninfo
 from services.postgres import fresh_database, served
 from transporter_adaptors.postgres_cdc import reader as module
@@ -334,6 +334,7 @@ def test_check_and_init_compare_items_with_what_is_published(
     shop: Database, tmp_path: Path, cdc: Callable[..., tuple[int, Any]]
 ) -> None:
     """Before a copy they refuse other columns. With one, the reader or the DBA publishes them."""
+    need_version(shop, 15, "column lists")
     log = started(shop, tmp_path / "log")
     log.close()
     listed: dict[str, Any] = {"table": "public.items", "columns": ["id"]}
@@ -441,7 +442,7 @@ def test_any_name_is_quoted(shop: Database, cdc: Callable[..., tuple[int, Any]])
     shop.execute('CREATE TABLE "a%s b"."c ""d%%" ("e""%f" int PRIMARY KEY, g text)')
     role = f'cdc "%s {uuid.uuid4().hex[:8]}'
     item: dict[str, Any] = {"table": '"a%s b"."c ""d%%"'}
-    if shop.execute("SELECT current_setting('server_version_num')::int >= 150000") == [(True,)]:
+    if version(shop) >= 15:
         item["columns"] = ['e"%f']
     mine = {"dsn": make_conninfo(shop.dsn, user=role), "slot": "cdc_slot", "tables": [item]}
     quoted = '"' + role.replace('"', '""') + '"'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short, started
+from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, need_version, short, started
 from engine_tools import until
 from services.postgres import Database, fresh_database
 
@@ -135,15 +135,9 @@ def test_a_table_that_is_added_does_not_look_like_an_alteration(shop: Database) 
     assert keys(log) == ["1"]
 
 
-def need_schemas(database: Database) -> None:
-    """Skip the test where no publication has schemas."""
-    if int(database.execute("SHOW server_version_num")[0][0]) < 150000:
-        pytest.skip("publications of schemas need PostgreSQL 15")
-
-
 def test_a_schema_that_left_the_publication_and_came_back(shop: Database) -> None:
     """A publication of schemas has no membership of single tables, but one of each schema."""
-    need_schemas(shop)
+    need_version(shop, 15, "publications of schemas")
     shop.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLES IN SCHEMA public")
     log = started(shop, manage="slot")
     log.kill()
@@ -157,7 +151,7 @@ def test_a_schema_that_left_the_publication_and_came_back(shop: Database) -> Non
 def test_a_publication_that_a_dba_made(shop: Database, what: str) -> None:
     """It is used as it is, also when fewer tables are wanted than it has."""
     if "SCHEMA" in what:
-        need_schemas(shop)
+        need_version(shop, 15, "publications of schemas")
     shop.execute(f"CREATE TABLE others (id int PRIMARY KEY); CREATE PUBLICATION mine FOR {what}")
     shop.execute("SELECT pg_create_logical_replication_slot('mine', 'pgoutput')")
     for manage in ("nothing", "all"):

@@ -741,7 +741,7 @@ def test_a_copy_that_finds_no_row_goes_forward_in_the_log(
     """A reader that is killed goes on behind the last key that it has looked at."""
     monkeypatch.setattr(reader_module, "_IDLE_SECONDS", 0.0)
     fill(shop, 1000)
-    item = {"table": "public.items", "copy_where": "id > 990", "columns": ["id", "name"]}
+    item = {"table": "public.items", "copy_where": "id > 990"}
     log = MemoryLog(shop, tables=[item], copy_rows=20)
     until(lambda: log.poll() and log.position_fields.get("copy", [{}])[0].get("last"))
     log.kill()

@@ -283,6 +283,8 @@ def test_brokers_that_fall_silent_make_the_source_unavailable(
             bench.reader(timeout=1.0)
     finally:
         kafka_broker.resume()
+    # A tracker that finds no broker at its start ends.
+    until(kafka_broker.is_up, "the broker")
     with Tracker(bench.settings):
         assert data(read(bench.reader(), 1)) == [b"x"]
 

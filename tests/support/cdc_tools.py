@@ -166,6 +166,17 @@ def short(messages: list[Message]) -> list[tuple[Any, ...]]:
     ]
 
 
+def version(database: Database) -> int:
+    """Return the major version of the server."""
+    return int(database.execute("SHOW server_version_num")[0][0]) // 10000
+
+
+def need_version(database: Database, least: int, subject: str) -> None:
+    """Skip the test on servers that are older than version *least*, and lack the *subject*."""
+    if version(database) < least:
+        pytest.skip(f"{subject} need PostgreSQL {least}")
+
+
 def broken(database: Database, log: MemoryLog) -> str:
     """Return the error of a reader that goes on with *log*."""
     with pytest.raises(TransporterError) as found:

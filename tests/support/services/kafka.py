@@ -200,15 +200,18 @@ class Broker:
         """Return a new administration client that stays silent about lost connections."""
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
+    def is_up(self) -> bool:
+        """Return true if it answers, and its controller, which may have fenced it, lists it."""
+        try:
+            return bool(self.admin().list_topics(timeout=1).brokers)
+        except KafkaException:
+            return False
+
     def _await(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_SECONDS
-        admin = self.admin()
         while time.monotonic() < deadline and process.poll() is None:
-            try:
-                if admin.list_topics(timeout=1).brokers:
-                    return
-            except KafkaException:
-                continue
+            if self.is_up():
+                return
         self.kill()
         tail = self.output.read_text(errors="replace")[-2000:]
         raise RuntimeError(f"the Kafka broker did not start:\n{tail}")
