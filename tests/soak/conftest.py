@@ -1,4 +1,4 @@
-"""Clusters shared by several soak tests: each file that uses one has its own."""
+"""Clusters and brokers of soak tests. Each file that uses a cluster has its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from cluster_tools import Cluster, Node, cluster, hiding, unsharing, wired
 from root_tools import need_root
 from services.kafka import Broker, run
+from services.safe_kafka import SafeBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,4 +72,11 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
     """Run a Kafka broker for this test alone."""
     (tmp_path / "kafka").mkdir()
     with run(Broker, tmp_path / "kafka") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def safe_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SafeBroker]:
+    """Run a broker with TLS, passwords and rights. A topic of a test gives no rights at first."""
+    with run(SafeBroker, tmp_path_factory.mktemp("safe")) as made:
         yield made

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 from queue_tools import until
-from services.kafka import run
 from services.safe_kafka import SafeBroker, secured
 from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
 from transporter_adaptors.kafka_queue.writer import KafkaQueueWriter
@@ -20,18 +19,14 @@ from transporter.queue.topics import make_topics, retention_problems
 from transporter.testing import FixedResume, RecordingAck, entries
 from transporter.testing.contracts import CONTEXT, first_batch, messages_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SafeBroker]:
-    """Yield a running broker with rights and the topics of a queue."""
-    with run(SafeBroker, tmp_path_factory.mktemp("safe")) as broker:
-        make_topics(settings_of(bootstrap_servers=broker.bootstrap_servers))
-        yield broker
+def broker(safe_broker: SafeBroker) -> SafeBroker:
+    """Create the topics of a queue, and return their broker."""
+    make_topics(settings_of(bootstrap_servers=safe_broker.bootstrap_servers))
+    return safe_broker
 
 
 def write(broker: SafeBroker, user: str, **changed: Any) -> RecordingAck:
