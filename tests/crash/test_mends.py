@@ -202,6 +202,14 @@ MENDS = (
     ),
     # Of a stuck log the right route is released, and its source gets no acknowledgement.
     Mend(
+        "a route whose worker Spark has yet to start is not stuck",
+        "engine/routing/route.py",
+        "self._condition.awaits_spark = True",
+        "self._condition.awaits_spark = False",
+        "engine/maintenance/test_log_budget.py",
+        ("test_a_route_that_waits_for_spark_loses_nothing",),
+    ),
+    Mend(
         "the order of holds",
         "offsets/retention_holds.py",
         "(each.through, _ORDER.index(each.kind), each.name)",

@@ -379,6 +379,7 @@ class Holders:
 
     offsets: dict[str, OffsetLog]
     feeds: tuple[()] = ()
+    routes: tuple[()] = ()
     handover_lock: threading.Lock = field(default_factory=threading.Lock)
     handovers: int = 0
     left: dict[str, LeftReader] = field(default_factory=dict)

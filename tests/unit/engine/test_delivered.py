@@ -246,12 +246,15 @@ def test_a_source_is_never_told_of_what_was_released(
 ) -> None:
     """Rows released from a stuck route are not acknowledged, and the source redelivers them."""
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
-    monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.5)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 60.0)
     (tmp_path / f"{stuck}.down").write_text("write")
     lines = [f"k {number} {'x' * 8000}" for number in range(80)]
     routes = ({"name": stuck}, {"name": "well"})
     pipeline, events = table(tmp_path, lines, *routes, end=False, rows=2), Events()
     with running(with_budget(pipeline), events=events):
+        # A route whose worker is still starting is stuck, too.
+        until(lambda: rows_of(tmp_path / "well.jsonl"))
+        monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.5)
         # The others go on.
         until(lambda: len(rows_of(tmp_path / "well.jsonl")) == 80)
         assert events.named("entries-released")[0]["route"] == stuck

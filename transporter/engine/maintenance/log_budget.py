@@ -38,6 +38,9 @@ class Holds(Needs, Protocol):
     def release_limit(self) -> Hold | None:
         """Return the hold of the reader beyond which nothing is released, or ``None``."""
 
+    def awaits_spark(self, route: str) -> bool:
+        """Return whether *route* cannot move before Spark has started a worker for it."""
+
     def release(self, route: str, through: int) -> None:
         """Release the entries of *route* up to *through*."""
 
@@ -188,9 +191,10 @@ class Housekeeper:
     def _release_stuck_route(self, now: int, budget: int, wanted: int) -> None:
         """Release the route that holds the log, unless it goes on: then it makes room by itself."""
         hold, moment = self._holds.least_hold(), time.monotonic()
-        if self._stuck_since is None or self._stuck_since[0] != hold:
-            self._stuck_since = hold, moment
-        if hold.kind == "reader" or moment - self._stuck_since[1] < STUCK:
+        since = self._stuck_since
+        if since is None or since[0] != hold or self._holds.awaits_spark(hold.name):
+            since = self._stuck_since = hold, moment
+        if hold.kind == "reader" or moment - since[1] < STUCK:
             return
         limit = self._holds.release_limit()
         end = last_excess_offset(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transporter.engine.events import Observer
     from transporter.engine.reading.feed import Feed
     from transporter.engine.reload import LeftReader
+    from transporter.engine.routing.route import Route
     from transporter.log.commit_log import CommitLog
     from transporter.offsets.offset_log import StoredRoutes
 
@@ -32,6 +33,10 @@ class Holders(Protocol):
     @property
     def feeds(self) -> Sequence[Feed]:
         """Those that read."""
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """Those that deliver."""
 
     @property
     def offsets(self) -> Mapping[str, OffsetLog]:
@@ -126,6 +131,10 @@ class RetentionHolds:
             for name, left in waiting.items()
             if delivered < left.waits_through
         ]
+
+    def awaits_spark(self, route: str) -> bool:
+        """Return whether *route* cannot move before Spark has started a worker for it."""
+        return any(each.name == route and each.awaits_spark for each in self._running.routes)
 
     def release(self, route: str, through: int) -> None:
         """Release the entries of *route* up to *through* (``on_full: stop-route``).

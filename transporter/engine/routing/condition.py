@@ -53,6 +53,8 @@ class RouteCondition:
         """Whether an operator's pause has stopped deliveries."""
         self.has_opened = False
         """Whether the newest worker has opened its writer."""
+        self.awaits_spark = False
+        """Whether the route cannot move before Spark has started a worker."""
         self.not_before = 0.0
         """Monotonic time of the next delivery, as the sink has requested it."""
         self._backoff = Backoff(*config.retry.backoff)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from transporter.engine.shared_services import EngineServices
+    from transporter.engine.workers.shard_group import ShardGroup
+    from transporter.engine.workers.worker_connection import WorkerConnection
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.state import Replay
     from transporter.pipeline.config import Pipeline, RouteConfig
@@ -248,6 +250,11 @@ class Route:
         return is_running and self._context.heartbeat.is_overdue
 
     @property
+    def awaits_spark(self) -> bool:
+        """Whether the route cannot move before Spark has started a worker. Thread-safe."""
+        return self._condition.awaits_spark
+
+    @property
     def is_caught_up(self) -> bool:
         """Whether everything in the log is settled, and no replay or retry is pending."""
         return self._context.is_caught_up
@@ -333,8 +340,7 @@ class Route:
         self._condition.has_opened = False
         try:
             self._offsets.write_pending()
-            with self._context.heartbeat.suspended():
-                worker = connect(self._spark, self._create_specs(), self._should_not_wait)
+            worker = self._connect()
             if worker is not None:
                 with worker:
                     RouteSession(self._context, worker, self._is_worker_needed).serve()
@@ -349,6 +355,16 @@ class Route:
             if not self._condition.has_opened and not self.halted:
                 text = "the worker died while it opened its writer"
                 self._condition.start_later(f"{text}: {problem}" if problem else text)
+
+    def _connect(self) -> WorkerConnection | ShardGroup | None:
+        """Wait for a worker. Meanwhile the route is not stuck (docs/design/log.md, "The budget")."""
+        specs = self._create_specs()
+        self._condition.awaits_spark = True
+        try:
+            with self._context.heartbeat.suspended():
+                return connect(self._spark, specs, self._should_not_wait)
+        finally:
+            self._condition.awaits_spark = False
 
     def _is_worker_needed(self) -> bool:
         """Run requested calls between two slices; return whether this worker is still needed."""

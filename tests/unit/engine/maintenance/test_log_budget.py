@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from compaction_tools import Frame, append_segments, everything, letters
-from engine_tools import Events, Holders, make_pipeline, running, until
+from engine_tools import Events, Holders, SparklessHost, make_pipeline, running, until
 
 from transporter.adaptor import AdaptorConfig, Batch
 from transporter.audit import AUDIT
@@ -63,6 +63,7 @@ class Kept:
         self.log, self.hold = log, Hold(through, "slow")
         self.told = told
         self.failing: Exception | None = None
+        self.starting = False
         self.released: list[int] = []
         self.failures: list[BaseException] = []
         self.events = Events()
@@ -91,6 +92,11 @@ class Kept:
     def release_limit(self) -> Hold | None:
         """Return the hold of the reader."""
         return Hold(self.told, "r", "reader")
+
+    def awaits_spark(self, route: str) -> bool:
+        """Return what the test has set."""
+        assert route == self.hold.name
+        return self.starting
 
     def release(self, route: str, through: int) -> None:
         """Record a release of *route* up to *through*."""
@@ -248,7 +254,10 @@ def test_a_budget_keeps_the_log_small_and_names_who_holds_it(tmp_path: Path) -> 
 def test_stop_route_releases_the_oldest_entries_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A route that stands still releases only the oldest entries, and a moving route none."""
+    """A route that stands still releases only the oldest entries, and a moving route none.
+
+    The time in which a route waits for Spark does not count.
+    """
     moment = 0.0
     monkeypatch.setattr("transporter.engine.maintenance.log_budget.time.monotonic", lambda: moment)
     budget = 4 * 65536
@@ -265,7 +274,11 @@ def test_stop_route_releases_the_oldest_entries_only(
             moment, kept.hold = at, Hold(through, "slow")
             kept.keep(0)
             assert kept.released == []
-        moment = 13.0
+        for at, kept.starting in ((13.0, True), (17.9, False)):
+            moment = at
+            kept.keep(0)
+            assert kept.released == []
+        moment = 18.0
         kept.keep(0)
         assert kept.released == [second - 1]
         assert bases(log)[0] == second
@@ -647,6 +660,21 @@ def test_a_start_with_a_full_log_goes_on_when_there_is_room(
         until(lambda: engine.status().readers[0].state is State.WAITING)
         (tmp_path / "dead.down").unlink()
         until(lambda: len(got(tmp_path / "dead.jsonl")) == 80)
+
+
+@pytest.mark.parametrize("spark", ["slow", "busy"])
+def test_a_route_that_waits_for_spark_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: str
+) -> None:
+    """No route can move while Spark starts, or starts its worker, so none of them is stuck."""
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.2)
+    pipeline, events = pipeline_of(tmp_path, 80, "stop-route", out={}), Events()
+    with running(pipeline, SparklessHost([spark]), events) as engine:
+        events.await_count("log-full", 3)
+        time.sleep(1)  # Five times as long as a stuck route keeps its entries.
+        engine.stop(0)
+    assert events.named("entries-released") == []
 
 
 @pytest.mark.exhaustive
