@@ -22,20 +22,19 @@ def path_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
     """
     log: KeyPath = ("log", "dir")
     found = [(log, "log.dir", log_problem(pipeline.log.dir))]
-    found += [
-        (place, name, _parent_problem(path)) for place, name, path in _path_settings(pipeline)
-    ]
-    found += _loops(pipeline)
+    usable = []
+    for place, name, path in _path_settings(pipeline):
+        if problem := _file_problem(path):
+            found.append((place, name, problem))
+        else:
+            usable.append((place, name, path))
+    found += _loops(usable)
     return [document.problem(place, f"{name}: {text}") for place, name, text in found if text]
 
 
-def _loops(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str, str]]:
+def _loops(usable: list[tuple[KeyPath, str, Path]]) -> Iterator[tuple[KeyPath, str, str]]:
     """Yield the writers' files that a reader reads: each delivery would be read again."""
-    settings = [
-        (place, name, path)
-        for place, name, path in _path_settings(pipeline)
-        if path.is_file() or not path.exists()
-    ]
+    settings = [each for each in usable if each[2].is_file() or not each[2].exists()]
     read = {os.path.realpath(path): name for place, name, path in settings if place[0] == "readers"}
     for place, name, path in settings:
         if place[0] == "routes" and (reader := read.get(os.path.realpath(path))) is not None:
@@ -58,11 +57,12 @@ def log_problem(path: Path) -> str:
     return ""
 
 
-def _parent_problem(path: Path) -> str:
+def _file_problem(path: Path) -> str:
     """Return the reason why *path* cannot be a file, or an empty text."""
     try:
-        nearest = nearest_existing(path.parent)
-        return "" if nearest.is_dir() else _obstacle_text(nearest, path)
+        nearest = nearest_existing(path)
+        is_fine = nearest == path or nearest.is_dir()
+        return "" if is_fine else _obstacle_text(nearest, path)
     except (OSError, ValueError) as error:
         return f"cannot be used: {_reason(error)}"
 

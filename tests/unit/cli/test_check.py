@@ -63,6 +63,15 @@ def test_a_file_that_is_read_and_written_is_refused(
     assert check(tmp_path, "log", sink="/dev/null", source="/dev/null") == 0
 
 
+def test_a_file_name_that_no_disk_takes_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the setting and its line, as for a folder that cannot be."""
+    for given, name in (("source", "readers[0].path"), ("sink", "routes[0].writer.path")):
+        assert check(tmp_path, "log", **{given: "x" * 300}) == 2
+        assert f"{name}: cannot be used: File name too long" in capsys.readouterr().err
+
+
 def test_what_user_code_prints_is_no_result(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
