@@ -357,7 +357,7 @@ class Route:
                 self._condition.start_later(f"{text}: {problem}" if problem else text)
 
     def _connect(self) -> WorkerConnection | ShardGroup | None:
-        """Wait for a worker. Meanwhile the route is not stuck (docs/design/log.md, "The budget")."""
+        """Wait for a worker. Meanwhile the route is not stuck (docs/design/log.md, the budget)."""
         specs = self._create_specs()
         self._condition.awaits_spark = True
         try:
