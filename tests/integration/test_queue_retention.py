@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from queue_tools import PATIENCE, fresh, until
+from services.kafka import free_port
 from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
 
 from transporter.queue import QueueConsumer, QueueProducer, Tracker
@@ -54,6 +55,16 @@ def test_topics_of_a_queue_keep_what_waits_and_what_is_dead(kafka_broker: Broker
     assert retention(kafka_broker, month.queue_topic) == ("2592000000", "-1")
     assert retention(kafka_broker, month.dead_letter_topic) == ("2592000000", "-1")
     assert retention_problems(month, month.topics) == []
+
+
+def test_what_cannot_be_checked_now_is_no_outage(kafka_broker: Broker) -> None:
+    """A tracker has found the topics by then, and is not to end for want of advice."""
+    away = {"bootstrap_servers": f"127.0.0.1:{free_port()}", "timeout": 1.0}
+    settings = fresh(kafka_broker).model_copy(update=away)
+    problems = retention_problems(settings, settings.topics)
+    assert len(problems) == 3
+    assert all(each.startswith("cannot check whether topic ") for each in problems)
+    assert all(each.endswith("the next start checks it") for each in problems)
 
 
 def test_topics_that_delete_what_waits_are_named_with_what_helps(kafka_broker: Broker) -> None:

@@ -89,10 +89,9 @@ def partition_counts(settings: QueueSettings, topics: Sequence[str]) -> list[int
 def retention_problems(settings: QueueSettings, topics: Sequence[str]) -> list[str]:
     """Return a message for each of *topics* that deletes needed records, with the fix command.
 
-    For the queue topic, it also reports brokers that delete its consumers' offsets too early.
-
-    Raises:
-        QueueUnavailable: If no broker answers.
+    For the queue topic, it also reports brokers that delete its consumers' offsets too early. It
+    is advice, so it raises nothing. A cluster that has just started, for example, may have no
+    controller to ask yet, but already serve the topics.
     """
     client = clients.admin(settings)
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
@@ -104,11 +103,11 @@ def retention_problems(settings: QueueSettings, topics: Sequence[str]) -> list[s
             found = asked[resource].result()
         except KafkaException as error:
             failure = clients.kafka_failure(settings, error, f"topic {name}")
-            if not isinstance(failure, QueueFault):
-                raise failure from error
+            is_fault = isinstance(failure, QueueFault)
+            action = "grant the right DescribeConfigs" if is_fault else "the next start checks it"
             problems.append(
                 f"cannot check whether topic {name} deletes {_topic_content(settings, name)}"
-                f" ({error.args[0].str()}): grant the right DescribeConfigs"
+                f" ({error.args[0].str()}): {action}"
             )
         else:
             values = {key: entry.value for key, entry in found.items()}
