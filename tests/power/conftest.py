@@ -39,14 +39,14 @@ def may_mount() -> bool:
 
 @pytest.fixture
 def needs() -> Callable[..., None]:
-    """Return a function that skips a test, visibly, without a tool or the right to mount."""
+    """Return a function that skips a test without a tool or the right to mount, or fails in CI."""
 
     def need(*tools: str, root: bool = False) -> None:
         if root and not may_mount():
             cannot_run("NOT RUN: only root (with CAP_SYS_ADMIN) may mount file systems")
         for tool in tools:
             if shutil.which(tool) is None:
-                pytest.skip(f"NOT RUN: {tool} is not installed")
+                cannot_run(f"NOT RUN: {tool} is not installed")
 
     return need
 
