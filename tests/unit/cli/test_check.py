@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -70,6 +71,23 @@ def test_a_file_name_that_no_disk_takes_is_refused(
     for given, name in (("source", "readers[0].path"), ("sink", "routes[0].writer.path")):
         assert check(tmp_path, "log", **{given: "x" * 300}) == 2
         assert f"{name}: cannot be used: File name too long" in capsys.readouterr().err
+
+
+def test_a_file_in_a_folder_that_may_not_be_entered_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system refuses even to look at it, which is reported with the setting."""
+    lstat = os.lstat
+
+    def refuse(path: str | Path) -> os.stat_result:
+        if "/shut/" in os.fspath(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return lstat(path)
+
+    monkeypatch.setattr(path_checks.os, "lstat", refuse)
+    assert check(tmp_path, "log", sink="shut/out") == 2
+    problem = "routes[0].writer.path: cannot be used: Permission denied"
+    assert problem in capsys.readouterr().err
 
 
 def test_what_user_code_prints_is_no_result(

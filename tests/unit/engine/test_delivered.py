@@ -252,7 +252,7 @@ def test_a_source_is_never_told_of_what_was_released(
     routes = ({"name": stuck}, {"name": "well"})
     pipeline, events = table(tmp_path, lines, *routes, end=False, rows=2), Events()
     with running(with_budget(pipeline), events=events):
-        # A route whose worker is still starting is stuck, too.
+        # The time in which a worker opens its writer counts, and is long on a busy machine.
         until(lambda: rows_of(tmp_path / "well.jsonl"))
         monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.5)
         # The others go on.

@@ -358,11 +358,10 @@ class Route:
 
     def _connect(self) -> WorkerConnection | ShardGroup | None:
         """Wait for a worker. Meanwhile the route is not stuck (docs/design/log.md, the budget)."""
-        specs = self._create_specs()
         self._condition.awaits_spark = True
         try:
             with self._context.heartbeat.suspended():
-                return connect(self._spark, specs, self._should_not_wait)
+                return connect(self._spark, self._create_specs(), self._should_not_wait)
         finally:
             self._condition.awaits_spark = False
 
