@@ -24,7 +24,7 @@ from transporter.engine.engine import Engine
 from transporter.engine.events import EngineStatus, level_of
 from transporter.errors import EnvironmentFault
 from transporter.log.lock import DirectoryLock
-from transporter.observe.monitor import Monitor
+from transporter.observe.metrics_and_health import Monitor
 from transporter.pipeline.config import Pipeline as Settings
 from transporter.pipeline.config import build, load
 from transporter.protocol.network import network_of

@@ -670,18 +670,18 @@ MENDS = (
     ),
     Mend(
         "idle callers of the endpoint make way",
-        "observe/http_endpoint.py",
+        "observe/http_server.py",
         "while len(self._clients) >= CLIENTS:",
         "while False:",
-        "observe/test_http_endpoint.py",
+        "observe/test_http_server.py",
         ("test_who_only_holds_a_place_loses_it",),
     ),
     Mend(
         "a request to the endpoint has its time",
-        "observe/http_endpoint.py",
+        "observe/http_server.py",
         "latest = time.monotonic() - PATIENCE",
         "latest = time.monotonic() - 1e9",
-        "observe/test_http_endpoint.py",
+        "observe/test_http_server.py",
         ("test_a_whole_request_has_its_time",),
     ),
     Mend(

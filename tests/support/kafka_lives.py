@@ -20,7 +20,7 @@ from transporter.adaptor import WriterContext
 from transporter.errors import RouteFault
 from transporter.message import Entries, Message
 from transporter.testing import RecordingAck, entries
-from transporter.worker.worker import entries_of_shard
+from transporter.worker.shards import entries_of_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable

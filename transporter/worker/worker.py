@@ -1,12 +1,10 @@
 """The worker process of a route: reads slices, delivers them, and answers.
 
-Runs as the body of a long-running Spark task, and does not import Spark. A watchdog ends a process
-that hangs longer than ``slice_timeout``.
+Runs as the body of a long-running Spark task, and does not import Spark.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import io
 import os
 import sys
@@ -19,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from crc32c import crc32c
 
 from transporter.log.open_segments import SWEEP, sweep_open_segments
 from transporter.message import concat
@@ -46,7 +43,9 @@ from transporter.protocol.network import connect_engine, is_at_place, is_tcp, th
 from transporter.worker.delivery import Delivery, Reporter, deliver, deliver_singly
 from transporter.worker.entry_source import EntrySource, LocalEntries, RemoteEntries
 from transporter.worker.shard_lock import hold_shard_lock, lock_path
+from transporter.worker.shards import ShardProgress, entries_of_shard
 from transporter.worker.user_modules import unpack_modules
+from transporter.worker.watchdog import Watchdog
 from transporter.worker.writers import context_of, make_writer, proven_offset
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def _open_and_serve(
     """Deliver for *spec* with the user's modules of *folder*."""
     writer: Writer | None = None
     limit_memory(spec.memory)
-    watch = _Watchdog(spec.slice_timeout)
+    watch = Watchdog(spec.slice_timeout)
     watch.rearm()
     engine = _Engine(connection, watch)
     try:
@@ -124,37 +123,15 @@ def _open_and_serve(
             )
             Worker(spec, engine, writer, source, folder, stored).serve()
     finally:
-        # The process may be used again, for another task.
-        faulthandler.cancel_dump_traceback_later()
+        watch.disarm()
         if writer is not None:
             writer.close()
-
-
-class _Watchdog:
-    """Ends this process unless it is re-armed in time, even if the interpreter hangs.
-
-    Arming starts a thread, which would cost a small slice half its time. It is therefore done
-    at most four times in *seconds*, and a hung process ends after three quarters of them at
-    the earliest, and after all of them at the latest.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self._armed = seconds, float("-inf")
-        self.patience = seconds / 4
-        """Seconds between two armings."""
-
-    def rearm(self) -> None:
-        """Re-arm, if that is due."""
-        now = time.monotonic()
-        if now - self._armed >= self.patience:
-            faulthandler.dump_traceback_later(self.seconds, exit=True)
-            self._armed = now
 
 
 class _Engine:
     """The conversation of a worker with its engine; each answer permits the next action."""
 
-    def __init__(self, connection: WorkerChannel, watch: _Watchdog) -> None:
+    def __init__(self, connection: WorkerChannel, watch: Watchdog) -> None:
         self.connection, self.watch = connection, watch
         self._asked_at = _clock()
 
@@ -169,7 +146,7 @@ class _Engine:
 
     def request(self, message: object) -> None:
         """Send *message*, to which :meth:`receive_answer` returns the engine's answer."""
-        self.watch.rearm()
+        self._rearm_when_due()
         self._asked_at = _clock()
         self.connection.send(message)
 
@@ -188,15 +165,19 @@ class _Engine:
     def next(self) -> Slice | Retry | None:
         """Return the next request, or ``None`` after the engine has closed."""
         while not self.connection.poll(min(self.watch.patience, SWEEP)):
-            self.watch.rearm()
+            self._rearm_when_due()
             # An idle worker keeps no room on the disk that the engine has made free.
             sweep_open_segments()
-        self.watch.rearm()
+        self._rearm_when_due()
         return receive_request(self.connection)
 
     def send(self, message: object) -> None:
         """Send *message*."""
         self.connection.send(message)
+
+    def _rearm_when_due(self) -> None:
+        if time.monotonic() >= self.watch.due:
+            self.watch.rearm()
 
 
 class EngineConnection(Protocol):
@@ -363,48 +344,3 @@ class _EngineOutput(io.TextIOWrapper):
             with suppress(OSError):
                 for at in range(0, len(text), _PRINTED):
                     self._connection.send(Output(text[at : at + _PRINTED]))
-
-
-def entries_of_shard(entries: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch:
-    """Return the *entries* that belong to *shard*, the same in every run (Invariant 9).
-
-    The shard is CRC-32C of the key modulo the shards. Entries without a key go by offset.
-    """
-    if shards == 1:
-        return entries
-    keys = entries.column("key").dictionary_encode()
-    hashed = pa.array([crc32c(key) % shards for key in keys.dictionary.to_pylist()], pa.int64())
-    offsets, count = entries.column("offset"), pa.scalar(shards, pa.int64())
-    dealt = pc.subtract(offsets, pc.multiply(pc.divide(offsets, count), count))
-    found = pc.coalesce(hashed.take(keys.indices), dealt)
-    return entries.filter(pc.equal(found, pa.scalar(shard, pa.int64())))
-
-
-class ShardProgress:
-    """The progress of one shard beyond the route's watermark, which another shard holds back.
-
-    Its entries beyond the watermark come again with the next slice and are skipped, so that a
-    sink that stores its offset has none twice. Valid within one generation.
-    """
-
-    def __init__(self, generation: int, through: int) -> None:
-        """Begin at the sink's stored offset, or at -1."""
-        self._generation, self._through = generation, through
-
-    def undelivered(self, entries: pa.RecordBatch, request: Slice) -> pa.RecordBatch:
-        """Return those of *entries* that this shard has not delivered yet."""
-        if request.generation != self._generation or request.first > self._through:
-            return entries
-        beyond = pc.greater(entries.column("offset"), pa.scalar(self._through, pa.int64()))
-        return entries.filter(beyond)
-
-    def delivered_through(self, request: Slice) -> int | None:
-        """Return the last offset of *request* that this shard has delivered, or ``None``."""
-        behind = request.generation != self._generation or request.first > self._through
-        return None if behind else self._through
-
-    def advance(self, request: Slice, through: int) -> None:
-        """Take note that everything of the slice up to *through* is delivered."""
-        if request.generation != self._generation:
-            self._generation, self._through = request.generation, -1
-        self._through = max(self._through, through)

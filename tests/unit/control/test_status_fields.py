@@ -14,7 +14,7 @@ from transporter.control import requests
 from transporter.control.running_engine import _reader_status, running_status
 from transporter.engine.engine import Engine
 from transporter.engine.events import ReaderStatus, State
-from transporter.observe.monitor import Monitor
+from transporter.observe.metrics_and_health import Monitor
 from transporter.pipeline.observe_config import ListenAddress, ObserveConfig
 
 if TYPE_CHECKING:

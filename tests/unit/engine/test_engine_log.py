@@ -25,7 +25,8 @@ from transporter.log.open_segments import MOST
 from transporter.log.reader import LogReader
 from transporter.log.segment import Segment, segment_bases, segment_name
 from transporter.process_limits import MOST_DESCRIPTORS, raise_descriptor_limit
-from transporter.worker.worker import _Engine, _Watchdog
+from transporter.worker.watchdog import Watchdog
+from transporter.worker.worker import _Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +101,7 @@ def test_an_idle_worker_lets_go_of_what_was_removed(
         assert sum(map(len, reader.read(0, 2))) == 3
         (tmp_path / segment_name(0)).unlink()
         assert _removed(tmp_path) == 1
-        idle = threading.Thread(target=_Engine(theirs, _Watchdog(60.0)).next)
+        idle = threading.Thread(target=_Engine(theirs, Watchdog(60.0)).next)
         idle.start()
         until(lambda: _removed(tmp_path) == 0)
         ours.close()

@@ -18,8 +18,8 @@ from engine_tools import Events, make_pipeline
 
 from transporter.cli import app
 from transporter.errors import EnvironmentFault
-from transporter.observe.http_endpoint import CLIENTS, Endpoint, HttpAnswer
-from transporter.observe.monitor import Monitor
+from transporter.observe.http_server import CLIENTS, Endpoint, HttpAnswer
+from transporter.observe.metrics_and_health import Monitor
 from transporter.pipeline.config import load
 from transporter.pipeline.observe_config import ListenAddress, TlsConfig, Token
 from transporter.pipeline.problems import InvalidPipeline

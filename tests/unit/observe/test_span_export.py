@@ -18,7 +18,7 @@ from otlp_tools import Collector
 from transporter.engine.engine import Engine
 from transporter.errors import EnvironmentFault
 from transporter.message import Message, messages_to_batch
-from transporter.observe.monitor import Monitor
+from transporter.observe.metrics_and_health import Monitor
 from transporter.observe.span_export import QUEUED, Tracing
 from transporter.pipeline.observe_config import ObserveConfig, TracingConfig
 
@@ -289,7 +289,7 @@ def test_nothing_is_imported_where_nobody_asks_for_it(tmp_path: Path) -> None:
     program = (
         "import sys, threading\n"
         "from pathlib import Path\n"
-        "from transporter.observe.monitor import Monitor\n"
+        "from transporter.observe.metrics_and_health import Monitor\n"
         "from transporter.pipeline.config import load\n"
         f"pipeline = load(Path({str(pipeline.file)!r}), {{}})\n"
         "off = {'observe': type(pipeline.observe)(listen='off')}\n"

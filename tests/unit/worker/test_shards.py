@@ -25,7 +25,7 @@ from transporter.protocol.messages import (
     Retry,
     Slice,
 )
-from transporter.worker.worker import ShardProgress, entries_of_shard
+from transporter.worker.shards import ShardProgress, entries_of_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ import pytest
 from acceptance_tools import page
 
 from transporter.errors import EnvironmentFault
-from transporter.observe import http_endpoint as module
-from transporter.observe.http_endpoint import CLIENTS, Endpoint, HttpAnswer, PortTaken
+from transporter.observe import http_server as module
+from transporter.observe.http_server import CLIENTS, Endpoint, HttpAnswer, PortTaken
 from transporter.pipeline.observe_config import ListenAddress
 
 if TYPE_CHECKING:

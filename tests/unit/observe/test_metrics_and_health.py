@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from transporter.engine.engine import Engine
 from transporter.engine.meters import RouteMeter
-from transporter.observe.http_endpoint import PortTaken
+from transporter.observe.http_server import PortTaken
 from transporter.observe.metric_table import METRICS
-from transporter.observe.monitor import Monitor
+from transporter.observe.metrics_and_health import Monitor
 from transporter.pipeline.observe_config import ListenAddress, ObserveConfig
 from transporter.protocol.messages import Outcome
 

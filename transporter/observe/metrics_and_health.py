@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from transporter.engine.meters import Histogram
 from transporter.engine.readiness import not_ready_reasons, readiness_report
 from transporter.log.commit_log import wall_clock
-from transporter.observe.http_endpoint import Endpoint, HttpAnswer, PortTaken
+from transporter.observe.http_server import Endpoint, HttpAnswer, PortTaken
 from transporter.observe.metric_table import METRICS, PIPELINE
 from transporter.observe.samples import EventCounts, LagAges, readings
 from transporter.observe.span_export import create_tracing
