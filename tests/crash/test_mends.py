@@ -271,7 +271,7 @@ MENDS = (
         "engine/reading/reader_resume.py",
         "if parked and parked[0] <= found.frame.last:",
         "if False:",
-        "engine/reading/test_superseding.py",
+        "engine/routing/test_superseding.py",
         ("test_a_parked_entry_that_compaction_has_removed_comes_in_its_place",),
     ),
     Mend(
@@ -321,10 +321,10 @@ MENDS = (
     ),
     Mend(
         "superseding passes what comes again",
-        "engine/reading/superseding.py",
+        "engine/routing/superseding.py",
         "offsets.supersede(reader, through, parts, through)",
         "offsets.supersede(reader, through, [], through)",
-        "engine/reading/test_superseding.py",
+        "engine/routing/test_superseding.py",
         ("test_what_was_not_passed_before_a_crash_is_passed_by_the_next_open",),
     ),
     Mend(
@@ -555,7 +555,7 @@ MENDS = (
         "pipeline/route_changes.py",
         "if route.name not in declared and not route.has_start:",
         "if False:",
-        "engine/test_pipeline_renames.py",
+        "engine/test_renamed_pipeline.py",
         ("test_a_renamed_route_delivers_nothing_again",),
     ),
     Mend(

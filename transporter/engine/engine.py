@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transporter.audit import AuditFile
+from transporter.engine.engine_services import EngineServices
 from transporter.engine.event_ring import EventRing
 from transporter.engine.events import EngineStatus, State
 from transporter.engine.history import History
@@ -18,10 +19,9 @@ from transporter.engine.maintenance.committer import Committer, LogWarnings
 from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.retention_holds import RetentionHolds
 from transporter.engine.meters import TimedFileSystem
-from transporter.engine.pipeline_renames import record_names
 from transporter.engine.reading.delivery_progress import DeliveryProgress
 from transporter.engine.reload import EngineParts
-from transporter.engine.shared_services import EngineServices
+from transporter.engine.renamed_pipeline import record_names
 from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.errors import EngineUnreachable
 from transporter.log.commit_log import CommitLog

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from transporter.audit import AuditFile
-    from transporter.engine.shared_services import EngineServices
+    from transporter.engine.engine_services import EngineServices
     from transporter.offsets.offset_log import StoredRoutes
     from transporter.pipeline.config import Pipeline, ReaderConfig, RouteConfig
 

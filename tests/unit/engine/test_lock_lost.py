@@ -15,7 +15,7 @@ from table_tools import RouteParts
 
 from transporter.engine.maintenance.log_budget import Housekeeper
 from transporter.engine.maintenance.retention_holds import RetentionHolds
-from transporter.engine.reading.superseding import supersede
+from transporter.engine.routing.superseding import supersede
 from transporter.errors import LockLost
 from transporter.log.commit_log import CommitLog
 from transporter.log.lock import LOCK

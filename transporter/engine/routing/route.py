@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from transporter.engine.events import RouteStatus, State
 from transporter.engine.meters import RouteLatency, RouteMeter
-from transporter.engine.reading.superseding import supersede
 from transporter.engine.routing.condition import Mailbox, RouteCondition
 from transporter.engine.routing.failure_policy import EntryOutcome, FailurePolicy
 from transporter.engine.routing.parking import Parking
 from transporter.engine.routing.session import OffsetAdoption, RouteContext, RouteSession
 from transporter.engine.routing.slicer import RateLimit, Slicer
+from transporter.engine.routing.superseding import supersede
 from transporter.engine.thread_heartbeat import Heartbeat
 from transporter.engine.workers.shard_group import connect
 from transporter.engine.workers.worker_connection import IDLE
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from transporter.engine.shared_services import EngineServices
+    from transporter.engine.engine_services import EngineServices
     from transporter.engine.workers.shard_group import ShardGroup
     from transporter.engine.workers.worker_connection import WorkerConnection
     from transporter.offsets.offset_log import OffsetLog

@@ -15,7 +15,7 @@ from transporter.adaptor import Batch
 from transporter.engine.events import State
 from transporter.engine.reading.delivery_progress import DeliveringRoute, DeliveryProgress
 from transporter.engine.reading.reader_resume import LogResume
-from transporter.engine.reading.superseding import supersede
+from transporter.engine.routing.superseding import supersede
 from transporter.errors import EnvironmentFault, LogFull
 from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.compaction import CompactionSettings, compact
