@@ -809,6 +809,22 @@ MENDS = (
         ("test_a_gap_that_old_transactions_may_fill_waits_for_their_end_alone",),
     ),
     Mend(
+        "a fatal error whose reason the client has lost is fatal",
+        "kafka/errors.py",
+        "isinstance(failure, SystemError) and _LOST in str(failure)",
+        "False",
+        "kafka/test_kafka_errors.py",
+        ("test_a_fatal_error_without_its_reason_is_still_fatal",),
+    ),
+    Mend(
+        "an elector replaces clients that failed for good",
+        "election/kafka.py",
+        "        self._broken = True\n        self._note_error(error)",
+        "        self._note_error(error)",
+        "election/test_kafka_election.py",
+        ("test_a_client_that_failed_for_good_is_replaced",),
+    ),
+    Mend(
         "a client that can never send again is told",
         "queue/ordered_sender.py",
         "            self._fatal_error = found\n",

@@ -50,3 +50,14 @@ def of(safe_broker: SafeBroker, topic: str, user: str) -> dict[str, Any]:
     }
     given = {"kind": "kafka", "bootstrap_servers": safe_broker.safe, "topic": topic, "term": "2s"}
     return {**given, "client": client}
+
+
+def test_who_may_write_nothing_at_all_says_why(safe_broker: SafeBroker) -> None:
+    """A candidate whose producer the broker refuses for good ends with the broker's reason."""
+    topic = safe_broker.create_topic(f"election-{uuid.uuid4().hex[:8]}")
+    safe_broker.allow("ron", ResourceType.TOPIC, topic, AclOperation.READ)
+    safe_broker.allow("ron", ResourceType.GROUP, topic, AclOperation.READ)
+    with Watch() as watch:
+        ron = watch.add(elector(**of(safe_broker, topic, "ron")))
+        until(lambda: ron.error, "it refuses", 20)
+        assert "check rights and settings" in str(ron.error)

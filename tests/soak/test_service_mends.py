@@ -137,7 +137,7 @@ MENDS = (
     Mend(
         "a fatal error is followed by a new client",
         "adaptors/transporter_adaptors/kafka/slice.py",
-        "            self.fatal_error = _fatal_error(error)\n",
+        "            self.fatal_error = kafka_error(error)\n",
         "            pass\n",
         "tests/integration/test_kafka_writer.py",
         ("test_a_fatal_error_is_followed_by_a_new_client",),

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -31,6 +32,7 @@ from transporter.election.lease import Lease, RecordKind, decode_beat
 from transporter.election.state_machine import ElectionState, Observation, Standing, Transition
 from transporter.errors import EnvironmentFault
 from transporter.kafka.clients import ClientLog, is_transient_auth_error, trust_defaults
+from transporter.kafka.errors import CLIENT_ERRORS, kafka_error
 from transporter.units import format_duration
 
 if TYPE_CHECKING:
@@ -120,7 +122,10 @@ class KafkaElector:
         if self._fault is not None and not (self._leads or self._transitions):
             raise self._fault
         if not self._closed:
-            self._exchange_records(self._open_clients(), now, began)
+            try:
+                self._exchange_records(self._open_clients(), now, began)
+            except CLIENT_ERRORS as error:
+                self._note_fatal_error(error)
         later = now + time.monotonic() - began
         self._transitions += self._machine.pulse(later, self._observation(later))
         return Pulse(
@@ -272,6 +277,13 @@ class KafkaElector:
         if error.code() in _FAULTS and not is_transient_auth_error(error):
             self._fault = EnvironmentFault(f"{self._problem}; check rights and settings")
 
+    def _note_fatal_error(self, failure: BaseException) -> None:
+        """Note the error of a client that can never be used again. The next pulse has new ones."""
+        if (error := kafka_error(failure)) is None:
+            raise failure
+        self._broken = True
+        self._note_error(error)
+
     def _note_problem(self, error: KafkaError) -> None:
         text = f"{self._place}: {self._config.redact_values(error.str())} ({error.name()})"
         if error.code() in _MISSING:
@@ -290,7 +302,6 @@ class KafkaElector:
                 "group.min.session.timeout.ms and group.max.session.timeout.ms"
             )
         self._problem = text
-        self._broken |= error.fatal()
 
     @property
     def _leads(self) -> bool:
@@ -347,7 +358,8 @@ class _Clients:
     def close(self) -> None:
         """Send pending records and leave the group. A client that hangs is dropped."""
         until = time.monotonic() + _CLOSE_SECONDS
-        self.producer.flush(_FLUSH_SECONDS)
+        with suppress(*CLIENT_ERRORS):  # A fatal error that was not raised before.
+            self.producer.flush(_FLUSH_SECONDS)
         for thread in self.abandon():
             # The client has been observed to hang here for ever. It is left to a daemon thread,
             # which ends with this process. The group then removes its member after the session

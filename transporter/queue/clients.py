@@ -10,11 +10,11 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from transporter.kafka.clients import ClientLog, redact_secrets, redact_values, trust_defaults
+from transporter.kafka.errors import kafka_error
 from transporter.queue.failures import (
     QueueFault,
     TopicsMissing,
     is_fault,
-    kafka_error,
     translate_error,
 )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from confluent_kafka import KafkaException
 
 from transporter.errors import ConfigError
+from transporter.kafka.errors import CLIENT_ERRORS
 from transporter.queue import clients
 from transporter.queue.consumer_state import ConsumerState
 from transporter.queue.failures import QueueUnavailable, translate_error
@@ -63,7 +64,7 @@ class MarkerWriter:
         except BaseException as error:  # noqa: BLE001 - every error goes to the thread's owner
             self._state.fail_writing(clients.translate_exception(self._settings, error))
         finally:
-            with suppress(KafkaException):  # A client with a fatal error raises it again here.
+            with suppress(*CLIENT_ERRORS):  # A client with a fatal error raises it again here.
                 self._client.purge()
                 self._client.close()
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from transporter.errors import EnvironmentFault, TransporterError
 from transporter.kafka.clients import is_transient_auth_error
@@ -111,13 +111,6 @@ _GENERATION: Final = frozenset(
         KafkaError.UNKNOWN_MEMBER_ID,
     }
 )
-
-
-def kafka_error(failure: BaseException) -> KafkaError | None:
-    """Return the client's error behind *failure*; ``None`` if it is not from the client."""
-    cause = failure if isinstance(failure, KafkaException) else failure.__cause__
-    found = cause.args[0] if isinstance(cause, KafkaException) and cause.args else None
-    return found if isinstance(found, KafkaError) else None
 
 
 def is_fault(error: KafkaError) -> bool:

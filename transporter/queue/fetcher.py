@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from transporter.errors import TransporterError
+from transporter.kafka.errors import CLIENT_ERRORS, kafka_error
 from transporter.queue import clients
 from transporter.queue.failures import (
     MessageRefused,
@@ -20,7 +21,6 @@ from transporter.queue.failures import (
     is_missing,
     is_refusal,
     is_stale,
-    kafka_error,
     translate_error,
 )
 from transporter.queue.markers import encode_marker
@@ -85,13 +85,13 @@ class Fetcher:
 
     def close(self) -> None:
         """Leave the group and disconnect. Call this after the thread has ended."""
-        with suppress(KafkaException):
+        with suppress(*CLIENT_ERRORS):
             self._commit_foreign()
         self._consumer.close()
         if self._transactions:
             self._transactions.close()
         else:
-            with suppress(KafkaException):  # A client with a fatal error raises it again here.
+            with suppress(*CLIENT_ERRORS):  # A client with a fatal error raises it again here.
                 self._client.purge()
                 self._client.close()
 
@@ -325,7 +325,7 @@ class Fetcher:
             self._next_offsets.pop(place.partition, None)
 
     def _on_revoke(self, consumer: Consumer, places: list[Any]) -> None:
-        with suppress(KafkaException):
+        with suppress(*CLIENT_ERRORS):
             consumer.resume(places)  # Otherwise they are still paused when assigned again.
         gone = {place.partition for place in places}
         self._pending_records = [

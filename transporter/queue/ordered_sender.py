@@ -6,8 +6,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
+from transporter.kafka.errors import CLIENT_ERRORS, kafka_error
 from transporter.queue.failures import (
     QueueTimeout,
     QueueUnavailable,
@@ -77,7 +78,7 @@ class Sending:
         self._arrived.append(0)
         try:
             self._produce(message, headers, report)
-        except (KafkaException, SystemError) as error:
+        except CLIENT_ERRORS as error:
             self._record_error(error)
         return not (self._failures or self._fatal_error or self._is_late)
 
@@ -91,7 +92,7 @@ class Sending:
             if self._client.flush(max(0.0, self._deadline - time.monotonic())):
                 self._client.purge(blocking=False)
                 self._client.flush(_PURGE_SECONDS)
-        except (KafkaException, SystemError) as error:
+        except CLIENT_ERRORS as error:
             self._record_error(error)
 
     def result(self) -> Sent:
@@ -158,14 +159,10 @@ class Sending:
         self._failures[index] = error
 
     def _record_error(self, error: BaseException) -> None:
-        """Record an error that the client raised: a refused message, or a fatal error.
-
-        An error raised while a callback runs is the cause of a SystemError.
-        """
-        cause = error if isinstance(error, KafkaException) else error.__cause__
-        if not isinstance(cause, KafkaException):
+        """Record an error that the client raised: a refused message, or a fatal error."""
+        found = kafka_error(error)
+        if found is None:
             raise error
-        found = cause.args[0]
         if found.fatal() or found.code() == KafkaError._FATAL:  # noqa: SLF001 - a public code
             self._fatal_error = found
         else:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from confluent_kafka import KafkaException
-
 from transporter.errors import ConfigError
+from transporter.kafka.errors import CLIENT_ERRORS
 from transporter.queue import clients
 from transporter.queue.failures import MessageRefused, QueueClosed, QueueTimeout, translate_error
 from transporter.queue.message import KEY, LONGEST_NAME, PREFIX, pack_headers
@@ -17,7 +16,7 @@ from transporter.queue.ordered_sender import Sending, Sent
 from transporter.queue.settings import check_queue_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from confluent_kafka import KafkaError, Message
 
@@ -76,9 +75,10 @@ class QueueProducer:
         reports: list[tuple[KafkaError | None, Message]] = []
         self._produce(queue, value, key, headers, lambda *report: reports.append(report))
         deadline = time.monotonic() + self._settings.timeout
-        self._flush_client()
-        while not reports and (left := deadline - time.monotonic()) > 0:
-            self._client.poll(left)  # Another thread may be delivering the report just now.
+        with self._translate_errors():
+            self._client.flush(self._settings.timeout)
+            while not reports and (left := deadline - time.monotonic()) > 0:
+                self._client.poll(left)  # Another thread may be delivering the report just now.
         if not reports:
             raise self._timeout_error(1)
         error, record = reports[0]
@@ -130,7 +130,8 @@ class QueueProducer:
 
     def flush(self) -> None:
         """Wait until all posted messages have arrived and raise the first failure."""
-        left = self._flush_client()
+        with self._translate_errors():
+            left = self._client.flush(self._settings.timeout)
         with self._lock:
             failed, self._failures = self._failures, []
         if failed:
@@ -151,7 +152,7 @@ class QueueProducer:
         """Disconnect and discard unsent messages. Safe to call twice."""
         if not self._closed:
             self._closed = True
-            with suppress(KafkaException):  # A client with a fatal error raises it again here.
+            with suppress(*CLIENT_ERRORS):  # A client with a fatal error raises it again here.
                 self._client.purge()
                 self._client.close()
 
@@ -166,30 +167,30 @@ class QueueProducer:
         self._raise_if_closed()
         given = self._record_headers(queue, value, key, headers)
         deadline = time.monotonic() + self._settings.timeout
-        while True:
-            try:
-                self._client.produce(
-                    self._settings.queue_topic, value, queue, -1, report, None, 0, given
-                )
-            except BufferError:
-                if time.monotonic() > deadline:
-                    raise self._timeout_error(len(self._client)) from None
-                self._client.poll(0.1)
-            except KafkaException as error:
-                raise clients.kafka_failure(self._settings, error) from error
-            else:
-                self._client.poll(0)
-                return
+        with self._translate_errors():
+            while True:
+                try:
+                    self._client.produce(
+                        self._settings.queue_topic, value, queue, -1, report, None, 0, given
+                    )
+                except BufferError:
+                    if time.monotonic() > deadline:
+                        raise self._timeout_error(len(self._client)) from None
+                    self._client.poll(0.1)
+                else:
+                    self._client.poll(0)
+                    return
 
     def _raise_if_closed(self) -> None:
         if self._closed:
             raise QueueClosed("this producer is closed; create a new one")
 
-    def _flush_client(self) -> int:
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        """Raise the client's errors as ours. Whatever serves callbacks may raise a fatal one."""
         try:
-            return int(self._client.flush(self._settings.timeout))
-        except (KafkaException, SystemError) as error:
-            # The client raises fatal errors, from within a callback as a SystemError.
+            yield
+        except CLIENT_ERRORS as error:
             raise clients.kafka_failure(self._settings, error) from error
 
     def _record_headers(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from transporter.errors import TransporterError
+from transporter.kafka.errors import CLIENT_ERRORS, kafka_error
 from transporter.queue import clients
 from transporter.queue.failures import (
     BadMarker,
@@ -20,7 +21,6 @@ from transporter.queue.failures import (
     UnknownMarker,
     is_fault,
     is_stale,
-    kafka_error,
     translate_error,
 )
 from transporter.queue.hung_transactions import HungTransactions
@@ -155,7 +155,7 @@ class Tracker:
                 raise clients.kafka_failure(settings, error) from error
         finally:
             # Partitions that are assigned while the consumer closes are not taken over.
-            with suppress(KafkaException):
+            with suppress(*CLIENT_ERRORS):
                 self._consumer.close()
             self._end_reader.close()
             self._transactions.close()

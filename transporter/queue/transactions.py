@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
+from transporter.kafka.errors import CLIENT_ERRORS
 from transporter.kafka.groups import NOWHERE, non_member_metadata
 from transporter.queue import clients
 from transporter.queue.failures import QueueFault, QueueUnavailable, is_refusal, translate_error
@@ -265,7 +266,7 @@ class Transactions:
 
 
 def _close_client(client: Producer) -> None:
-    with suppress(KafkaException):  # A fenced client raises its error again here.
+    with suppress(*CLIENT_ERRORS):  # A fenced client raises its error again here.
         client.purge()
         client.close()
 

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout
 from transporter.kafka.clients import ClientLog, is_login_echo
+from transporter.kafka.errors import kafka_error
 from transporter_adaptors.kafka.failures import is_fault, sink_error
 
 if TYPE_CHECKING:
@@ -74,9 +75,18 @@ class ProducerFactory:
             raise RouteFault(f"{self.place()}: {shown}: check the client settings") from None
 
     def has_lost_brokers(self) -> bool:
-        """Return whether the kept producer was without any broker at some moment."""
+        """Return whether the kept producer was without any broker at some moment.
+
+        Raises:
+            KafkaException: The producer has failed for good since its last use.
+        """
         if self._producer is not None:
-            self._producer.poll(0)  # Runs the error callbacks that have waited since its last use.
+            try:
+                self._producer.poll(0)  # Runs the error callbacks that have waited.
+            except SystemError as error:
+                if (found := kafka_error(error)) is None:
+                    raise
+                raise KafkaException(found) from error
         return self._has_lost_brokers
 
     def drop(self) -> None:

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaException
+from confluent_kafka import OFFSET_BEGINNING
 from confluent_kafka import Message as Record
 
 from transporter.errors import SourceError, SourceUnavailable, TransporterError
+from transporter.kafka.errors import CLIENT_ERRORS, kafka_error
 from transporter.kafka.groups import committed_offsets
 from transporter_adaptors.kafka.cluster import REQUEST_SECONDS, translate_refusal
 from transporter_adaptors.kafka.commits import Commits
@@ -480,8 +481,10 @@ class ReaderGroup:
     def _translate_errors(self) -> Iterator[None]:
         try:
             yield
-        except KafkaException as error:
-            raise self._last_error or source_error(error.args[0], self._place) from error
+        except CLIENT_ERRORS as error:
+            if (found := kafka_error(error)) is None:
+                raise
+            raise self._last_error or source_error(found, self._place) from error
 
 
 def _key(record: Record) -> Key:

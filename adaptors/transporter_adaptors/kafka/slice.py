@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
+from transporter.kafka.errors import CLIENT_ERRORS, kafka_error
 from transporter.message import Entries, headers_of, microseconds
 from transporter_adaptors.kafka.client import seconds_left
 from transporter_adaptors.kafka.config import ENTRY_ID, SOURCE_ID
@@ -202,15 +203,13 @@ class SentSlice:
 
     @contextmanager
     def _keep_fatal(self) -> Iterator[None]:
-        """Keep the error that the client raises when it can never be used again.
-
-        The client raises it while it serves callbacks. If another callback runs after that, it
-        becomes a SystemError with the fatal error as its cause.
-        """
+        """Keep the error that the client raises when it can never be used again."""
         try:
             yield
-        except (KafkaException, SystemError) as error:
-            self.fatal_error = _fatal_error(error)
+        except CLIENT_ERRORS as error:
+            self.fatal_error = kafka_error(error)
+            if self.fatal_error is None:
+                raise
             self.unsettled = 1
 
     def count_delivered(self) -> int:
@@ -287,13 +286,6 @@ class SentSlice:
     def _is_large(self, row: Row) -> bool:
         """Return whether *row* is in a batch of its own, and may exceed the topic's limit."""
         return len(row[1] or b"") + len(row[2] or b"") > self.batch_bytes
-
-
-def _fatal_error(error: BaseException) -> KafkaError:
-    cause = error if isinstance(error, KafkaException) else error.__cause__
-    if isinstance(cause, KafkaException):
-        return cause.args[0]
-    raise error
 
 
 def _content(row: Row) -> Content:

@@ -6,12 +6,14 @@ Topics are looked up first. Missing ones are created where the settings permit i
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from transporter.errors import Rejected
+from transporter.kafka.errors import CLIENT_ERRORS
 from transporter_adaptors.kafka.client import ProducerFactory
 from transporter_adaptors.kafka.config import KafkaWriterConfig, is_topic
 from transporter_adaptors.kafka.failures import missing_topic, refused_topic, sink_error
@@ -226,7 +228,8 @@ class _PlainDelivery:
         try:
             producer.list_topics(self._client.config.fixed_topic, timeout=self._client.seconds)
         except KafkaException as error:
-            producer.poll(0)  # The reason, when there is one, waits in the error callback.
+            with suppress(*CLIENT_ERRORS):
+                producer.poll(0)  # The reason, when there is one, waits in the error callback.
             place = self._client.place()
             raise sink_error(self._client.last_error or error.args[0], place) from error
         return None
@@ -275,8 +278,9 @@ class _PlainDelivery:
         producer, self._producer = self._producer, None
         self._client.drop()
         if producer is not None:
-            producer.purge()
-            producer.close()
+            with suppress(*CLIENT_ERRORS):  # It raises a fatal error that was not raised before.
+                producer.purge()
+                producer.close()
 
     def _connect(self) -> Producer:
         if self._producer is None:

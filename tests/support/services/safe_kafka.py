@@ -25,7 +25,7 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SAFE:SAS
 sasl.enabled.mechanisms=PLAIN
 listener.name.safe.plain.sasl.jaas.config=\\
   org.apache.kafka.common.security.plain.PlainLoginModule required \\
-  user_ada="word-of-ada" user_eve="word-of-eve";
+  user_ada="word-of-ada" user_eve="word-of-eve" user_ron="word-of-ron";
 listener.name.safe.ssl.keystore.type=PEM
 listener.name.safe.ssl.keystore.location={keys}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from pydantic import TypeAdapter
 
 from transporter.election.config import Election
 from transporter.election.kafka import KafkaElector, _common_settings
+from transporter.errors import EnvironmentFault
 
 SECRET = "s3cr3t/of ada"  # noqa: S105 - nobody's
 
@@ -65,3 +66,73 @@ def test_the_clients_log_has_no_secret(election: Any, caplog: pytest.LogCaptureF
     """A secret that a provider repeats is redacted in the client's log."""
     _common_settings(election)["logger"].log(logging.ERROR, "%s of %s", SECRET, "ada")
     assert caplog.messages == ["*** of ada"]
+
+
+class _Clients:
+    """Clients of an elector that fail once with the next of *errors*."""
+
+    errors: ClassVar[list[Exception]] = []
+    made: ClassVar[list[_Clients]] = []
+
+    def __init__(self, *_: object) -> None:
+        self.producer = self.member = self.observer = self
+        self.abandoned = False
+        self.made.append(self)
+
+    def poll(self, _: float) -> None:
+        """Return no event."""
+        if self.errors:
+            raise self.errors.pop()
+
+    def produce(self, _: bytes) -> bool:
+        """Take no record."""
+        return False
+
+    def abandon(self) -> None:
+        """Note that new clients are to follow."""
+        self.abandoned = True
+
+    def join(self, *_: object) -> None:
+        """Join nothing."""
+
+    def read_from_end(self) -> None:
+        """Read nothing."""
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> type[_Clients]:
+    """Give the elector clients without a broker."""
+    monkeypatch.setattr("transporter.election.kafka._Clients", _Clients)
+    monkeypatch.setattr(_Clients, "made", [])
+    monkeypatch.setattr(_Clients, "errors", [])
+    return _Clients
+
+
+def test_a_client_that_failed_for_good_is_replaced(election: Any, clients: type[_Clients]) -> None:
+    """A fatal error is the elector's problem for a pulse, and then new clients take part."""
+    elector = KafkaElector("orders", election)
+    for error in (
+        KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "x", fatal=True)),
+        SystemError("<poll> returned NULL without setting an exception"),
+    ):
+        clients.errors.append(error)
+        assert "the elector's topic t" in elector.pulse(1.0).problem
+        elector.pulse(2.0)
+    assert [each.abandoned for each in clients.made] == [True, True, False]
+
+
+def test_a_client_without_rights_ends_the_candidacy(election: Any, clients: type[_Clients]) -> None:
+    """A fatal error that only an operator can mend is a fault, and no client's exception."""
+    elector = KafkaElector("orders", election)
+    refused = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no rights", fatal=True)
+    clients.errors.append(KafkaException(refused))
+    elector.pulse(1.0)
+    with pytest.raises(EnvironmentFault, match=r"no rights .*check rights and settings"):
+        elector.pulse(2.0)
+
+
+def test_an_error_of_ours_is_not_the_clients(election: Any, clients: type[_Clients]) -> None:
+    """A SystemError of something else is raised."""
+    clients.errors.append(SystemError("odd"))
+    with pytest.raises(SystemError, match="odd"):
+        KafkaElector("orders", election).pulse(1.0)

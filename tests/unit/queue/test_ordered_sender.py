@@ -121,7 +121,8 @@ def test_a_client_that_can_never_send_again_is_told() -> None:
     fatal = KafkaError(KafkaError._FATAL, "out of order", fatal=True)
     wrapped = SystemError("a callback")
     wrapped.__cause__ = KafkaException(fatal)
-    for raised in (KafkaException(fatal), wrapped):
+    lost = SystemError("<method 'poll'> returned NULL without setting an exception")
+    for raised in (KafkaException(fatal), wrapped, lost):
         client = Client()
         made = sending(1, client)
         client.refusals.append(raised)

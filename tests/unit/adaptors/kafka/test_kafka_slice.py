@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from transporter_adaptors.kafka.slice import Outgoing, PartSize
+from confluent_kafka import KafkaError, KafkaException
+from transporter_adaptors.kafka.slice import Outgoing, PartSize, SentSlice
 
 from transporter.message import Entries, Message
 from transporter.testing import entries
@@ -107,3 +108,41 @@ def test_parts_shrink_when_nothing_is_waited_for() -> None:
     for _ in range(1000):
         pace.record_wait(0.1, 1.0)
     assert pace.rows == LEAST
+
+
+class _FailedProducer:
+    """A producer that takes everything and raises *error* at each flush."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def produce(self, *_: object) -> None:
+        """Take a message."""
+
+    def flush(self, _: float) -> int:
+        """Fail as a client that cannot be used any more."""
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KafkaException(KafkaError(KafkaError._FENCED, "x", fatal=True)), KafkaError._FENCED),
+        (SystemError("<flush> returned NULL without setting an exception"), KafkaError._FATAL),
+    ],
+)
+def test_a_client_that_failed_for_good_blames_no_row(error: Exception, code: int) -> None:
+    """A fatal error is kept, also one whose reason the client has lost. Nothing counts."""
+    rows = outgoing("a", "b").rows(0, 2)
+    part = SentSlice(_FailedProducer(error), rows, 0.0, 1_000_000)
+    part.deliver()
+    assert part.fatal_error is not None
+    assert part.fatal_error.code() == code
+    assert (part.count_delivered(), part.failure()) == (0, None)
+
+
+def test_an_error_that_is_not_the_clients_is_raised() -> None:
+    """A SystemError of something else is not taken for the client's."""
+    part = SentSlice(_FailedProducer(SystemError("odd")), outgoing("a").rows(0, 1), 0.0, 1_000_000)
+    with pytest.raises(SystemError, match="odd"):
+        part.deliver()
