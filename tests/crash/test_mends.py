@@ -817,12 +817,12 @@ MENDS = (
         ("test_a_fatal_error_without_its_reason_is_still_fatal",),
     ),
     Mend(
-        "an elector replaces clients that failed for good",
+        "an elector replaces a producer that failed for good",
         "election/kafka.py",
-        "        self._broken = True\n        self._note_error(error)",
-        "        self._note_error(error)",
+        "ended, self.producer = [self.producer], self._make_producer()",
+        "ended = [self.producer]",
         "election/test_kafka_election.py",
-        ("test_a_client_that_failed_for_good_is_replaced",),
+        ("test_a_producer_that_failed_for_good_is_replaced",),
     ),
     Mend(
         "a client that can never send again is told",

@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from election_tools import BUSY, Watch, elector, until
 
@@ -112,3 +113,35 @@ def set_topic(broker: Broker, topic: str, name: str, value: str) -> None:
     admin = broker.admin()  # its requests end with it
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(timeout=30)
+
+
+@pytest.mark.kafka
+def test_a_leader_whose_producer_fails_for_good_goes_on(kafka_election: dict[str, Any]) -> None:
+    """The producer is replaced within the term, so that nobody else takes the lead."""
+    with Watch() as watch:
+        engine = watch.add(elector(**kafka_election))
+        watch.leader()
+        clients = engine.elector._clients  # type: ignore[attr-defined]
+        clients.producer = failing = Failing(clients.producer)
+        until(lambda: clients.producer is not failing, "it is replaced")
+        time.sleep(3 * engine.elector._config.term)  # type: ignore[attr-defined]
+        assert engine.leads
+        assert engine.error is None
+        assert [change for _, change in engine.changes] == [StandingChange.ACQUIRED]
+        assert "out of order" in "".join(engine.problems)
+
+
+class Failing:
+    """A producer that has failed for good."""
+
+    def __init__(self, producer: Any) -> None:
+        self.producer = producer
+
+    def poll(self, _: float) -> None:
+        """Raise the reason."""
+        code = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+        raise KafkaException(KafkaError(code, "out of order", fatal=True))
+
+    def produce(self, *_: object, **__: object) -> None:
+        """Take no more records."""
+        raise KafkaException(KafkaError(KafkaError._FATAL, "out of order"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 from election_tools import Watch, elector, until
 from services.safe_kafka import CA, SafeBroker
+
+from transporter.errors import EnvironmentFault
 
 pytestmark = pytest.mark.kafka
 
@@ -57,7 +60,10 @@ def test_who_may_write_nothing_at_all_says_why(safe_broker: SafeBroker) -> None:
     topic = safe_broker.create_topic(f"election-{uuid.uuid4().hex[:8]}")
     safe_broker.allow("ron", ResourceType.TOPIC, topic, AclOperation.READ)
     safe_broker.allow("ron", ResourceType.GROUP, topic, AclOperation.READ)
+    time.sleep(1)  # no event announces that rights are in force
     with Watch() as watch:
         ron = watch.add(elector(**of(safe_broker, topic, "ron")))
         until(lambda: ron.error, "it refuses", 20)
+        assert isinstance(ron.error, EnvironmentFault)
+        assert "CLUSTER_AUTHORIZATION_FAILED" in str(ron.error)
         assert "check rights and settings" in str(ron.error)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, ResourceType
 from queue_tools import until
 from services.safe_kafka import SafeBroker, secured
@@ -14,9 +15,9 @@ from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
 from transporter_adaptors.kafka_queue.writer import KafkaQueueWriter
 
 from transporter.errors import EnvironmentFault, RouteFault, SinkUnavailable, SourceUnavailable
+from transporter.kafka.errors import kafka_error
 from transporter.message import Message
-from transporter.queue import settings_of
-from transporter.queue.ordered_sender import Sending
+from transporter.queue import clients, settings_of
 from transporter.queue.topics import make_topics, retention_problems
 from transporter.testing import FixedResume, RecordingAck, entries
 from transporter.testing.contracts import CONTEXT, first_batch, messages_of
@@ -73,12 +74,11 @@ def test_a_wrong_password_is_a_fault_that_says_so(broker: SafeBroker) -> None:
 REFUSED = (SourceUnavailable, SinkUnavailable, EnvironmentFault, RouteFault)
 
 
-def test_missing_rights_are_a_fault(broker: SafeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rights_are_a_fault(broker: SafeBroker) -> None:
     """A missing right to topics or group stops reader and writer with the broker's reason.
 
     A broker hides topics without a right to them, and a reader waits for missing ones. A writer
-    whose client has lost the reason, because Python collected garbage, is an outage: it tries
-    another client.
+    whose client has lost the reason tries another client.
     """
     for act in (read, write):
         with pytest.raises(REFUSED, match="your rights"):
@@ -88,8 +88,6 @@ def test_missing_rights_are_a_fault(broker: SafeBroker, monkeypatch: pytest.Monk
     broker.allow("eve", ResourceType.TOPIC, "queue-markers", describe)
     until(lambda: _group_is_missing(broker), "rights")
     until(lambda: isinstance(_failed_write(broker), RouteFault), "the reason")
-    monkeypatch.setattr(Sending, "_on_delivery", lambda *_: gc.collect())
-    assert isinstance(_failed_write(broker), SinkUnavailable)
 
 
 def _failed_write(broker: SafeBroker) -> SinkError:
@@ -102,6 +100,24 @@ def _group_is_missing(broker: SafeBroker) -> bool:
     with pytest.raises((SourceUnavailable, EnvironmentFault)) as caught:
         read(broker, "eve")
     return "Group authorization failed" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_client_that_loses_its_fatal_error_is_recognized(broker: SafeBroker) -> None:
+    """A collection of garbage in a callback drops the error that the client raises."""
+    settings = KafkaQueueWriter.Config.model_validate(secured(broker, "ron", queue="jobs"))
+    broker.allow("ron", ResourceType.TOPIC, "queue", AclOperation.DESCRIBE)
+
+    def fails_without_a_reason() -> bool:
+        producer = clients.producer(settings.settings(10.0))
+        producer.produce("queue", b"x", on_delivery=lambda *_: gc.collect())
+        with pytest.raises((SystemError, KafkaException)) as caught:
+            producer.flush(20)
+        assert (found := kafka_error(caught.value)) is not None
+        assert found.fatal()
+        return caught.type is SystemError
+
+    until(fails_without_a_reason, "a callback runs behind the error")
 
 
 def test_with_password_and_rights_messages_come_and_go(broker: SafeBroker) -> None:

@@ -21,6 +21,7 @@ import math
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -71,6 +72,7 @@ _REFUSED: Final = frozenset(
 _FAULTS: Final = _REFUSED | frozenset(
     {
         KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.INCONSISTENT_GROUP_PROTOCOL,
@@ -78,6 +80,7 @@ _FAULTS: Final = _REFUSED | frozenset(
         KafkaError.INVALID_SESSION_TIMEOUT,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.UNSUPPORTED_VERSION,
     }
 )
 _MISSING: Final = frozenset(
@@ -104,7 +107,7 @@ class KafkaElector:
         self._machine = ElectionState(config.term)
         self._lease = Lease(name, self._candidate, config.term)
         self._clients: _Clients | None = None
-        self._assigned = self._listening = self._broken = self._closed = False
+        self._assigned = self._listening = self._closed = False
         self._now = self._next_beat_at = -1.0
         self._foreign_record_at = -math.inf
         """Time of the last read of a record that was not written by an elector."""
@@ -122,10 +125,7 @@ class KafkaElector:
         if self._fault is not None and not (self._leads or self._transitions):
             raise self._fault
         if not self._closed:
-            try:
-                self._exchange_records(self._open_clients(), now, began)
-            except CLIENT_ERRORS as error:
-                self._note_fatal_error(error)
+            self._exchange_records(self._open_clients(), now, began)
         later = now + time.monotonic() - began
         self._transitions += self._machine.pulse(later, self._observation(later))
         return Pulse(
@@ -146,11 +146,6 @@ class KafkaElector:
             clients.close()
 
     def _open_clients(self) -> _Clients:
-        if self._clients is not None and self._broken:
-            self._clients.abandon()
-            self._clients = None
-            self._assigned = self._listening = self._broken = False
-            self._lease.start_listening(math.inf)
         if self._clients is None:
             self._clients = _Clients(self._config, self._note_error, self._on_delivery)
             self._clients.join(self._on_assign, self._on_revoke)
@@ -158,13 +153,22 @@ class KafkaElector:
         return self._clients
 
     def _exchange_records(self, clients: _Clients, now: float, began: float) -> None:
-        clients.producer.poll(0)
+        self._serve_producer(clients)
         while (event := clients.member.poll(0)) is not None:  # Callbacks run in here.
             if (error := event.error()) is not None:
                 self._note_error(error)
         self._read_records(clients, now, began, 0)
         if self._write_record(clients, now):
             self._read_records(clients, now, began, answer_timeout(self._config.term))
+
+    def _serve_producer(self, clients: _Clients) -> None:
+        try:
+            error = clients.serve_producer()
+        except EnvironmentFault as fault:
+            self._fault = fault  # A leader goes on until its term is over.
+        else:
+            if error is not None:
+                self._note_producer_error(error)
 
     def _read_records(self, clients: _Clients, now: float, began: float, seconds: float) -> None:
         """Read the available records, waiting for our own last one for *seconds* at most."""
@@ -268,21 +272,17 @@ class KafkaElector:
         return self._problem
 
     def _on_delivery(self, error: KafkaError | None, _record: Any) -> None:  # noqa: ANN401
-        """Note why a record was not written. A leader goes on until its term is over."""
         if error is not None:
-            (self._note_problem if self._leads else self._note_error)(error)
+            self._note_producer_error(error)
+
+    def _note_producer_error(self, error: KafkaError) -> None:
+        """Note why a record was not written. A leader goes on until its term is over."""
+        (self._note_problem if self._leads else self._note_error)(error)
 
     def _note_error(self, error: KafkaError) -> None:
         self._note_problem(error)
         if error.code() in _FAULTS and not is_transient_auth_error(error):
             self._fault = EnvironmentFault(f"{self._problem}; check rights and settings")
-
-    def _note_fatal_error(self, failure: BaseException) -> None:
-        """Note the error of a client that can never be used again. The next pulse has new ones."""
-        if (error := kafka_error(failure)) is None:
-            raise failure
-        self._broken = True
-        self._note_error(error)
 
     def _note_problem(self, error: KafkaError) -> None:
         text = f"{self._place}: {self._config.redact_values(error.str())} ({error.name()})"
@@ -335,7 +335,10 @@ class _Clients:
         }
         self.member = _create_client(config, Consumer, reading | _member_settings(config))
         self.observer = _create_client(config, Consumer, reading | _OBSERVER)
-        self.producer = _create_client(config, Producer, common | _producer_settings(config))
+        self._make_producer = partial(
+            _create_client, config, Producer, common | _producer_settings(config)
+        )
+        self.producer = self._make_producer()
 
     def join(self, on_assign: Callable[..., None], on_revoke: Callable[..., None]) -> None:
         """Join the group. The callbacks run in ``member.poll``."""
@@ -346,6 +349,26 @@ class _Clients:
     def read_from_end(self) -> None:
         """Start reading the partition at its end."""
         self.observer.assign([Partition(self._topic, 0, OFFSET_END)])
+
+    def serve_producer(self) -> KafkaError | None:
+        """Run the producer's callbacks.
+
+        After an error with which it can never write again it is replaced, and the error is
+        returned. Consumers have no such errors here.
+
+        Raises:
+            EnvironmentFault: The settings do not allow another producer.
+        """
+        try:
+            self.producer.poll(0)
+        except CLIENT_ERRORS as failure:
+            if (error := kafka_error(failure)) is None:
+                raise
+            # The end of a client joins its threads, for which no pulse waits.
+            ended, self.producer = [self.producer], self._make_producer()
+            _start_thread("producer", ended.clear)
+            return error
+        return None
 
     def produce(self, value: bytes) -> bool:
         """Write *value* to the partition and return whether the client had room for it."""
@@ -360,23 +383,20 @@ class _Clients:
         until = time.monotonic() + _CLOSE_SECONDS
         with suppress(*CLIENT_ERRORS):  # A fatal error that was not raised before.
             self.producer.flush(_FLUSH_SECONDS)
-        for thread in self.abandon():
+        self.producer.purge()
+        closers = {"member": self.member.close, "observer": self.observer.close}
+        for thread in [_start_thread(name, closer) for name, closer in closers.items()]:
             # The client has been observed to hang here for ever. It is left to a daemon thread,
             # which ends with this process. The group then removes its member after the session
             # time-out.
             thread.join(max(0.0, until - time.monotonic()))
 
-    def abandon(self) -> list[threading.Thread]:
-        """Start to close all clients without waiting, and return the closing threads."""
-        self.producer.purge()
-        closers = {"member": self.member.close, "observer": self.observer.close}
-        threads = [
-            threading.Thread(target=closer, name=f"elector-{name}", daemon=True)
-            for name, closer in closers.items()
-        ]
-        for thread in threads:
-            thread.start()
-        return threads
+
+def _start_thread(name: str, closer: Callable[[], object]) -> threading.Thread:
+    """Close a client on a thread of its own, which ends with this process at the latest."""
+    thread = threading.Thread(target=closer, name=f"elector-{name}", daemon=True)
+    thread.start()
+    return thread
 
 
 def _common_settings(config: KafkaElection) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Fetcher:
 
     def close(self) -> None:
         """Leave the group and disconnect. Call this after the thread has ended."""
-        with suppress(*CLIENT_ERRORS):
+        with suppress(KafkaException):
             self._commit_foreign()
         self._consumer.close()
         if self._transactions:
@@ -325,7 +325,7 @@ class Fetcher:
             self._next_offsets.pop(place.partition, None)
 
     def _on_revoke(self, consumer: Consumer, places: list[Any]) -> None:
-        with suppress(*CLIENT_ERRORS):
+        with suppress(KafkaException):
             consumer.resume(places)  # Otherwise they are still paused when assigned again.
         gone = {place.partition for place in places}
         self._pending_records = [

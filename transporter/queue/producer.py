@@ -167,7 +167,7 @@ class QueueProducer:
         self._raise_if_closed()
         given = self._record_headers(queue, value, key, headers)
         deadline = time.monotonic() + self._settings.timeout
-        with self._translate_errors():
+        try:
             while True:
                 try:
                     self._client.produce(
@@ -180,6 +180,8 @@ class QueueProducer:
                 else:
                     self._client.poll(0)
                     return
+        except CLIENT_ERRORS as error:
+            raise clients.kafka_failure(self._settings, error) from error
 
     def _raise_if_closed(self) -> None:
         if self._closed:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from transporter.errors import TransporterError
-from transporter.kafka.errors import CLIENT_ERRORS, kafka_error
+from transporter.kafka.errors import kafka_error
 from transporter.queue import clients
 from transporter.queue.failures import (
     BadMarker,
@@ -155,7 +155,7 @@ class Tracker:
                 raise clients.kafka_failure(settings, error) from error
         finally:
             # Partitions that are assigned while the consumer closes are not taken over.
-            with suppress(*CLIENT_ERRORS):
+            with suppress(KafkaException):
                 self._consumer.close()
             self._end_reader.close()
             self._transactions.close()

@@ -199,7 +199,7 @@ class Transactions:
                     topic, value, key, partition, self._on_delivery, None, 0, all_headers or None
                 )
             except BufferError:
-                client.poll(1.0)
+                client.poll(0.1)
             else:
                 return
 

@@ -11,7 +11,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout
 from transporter.kafka.clients import ClientLog, is_login_echo
-from transporter.kafka.errors import kafka_error
 from transporter_adaptors.kafka.failures import is_fault, sink_error
 
 if TYPE_CHECKING:
@@ -81,12 +80,7 @@ class ProducerFactory:
             KafkaException: The producer has failed for good since its last use.
         """
         if self._producer is not None:
-            try:
-                self._producer.poll(0)  # Runs the error callbacks that have waited.
-            except SystemError as error:
-                if (found := kafka_error(error)) is None:
-                    raise
-                raise KafkaException(found) from error
+            self._producer.poll(0)  # Runs the error callbacks that have waited since its last use.
         return self._has_lost_brokers
 
     def drop(self) -> None:

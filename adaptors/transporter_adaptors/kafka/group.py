@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING
+from confluent_kafka import OFFSET_BEGINNING, KafkaException
 from confluent_kafka import Message as Record
 
 from transporter.errors import SourceError, SourceUnavailable, TransporterError
-from transporter.kafka.errors import CLIENT_ERRORS, kafka_error
 from transporter.kafka.groups import committed_offsets
 from transporter_adaptors.kafka.cluster import REQUEST_SECONDS, translate_refusal
 from transporter_adaptors.kafka.commits import Commits
@@ -481,10 +480,8 @@ class ReaderGroup:
     def _translate_errors(self) -> Iterator[None]:
         try:
             yield
-        except CLIENT_ERRORS as error:
-            if (found := kafka_error(error)) is None:
-                raise
-            raise self._last_error or source_error(found, self._place) from error
+        except KafkaException as error:
+            raise self._last_error or source_error(error.args[0], self._place) from error
 
 
 def _key(record: Record) -> Key:

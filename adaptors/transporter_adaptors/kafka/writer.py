@@ -228,10 +228,12 @@ class _PlainDelivery:
         try:
             producer.list_topics(self._client.config.fixed_topic, timeout=self._client.seconds)
         except KafkaException as error:
-            with suppress(*CLIENT_ERRORS):
+            try:
                 producer.poll(0)  # The reason, when there is one, waits in the error callback.
-            place = self._client.place()
-            raise sink_error(self._client.last_error or error.args[0], place) from error
+                reason = self._client.last_error or error.args[0]
+            except KafkaException as fatal:
+                reason = fatal.args[0]
+            raise sink_error(reason, self._client.place()) from error
         return None
 
     def deliver(self, outgoing: Outgoing, ack: Ack) -> DurableRows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -68,71 +68,100 @@ def test_the_clients_log_has_no_secret(election: Any, caplog: pytest.LogCaptureF
     assert caplog.messages == ["*** of ada"]
 
 
-class _Clients:
-    """Clients of an elector that fail once with the next of *errors*."""
+class _Client:
+    """A client of an elector without a broker. A producer fails once with *errors*."""
 
-    errors: ClassVar[list[Exception]] = []
-    made: ClassVar[list[_Clients]] = []
-
-    def __init__(self, *_: object) -> None:
-        self.producer = self.member = self.observer = self
-        self.abandoned = False
-        self.made.append(self)
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
 
     def poll(self, _: float) -> None:
         """Return no event."""
         if self.errors:
             raise self.errors.pop()
 
-    def produce(self, _: bytes) -> bool:
-        """Take no record."""
-        return False
-
-    def abandon(self) -> None:
-        """Note that new clients are to follow."""
-        self.abandoned = True
-
-    def join(self, *_: object) -> None:
+    def subscribe(self, *_: object, **__: object) -> None:
         """Join nothing."""
 
-    def read_from_end(self) -> None:
+    def assign(self, _: object) -> None:
         """Read nothing."""
+
+    def purge(self) -> None:
+        """Take nothing back."""
+
+    def flush(self, _: float) -> int:
+        """Send nothing."""
+        return 0
+
+    def close(self) -> None:
+        """Leave nothing."""
 
 
 @pytest.fixture
-def clients(monkeypatch: pytest.MonkeyPatch) -> type[_Clients]:
-    """Give the elector clients without a broker."""
-    monkeypatch.setattr("transporter.election.kafka._Clients", _Clients)
-    monkeypatch.setattr(_Clients, "made", [])
-    monkeypatch.setattr(_Clients, "errors", [])
-    return _Clients
+def made(monkeypatch: pytest.MonkeyPatch) -> list[_Client]:
+    """Give the elector clients without a broker: a member, an observer, then producers."""
+    made: list[_Client] = []
+
+    def create(*_: object) -> _Client:
+        made.append(_Client())
+        return made[-1]
+
+    monkeypatch.setattr("transporter.election.kafka._create_client", create)
+    return made
 
 
-def test_a_client_that_failed_for_good_is_replaced(election: Any, clients: type[_Clients]) -> None:
-    """A fatal error is the elector's problem for a pulse, and then new clients take part."""
+def test_a_producer_that_failed_for_good_is_replaced(election: Any, made: list[_Client]) -> None:
+    """A fatal error is the elector's problem, and its next records have another producer."""
     elector = KafkaElector("orders", election)
-    for error in (
-        KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "x", fatal=True)),
-        SystemError("<poll> returned NULL without setting an exception"),
+    elector.pulse(0.0)
+    for number, (error, text) in enumerate(
+        [
+            (KafkaException(KafkaError(KafkaError._FENCED, "as dead", fatal=True)), "as dead"),
+            (SystemError("<poll> returned NULL without setting an exception"), "its log has"),
+        ],
+        start=1,
     ):
-        clients.errors.append(error)
-        assert "the elector's topic t" in elector.pulse(1.0).problem
-        elector.pulse(2.0)
-    assert [each.abandoned for each in clients.made] == [True, True, False]
+        made[-1].errors.append(error)
+        problem = elector.pulse(float(number)).problem
+        assert "the elector's topic t" in problem
+        assert text in problem
+        assert len(made) == 3 + number
+    assert elector.pulse(9.0).transitions == ()
+    elector.close()
 
 
-def test_a_client_without_rights_ends_the_candidacy(election: Any, clients: type[_Clients]) -> None:
+def test_a_producer_without_rights_ends_the_candidacy(election: Any, made: list[_Client]) -> None:
     """A fatal error that only an operator can mend is a fault, and no client's exception."""
     elector = KafkaElector("orders", election)
+    elector.pulse(0.0)
     refused = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no rights", fatal=True)
-    clients.errors.append(KafkaException(refused))
+    made[-1].errors.append(KafkaException(refused))
     elector.pulse(1.0)
     with pytest.raises(EnvironmentFault, match=r"no rights .*check rights and settings"):
         elector.pulse(2.0)
 
 
-def test_an_error_of_ours_is_not_the_clients(election: Any, clients: type[_Clients]) -> None:
+def test_settings_that_allow_no_other_producer_are_a_fault(
+    election: Any, made: list[_Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the failed producer cannot be replaced, the candidacy ends with the reason."""
+    elector = KafkaElector("orders", election)
+    elector.pulse(0.0)
+
+    def refuse() -> None:
+        raise EnvironmentFault("no such certificate")
+
+    assert elector._clients is not None
+    monkeypatch.setattr(elector._clients, "_make_producer", refuse)
+    made[-1].errors.append(KafkaException(KafkaError(KafkaError._FATAL, "x", fatal=True)))
+    elector.pulse(1.0)
+    with pytest.raises(EnvironmentFault, match="no such certificate"):
+        elector.pulse(2.0)
+
+
+def test_an_error_of_ours_is_not_the_clients(election: Any, made: list[_Client]) -> None:
     """A SystemError of something else is raised."""
-    clients.errors.append(SystemError("odd"))
+    elector = KafkaElector("orders", election)
+    elector.pulse(0.0)
+    made[-1].errors.append(SystemError("odd"))
     with pytest.raises(SystemError, match="odd"):
-        KafkaElector("orders", election).pulse(1.0)
+        elector.pulse(1.0)
