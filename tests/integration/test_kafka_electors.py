@@ -115,16 +115,17 @@ def set_topic(broker: Broker, topic: str, name: str, value: str) -> None:
         future.result(timeout=30)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.kafka
 def test_a_leader_whose_producer_fails_for_good_goes_on(kafka_election: dict[str, Any]) -> None:
     """The producer is replaced within the term, so that nobody else takes the lead."""
     with Watch() as watch:
-        engine = watch.add(elector(**kafka_election))
+        engine = watch.add(elector(**{**kafka_election, "term": "5s"}))
         watch.leader()
         clients = engine.elector._clients  # type: ignore[attr-defined]
         clients.producer = failing = Failing(clients.producer)
         until(lambda: clients.producer is not failing, "it is replaced")
-        time.sleep(3 * engine.elector._config.term)  # type: ignore[attr-defined]
+        time.sleep(2 * engine.elector._config.term)  # type: ignore[attr-defined]
         assert engine.leads
         assert engine.error is None
         assert [change for _, change in engine.changes] == [StandingChange.ACQUIRED]

@@ -194,6 +194,10 @@ class Broker:
         admin = self.admin()  # its requests end with it
         for future in admin.create_topics([topic], operation_timeout=30).values():
             future.result(timeout=30)
+        # The controller's answer may come before the broker has the topic's metadata.
+        deadline = time.monotonic() + START_SECONDS
+        while name not in admin.list_topics(timeout=30).topics:
+            assert time.monotonic() < deadline, f"topic {name} is created and not shown"
         return name
 
     def admin(self) -> AdminClient:
