@@ -92,6 +92,7 @@ def test_missing_rights_are_a_fault(broker: SafeBroker) -> None:
 
 def _failed_write(broker: SafeBroker) -> SinkError:
     ((error, offset),) = write(broker, "eve").failures
+    assert isinstance(error, RouteFault | SinkUnavailable)
     assert offset is None
     return error
 

@@ -1,4 +1,4 @@
-"""Errors of the Kafka client, taken from the exceptions that it raises."""
+"""Errors of the Kafka client: those behind its exceptions, and those that blame no message."""
 
 # ruff: noqa: SLF001 - the client library's own error codes are public, underscore and all
 
@@ -10,6 +10,14 @@ from confluent_kafka import KafkaError, KafkaException
 
 CLIENT_ERRORS: Final = (KafkaException, SystemError)
 """The exceptions that the client raises. Of a SystemError :func:`kafka_error` finds the error."""
+_BYSTANDER: Final = frozenset(
+    {
+        KafkaError._FATAL,
+        KafkaError._INVALID_DIFFERENT_RECORD,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError._PURGE_QUEUE,
+    }
+)
 _LOST: Final = "returned NULL without setting an exception"
 """Python's text for a call that fails without an exception."""
 
@@ -30,3 +38,8 @@ def kafka_error(failure: BaseException) -> KafkaError | None:
             KafkaError._FATAL, "the client failed; its log has the reason", fatal=True
         )
     return None
+
+
+def is_bystander(error: KafkaError) -> bool:
+    """Return whether the message itself is fine: taken back, or lost with another's failure."""
+    return error.code() in _BYSTANDER

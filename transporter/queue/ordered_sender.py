@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError
 
-from transporter.kafka.errors import CLIENT_ERRORS, kafka_error
+from transporter.kafka.errors import CLIENT_ERRORS, is_bystander, kafka_error
 from transporter.queue.failures import (
     QueueTimeout,
     QueueUnavailable,
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from transporter.queue.message import Header
 
 _PURGE_SECONDS: Final = 5.0
-_BYSTANDER: Final = frozenset(
-    {
-        KafkaError._FATAL,  # noqa: SLF001 - the client library's codes are public
-        KafkaError._INVALID_DIFFERENT_RECORD,  # noqa: SLF001 - as above
-        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
-        KafkaError._PURGE_QUEUE,  # noqa: SLF001 - as above
-    }
-)
 
 
 class Outgoing(NamedTuple):
@@ -106,7 +98,7 @@ class Sending:
         blamed = {
             index: error
             for index, error in sorted(self._failures.items())
-            if error.code() not in _BYSTANDER
+            if not is_bystander(error)
         }
         for index, error in blamed.items():
             # A broker refuses a whole batch because of one of its messages.

@@ -23,14 +23,6 @@ from transporter.kafka.clients import is_transient_auth_error
 if TYPE_CHECKING:
     from transporter.errors import SinkError, TransporterError
 
-_BYSTANDER: Final = frozenset(
-    {
-        KafkaError._FATAL,
-        KafkaError._INVALID_DIFFERENT_RECORD,
-        KafkaError._PURGE_INFLIGHT,
-        KafkaError._PURGE_QUEUE,
-    }
-)
 _TIMEOUTS: Final = frozenset(
     {KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT}
 )
@@ -154,11 +146,6 @@ def refused_topic(
         return SinkUnavailable(text)
     text += " and the rights, or create it"
     return RouteFault(text) if fixed_topic else Rejected(text, offset)
-
-
-def is_bystander(error: KafkaError) -> bool:
-    """Return whether the message itself is fine: taken back, or lost with another's failure."""
-    return error.code() in _BYSTANDER
 
 
 def is_shared(error: KafkaError) -> bool:

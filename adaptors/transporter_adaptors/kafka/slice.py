@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from transporter.kafka.errors import CLIENT_ERRORS, kafka_error
+from transporter.kafka.errors import CLIENT_ERRORS, is_bystander, kafka_error
 from transporter.message import Entries, headers_of, microseconds
 from transporter_adaptors.kafka.client import seconds_left
 from transporter_adaptors.kafka.config import ENTRY_ID, SOURCE_ID
-from transporter_adaptors.kafka.failures import is_bystander, is_shared
+from transporter_adaptors.kafka.failures import is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
