@@ -60,8 +60,11 @@ class Following:
                     raise Violation(f"who follows {self._engine} is shown {offsets[0]} again")
                 rows = map(parsed, news.column("source_id").to_pylist())
                 self._shown |= dict(zip(offsets, rows, strict=True))
-        except (TransporterError, OSError):
-            self.begin_again()  # The log may be away for a moment, or its disk fail.
+        except (TransporterError, OSError) as error:
+            # The log may be away for a moment, or its disk fail. At rest it cannot.
+            if surely and self._directory.exists():
+                raise Violation(f"who follows {self._engine} fails: {error!r}") from error
+            self.begin_again()
 
     def judge(self, known: dict[int, RowId]) -> None:
         """Check that none of the *known* logged rows was passed over."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import io
 import json
 import os
 import select
@@ -17,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -46,8 +47,7 @@ from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.parked import ParkedStore
 from transporter.offsets.verify_repair import verify
-from transporter.pipeline import config
-from transporter.pipeline.yaml_document import from_values
+from transporter.pipeline import config, yaml_document
 from transporter.protocol.messages import Slice
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def shrink_numbers() -> None:
 
     Pipelines are read as plain JSON, because the parser of YAML takes longer than a life.
     """
-    config.read = lambda path, *_: from_values(json.loads(path.read_text()))  # type: ignore[assignment]
+    yaml_document._parse = lambda text, *_: yaml_document.from_values(json.loads(text))
     for place, value in NUMBERS.items():
         module, _, name = place.rpartition(".")
         found = importlib.import_module(module)
@@ -339,12 +339,8 @@ def _alone(request: dict[str, Any]) -> dict[str, Any]:
 
 def _command(words: list[str]) -> dict[str, Any]:
     """Run a command of the command line in this process."""
-    sys.argv = ["transporter", *words]
-    try:
-        app.main()
-    except SystemExit as end:
-        return {"code": end.code or 0}
-    return {"code": 0}
+    with redirect_stderr(io.StringIO()) as said:
+        return {"code": app.execute(words), "text": said.getvalue()}
 
 
 def _tell(channel: socket.socket, **answer: Any) -> None:

@@ -86,7 +86,6 @@ class Lives:
         self.done, self.at = 0, -1
         self.violations: list[Violation] = []
         self._asking: list[threading.Thread] = []
-        self._looked: dict[str, tuple[float, int]] = {}
         self._routes = {name: dict(keys) for name, keys in plan.routes.items()}
         self.away: set[str] = set()
         """The sources and routes that pipeline files do not name."""
@@ -196,6 +195,8 @@ class Lives:
             thread.join(ANSWER)
             if thread.is_alive():
                 raise Violation("a dry run of a replay never got an answer")
+        if self.violations:
+            raise self.violations[0]
         for engine in self.engines.values():
             self.stop(engine)
             self.do_verify(engine.name)
@@ -267,6 +268,8 @@ class Lives:
         if "refused" in answer:
             self._refused(request.get("kind", do), answer["refused"], answer["text"], each)
             return None
+        if answer.get("code"):
+            raise Violation(f"{do} {request}: exit code {answer['code']}, {answer['text']}")
         return answer
 
     # Observation.

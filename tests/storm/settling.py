@@ -13,7 +13,7 @@ from storm.lives import parked_offsets_of
 from storm.truth import IGNORED, YEARS, Violation, ranges_of
 
 from transporter.errors import TransporterError
-from transporter.offsets.offset_log import route_folder
+from transporter.offsets.offset_log import is_declared, route_folder
 from transporter.offsets.parked import ParkedStore
 
 if TYPE_CHECKING:
@@ -266,6 +266,8 @@ class Settling:
                 parked[route] = aside[engine.name, route]
                 state = states[engine.name, route]
                 if state is None:
+                    if is_declared(engine.directory, route):
+                        raise Violation(f"{engine.name}/{route}: its offsets cannot be read")
                     continue
                 marks[route] = state.watermark
                 log = truth.logs[engine.name]

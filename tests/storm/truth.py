@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from storm.plan import Plan
 
 RowId = tuple[str, int]
-UNDELIVERED = ("skipped", "operator", "released", "superseded")
-"""The ways in which a route passes an entry for good without its sink having it."""
-
 
 IGNORED = os.environ.get("STORM_IGNORES", "")
 """Kinds of violations that are ignored, for storms on code with these defects."""
@@ -110,7 +107,12 @@ class Truth:
         """True if rows were logged while an engine's clock was years ahead."""
         self.sent: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.logged_at: dict[str, dict[int, float]] = defaultdict(dict)
-        self.superseded_at: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self.superseded_at: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+        """Times at which a process has superseded what an engine read of a source."""
+        self.reopened_at: dict[tuple[str, str], list[tuple[float, int, frozenset[int]]]] = (
+            defaultdict(list)
+        )
+        """Times at which a process went on with logged rows of a source, and their numbers."""
         self.lives: dict[str, list[tuple[float, int]]] = defaultdict(list)
         """Start times and ids of each engine's processes."""
         self.terms: dict[str, list[tuple[str, float]]] = defaultdict(list)
@@ -322,7 +324,10 @@ class Truth:
                 for number in line["rows"]:
                     self.told[source].setdefault(number, line["t"])
             case "superseded" if self._supersedes(source, line):
-                self.superseded_at[line["engine"], source].append(line["t"])
+                self.superseded_at[line["engine"], source].append((line["t"], line["pid"]))
+            case "reopened":
+                moment = (line["t"], line["pid"], frozenset(line["rows"]))
+                self.reopened_at[line["engine"], source].append(moment)
             case "superseding" if line["why"] != "opened":
                 self.given_up[source].append((line["engine"], line["t"]))
             case "term":
@@ -430,12 +435,27 @@ class Truth:
                 if self._spared(engine, line["route"], offset):
                     continue
                 asked = self.superseded_at[engine, rows[offset][0]]
-                if any(logged.get(offset, line["cut"]) < t < line["cut"] for t in asked):
+                if any(
+                    logged.get(offset, line["cut"]) < t < line["cut"]
+                    and not self._reopened(engine, rows[offset], t, line["cut"], pid)
+                    for t, pid in asked
+                ):
                     raise Violation(
                         f"engine {engine}, route {line['route']}: {offset} was in a slice that was "
                         "cut after it was superseded"
                     )
         self.sent[engine].clear()
+
+    def _reopened(self, engine: str, found: RowId, since: float, until: float, pid: int) -> bool:
+        """Return true if a later life than *pid* has gone on with the row *found* in between.
+
+        A kill may come before the superseding is on record, which a full disk delays.
+        """
+        source, number = found
+        return any(
+            since < t < until and each != pid and number in numbers
+            for t, each, numbers in self.reopened_at[engine, source]
+        )
 
     def _nothing_lost(self, engine: str, route: str, watermark: int, parked: set[int]) -> None:
         """Invariants 5 and 6: each settled entry was delivered, or passed by request."""
