@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from itertools import cycle, islice
 from typing import TYPE_CHECKING, Final
 
 from transporter.log.active_segment import PREALLOCATION
@@ -53,6 +52,8 @@ What a source commits meanwhile is logged at once, in one frame.
 """
 MOST_IN_A_FRAME: Final = 1000
 
+_MADE_UP: Final = 8 * _MIB
+"""Bytes of made-up documents: a reader logs no more at once."""
 _COPY: Final = 64 * _MIB
 """Free space that a compaction leaves beside its copy of a segment."""
 _USUAL: Final = 0.8
@@ -127,7 +128,11 @@ def batch_of(rate: float) -> int:
 
 
 def made_up_data(size: int, count: int = MOST_IN_A_FRAME) -> list[bytes]:
-    """Return *count* JSON documents of *size* bytes: repeated names, and values that vary."""
+    """Return *count* JSON documents of *size* bytes: repeated names, and values that vary.
+
+    Large ones are fewer, 8 MiB together and one at least.
+    """
+    count = min(count, max(1, _MADE_UP // size))
     chance = random.Random(size)  # noqa: S311 - the same documents in every call
     return [_document(chance, number, size) for number in range(count)]
 
@@ -145,17 +150,20 @@ def _document(chance: random.Random, number: int, size: int) -> bytes:
 
 
 def message_bytes(load: Load, compression: str | None) -> float:
-    """Return the bytes of the disk that one message takes, measured on encoded frames."""
-    frames = max(1, min(100, len(load.data) // load.batch))
-    data = cycle(load.data)
+    """Return the bytes of the disk that one message takes, measured on encoded frames.
+
+    No frame holds a message twice, because a codec would remove the copy.
+    """
+    batch = min(load.batch, len(load.data))
+    frames = min(100, len(load.data) // batch)
     sizes = [
-        _frame_bytes(list(islice(data, load.batch)), number * load.batch, compression)
-        for number in range(frames)
+        _frame_bytes(load.data[first : first + batch], first, compression)
+        for first in range(0, frames * batch, batch)
     ]
-    return sum(sizes) / (frames * load.batch)
+    return sum(sizes) / (frames * batch)
 
 
-def _frame_bytes(data: list[bytes], first: int, compression: str | None) -> int:
+def _frame_bytes(data: Sequence[bytes], first: int, compression: str | None) -> int:
     messages = [
         Message(
             "public.orders",
@@ -211,11 +219,12 @@ def _retained(log: LogConfig, pace: float, outage: float) -> int | None:
 
     Only sealed segments are removed, so entries outlive their age by the time of one.
     """
-    if log.retention.age is None:
+    age, most = log.retention.age, log.retention.bytes
+    if age is None and most is None:
         return None
-    kept = pace * (max(0.0, log.retention.age - outage) + log.roll_after)
-    if log.retention.bytes is not None:
-        kept = min(kept, max(0.0, log.retention.bytes - pace * outage) + log.segment_bytes)
+    kept = math.inf if age is None else pace * (max(0.0, age - outage) + log.roll_after)
+    if most is not None:
+        kept = min(kept, max(0.0, most - pace * outage) + log.segment_bytes)
     return round(kept)
 
 

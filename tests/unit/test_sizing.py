@@ -136,6 +136,25 @@ def test_without_retention_the_outage_counts(tmp_path: Path) -> None:
     assert found.max_bytes * 0.8 >= found.outage
 
 
+def test_retention_by_bytes_alone(tmp_path: Path) -> None:
+    """A log that keeps entries up to a size has that size, and its budget is larger."""
+    keep = {"age": "off", "bytes": "10GiB"}
+    found = make_plan(Load(1.0, 1, made_up_data(400)), 3600, pipeline(tmp_path, retention=keep))
+    assert found.retention == pytest.approx(11 * GIB, rel=0.01)
+    assert found.max_bytes * 0.8 >= 11 * GIB
+
+
+def test_a_short_sample_is_not_repeated_in_a_frame() -> None:
+    """Data that cannot be compressed takes its own size, however few messages show it."""
+    for count in (1, 10, 100):
+        assert message_bytes(Load(1.0, 500, noise(count, 500)), "lz4") > 500
+
+
+def test_made_up_data_is_bounded() -> None:
+    """Large documents are fewer, so that a plan for them takes little memory."""
+    assert [len(made_up_data(size)) for size in (400, 1 << 20, 8 << 20)] == [1000, 8, 1]
+
+
 def test_the_budget_is_one_that_a_pipeline_accepts(tmp_path: Path) -> None:
     """Even a small load gets four segments, which ``log.max_bytes`` requires."""
     small = Load(0.1, 1, made_up_data(100))
@@ -180,8 +199,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert result["memory"]["total"] == memory_need().total
     sample = tmp_path / "sample.jsonl"
     sample.write_bytes(b"\n".join(orders(100, 400)))
-    code, out, _ = run(capsys, "--rate", "2000", "--sample", str(sample), "--json")
-    assert (code, json.loads(out)["result"]["outage"] > GIB) == (0, True)
+    code, out, error = run(capsys, "--rate", "2000", "--sample", str(sample), "--json")
+    assert (code, json.loads(out)["result"]["outage"] > GIB, error) == (0, True, "")
+    error = run(capsys, "--rate", "50000", "--sample", str(sample))[2]
+    assert "warning: the sample has 100 messages, fewer than are logged at once (250)" in error
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ class InternalError(TransporterError):
 
 def main() -> None:
     """Run this process's command line and exit with its code."""
+    _open_missing_streams()
     arguments = sys.argv[1:]
     stoppable = arguments[:1] == [_STOPPABLE]
     if stoppable:
@@ -59,6 +60,18 @@ def main() -> None:
     sys.exit(code)
 
 
+def _open_missing_streams() -> None:
+    """Open ``/dev/null`` for each standard stream that the caller has closed.
+
+    Otherwise the first file that is opened would be taken for it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # The lowest number that is free.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - as it is called
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 - a descriptor
+
+
 def _exit_on_signals() -> None:
     """Exit at once with code 0 on SIGINT and SIGTERM, until the run installs its own handlers.
 
@@ -71,12 +84,16 @@ def _exit_on_signals() -> None:
 
 def _interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
     """Repeat an interrupt that came inside a finaliser, where Python drops it."""
-    if ignored.exc_type is KeyboardInterrupt:
-        again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
-        again.daemon = True
-        again.start()
-    else:
+    if ignored.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(ignored)
+        return
+    # Later than this function ends, which would drop it as well.
+    again = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    again.daemon = True
+    try:
+        again.start()
+    except KeyboardInterrupt:
+        _interrupt_again(ignored)
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -95,22 +112,25 @@ def execute(arguments: Sequence[str]) -> int:
         code = app(list(arguments), standalone_mode=False, prog_name="transporter")
     except typer.TyperException as error:
         failure: TransporterError = UsageError(_usage_text(error))
-    except TransporterError as error:
-        failure = error
-        _print_traceback()
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        failure = EnvironmentFault(f"{place}{error.strerror or type(error).__name__}")
-        _print_traceback()
-    except Exception as error:  # noqa: BLE001 - the last resort, reported as a bug
-        failure = InternalError(_bug_text(error))
+    except Exception as error:  # noqa: BLE001 - the last resort
+        failure = failure_of(error)
         _print_traceback()
     else:
         return code if isinstance(code, int) else 0
     write_error(failure, as_json="--json" in arguments)
     return failure.exit_code
+
+
+def failure_of(error: Exception) -> TransporterError:
+    """Return *error* as users see it: as it is, a fault of the environment, or a bug."""
+    if isinstance(error, TransporterError):
+        return error
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return EnvironmentFault(f"{place}{error.strerror or type(error).__name__}")
+    return InternalError(_bug_text(error))
 
 
 def _report_broken_installation(error: ImportError) -> int:

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from transporter.cli.action_options import RouteName, parse_wait
+from transporter.cli.app import failure_of
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - as above
-from transporter.cli.output import count_text, printable, problem_text, write, write_json
+from transporter.cli.output import (
+    count_text,
+    others_print_to_stderr,
+    printable,
+    problem_text,
+    write,
+    write_json,
+)
 from transporter.cli.pipeline_file import load_pipeline
-from transporter.errors import EnvironmentFault, TransporterError
+from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,7 +98,7 @@ def compare(  # noqa: PLR0913 - one argument an option
     found = load_pipeline(pipeline)
     config, writer = find_compared(found, route)
     report = _Report(found, limit, quiet=as_json)
-    with _translated(found), _progress() as show:
+    with others_print_to_stderr(when=as_json), _translated(found), _progress() as show:
         logged = LoggedRoute(found, config)
         options = CompareOptions(
             None if against is None else against.value,
@@ -125,11 +133,12 @@ def _translated(pipeline: Pipeline) -> Iterator[None]:
     """
     try:
         yield
-    except TransporterError as error:
-        pipeline.secrets.hide_in(error)
-        if error.exit_code == _DIFFERS:
-            raise EnvironmentFault(str(error)) from error
-        raise
+    except Exception as error:
+        failure = failure_of(error)
+        pipeline.secrets.hide_in(failure)
+        if failure.exit_code == _DIFFERS:
+            failure = EnvironmentFault(str(failure))
+        raise failure from error
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -33,10 +33,10 @@ from transporter.cli.output import (
 )
 from transporter.cli.spark_process import trial_spark
 from transporter.control.entry_values import message_json
-from transporter.errors import EnvironmentFault
+from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 LAST = 20
 MOST = 10_000
 """Maximum number of entries, because all of them are in memory (Invariant 17)."""
+_MOST_BYTES: Final = 1 << 28
+"""Their maximum size together."""
 
 
 def dry_run(  # noqa: PLR0913 - one argument an option
@@ -86,16 +88,17 @@ def dry_run(  # noqa: PLR0913 - one argument an option
         entries = _read_entries(found, last, start, end, namespace, key)
         results = {route.name: _run_route(route, entries) for route in wanted}
     not_run = {name: each for name, each in results.items() if isinstance(each, EnvironmentFault)}
+    code = _exit_code(results.values())
     if as_json:
         values = {name: _result_json(each) for name, each in results.items()}
-        write_json(values, ok=not not_run)
+        write_json(values, ok=code == 0)
     else:
         for name, result in results.items():
             if not isinstance(result, EnvironmentFault):
                 _write_route(name, result)
         for name, error in not_run.items():
             note(f"error: route {name} was not run: {error}")
-    return _exit_code(results.values())
+    return code
 
 
 def _run_route(route: DryRunRoute, entries: pa.RecordBatch) -> Result:
@@ -124,7 +127,20 @@ def _read_entries(
 
     picked = select_entries(found, found.last, None, start, end, parse_filters(namespace, key))
     with open_selection(found, picked, last) as batches:
-        return concat(batches)
+        return concat(_refuse_large(batches))
+
+
+def _refuse_large(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield *batches*, as long as they are not too large together for memory (Invariant 17)."""
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > _MOST_BYTES:
+            raise ConfigError(
+                f"the selected entries take more than {_MOST_BYTES >> 20} MiB; select fewer with "
+                "--last, --from and --to"
+            )
+        yield batch
 
 
 def _write_route(name: str, results: list[DryRunResult]) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from transporter.cli.entry_output import note, note_dropped, note_lost
 from transporter.cli.log_target import offset_range
+from transporter.control.request_arguments import parse_offset
 from transporter.log.time_spec import parse_time
 
 if TYPE_CHECKING:
@@ -158,11 +159,19 @@ def parse_moment(text: str, now: datetime) -> int:
     return time
 
 
+def offset_bound(text: str) -> int:
+    """Parse *text*, which is digits, into the offset of ``--from`` or ``--to``."""
+    try:
+        return parse_offset(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 def _apply_from(found: LogInfo, text: str, wanted: EntryFilter) -> tuple[int, EntryFilter]:
     from transporter.log.search import offsets_around  # noqa: PLC0415 - imports pyarrow
 
     if text.isdecimal():
-        return int(text), wanted
+        return offset_bound(text), wanted
     time = parse_moment(text, datetime.now(UTC))
     # A time can only select entries that are retained.
     first = max(found.first, offsets_around(found.directory, time)[0])
@@ -173,6 +182,6 @@ def _apply_to(found: LogInfo, text: str, wanted: EntryFilter) -> tuple[int, Entr
     from transporter.log.search import offsets_around  # noqa: PLC0415 - imports pyarrow
 
     if text.isdecimal():
-        return int(text), wanted
+        return offset_bound(text), wanted
     time = parse_moment(text, datetime.now(UTC))
     return offsets_around(found.directory, time + 1)[1], replace(wanted, until=time)

@@ -10,7 +10,7 @@ import typer
 from transporter.cli.command_group import command_group
 from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import printable, write, write_json
+from transporter.cli.output import others_print_to_stderr, printable, write, write_json
 from transporter.errors import ConfigError
 
 _FILE: Final = Path("pipeline.yaml")
@@ -67,7 +67,9 @@ def pipeline(
         )
     from transporter.scaffold.pipelines import first_pipeline  # noqa: PLC0415 - imports adaptors
 
-    _create(file, first_pipeline(source, sink, file.absolute().parent))
+    with others_print_to_stderr(when=as_json):
+        text = first_pipeline(source, sink, file.absolute().parent)
+    _create(file, text)
     if as_json:
         write_json({"files": [file]})
         return

@@ -41,7 +41,8 @@ def verify(target: Target, *, as_json: AsJson = False) -> int:
     ignored = stray_files(RealFileSystem(), directory)
     if as_json:
         strays = [asdict(each) for each in ignored]
-        write_json({"directory": directory, **_health_json(health), "ignored": strays})
+        values = {"directory": directory, **_health_json(health), "ignored": strays}
+        write_json(values, ok=health.is_sound)
     else:
         _write_health(health)
         for each in ignored:

@@ -16,10 +16,12 @@ from contextlib import contextmanager, redirect_stdout
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.errors import ConfigError, TransporterError
+from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from transporter.errors import TransporterError
 
 
 _LINE_END: Final = re.compile(r"\s*[\n\r\t\v\f]\s*")
@@ -119,9 +121,12 @@ def write_json_list(items: Iterable[object]) -> int:
     try:
         for number, item in enumerate(chain(first, remaining)):
             sys.stdout.write(f"{', ' if number else ''}{json.dumps(item, default=str)}")
-    except TransporterError as error:
-        sys.stdout.write(f'], "ok": false, "error": {json.dumps(_error_object(error))}}}\n')
-        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - whatever it is, the object is to be complete
+        from transporter.cli.app import failure_of  # noqa: PLC0415 - it imports this module
+
+        failure = failure_of(error)
+        sys.stdout.write(f'], "ok": false, "error": {json.dumps(_error_object(failure))}}}\n')
+        return failure.exit_code
     sys.stdout.write('], "ok": true}\n')
     return 0
 
@@ -164,13 +169,13 @@ def reader_left_within(seconds: float) -> bool:
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, by rich on a terminal (respecting ``NO_COLOR``), else as aligned text.
 
-    Cells are made :func:`printable`.
+    Cells and names of columns are made :func:`printable`.
     """
-    cells = [[printable(cell) for cell in row] for row in rows]
+    names, *cells = [[printable(cell) for cell in row] for row in chain([columns], rows)]
     if sys.stdout.isatty():
-        _print_rich_table(columns, cells)
+        _print_rich_table(names, cells)
     else:
-        for line in align_columns([[column.upper() for column in columns], *cells]):
+        for line in align_columns([[name.upper() for name in names], *cells]):
             write(line)
 
 
@@ -187,9 +192,11 @@ def _print_rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only for a table on a terminal
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415 - as text, cells hold no markup
+    from rich.text import Text  # noqa: PLC0415 - as text, they hold no markup
 
-    drawn = Table(*columns, box=SIMPLE_HEAD)
+    drawn = Table(box=SIMPLE_HEAD)
+    for column in columns:
+        drawn.add_column(Text(column))
     for row in rows:
         drawn.add_row(*map(Text, row))
     Console(file=sys.stdout).print(drawn)

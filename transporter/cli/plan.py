@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from transporter.cli.entry_output import note
 from transporter.cli.log_target import AsJson  # noqa: TC001 - as above
-from transporter.cli.output import align_columns, printable, write, write_json
+from transporter.cli.output import align_columns, count_text, printable, write, write_json
 from transporter.cli.pipeline_file import load_pipeline
 from transporter.errors import ConfigError
 
@@ -81,6 +82,12 @@ def plan(  # noqa: PLR0913 - one argument an option
     else:
         data = made_up_data(_check_size(_parse(parse_size, "--size", size)))
     load = Load(rate, batch or batch_of(rate), data)
+    if sample is not None and len(data) < load.batch:
+        messages = count_text(len(data), "message", "messages")
+        note(
+            f"warning: the sample has {messages}, fewer than are logged at once "
+            f"({load.batch:,}), so the disk per message may be too high; give a longer one"
+        )
     found = make_plan(load, seconds, None if pipeline is None else load_pipeline(pipeline), routes)
     if as_json:
         write_json(_as_json(found, load))
@@ -149,7 +156,7 @@ def _limited(count: int | None) -> str:
 
 
 def _segments_text(count: int | None) -> str:
-    return "log.retention.age is off" if count is None else f"in {count:,} segments"
+    return "log.retention has no limit" if count is None else f"in {count:,} segments"
 
 
 def _budget_text(found: Plan) -> str:

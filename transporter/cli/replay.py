@@ -10,9 +10,9 @@ import typer
 
 from transporter.cli.action_options import Reason, RouteName, perform_request, report_result
 from transporter.cli.entry_output import note, note_dropped
-from transporter.cli.entry_selection import parse_moment
+from transporter.cli.entry_selection import offset_bound, parse_moment
 from transporter.cli.log_target import AsJson, Target, log_directory
-from transporter.cli.output import count_text, printable, write
+from transporter.cli.output import count_text, others_print_to_stderr, printable, write
 from transporter.control.entry_values import time_text
 from transporter.control.requests import CancelReplay, Replay
 from transporter.errors import ConfigError, EnvironmentFault
@@ -86,10 +86,11 @@ def replay(  # noqa: PLR0913 - one for each option
             reason=reason,
         )
     result = perform_request(target, request)
-    if not result["live"] and result.get("warning"):
-        result["warning"] = _warning_for_sink(target, route, result["warning"])
-    if dry_run:
-        result["deliveries"] = _deliveries(target, result, namespace)
+    with others_print_to_stderr():
+        if not result["live"] and result.get("warning"):
+            result["warning"] = _warning_for_sink(target, route, result["warning"])
+        if dry_run:
+            result["deliveries"] = _deliveries(target, result, namespace)
     report_result(result, as_json=as_json, later=not (cancel or dry_run))
     if not as_json:
         _report_plan(result)
@@ -110,9 +111,7 @@ def _has_upserts(file: Path, route: str) -> bool | None:
 
     Its variables need not be set.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - heavy
-
-    from transporter.pipeline.adaptor_registry import find_writer  # noqa: PLC0415 - the same
+    from transporter.pipeline.adaptor_registry import find_writer  # noqa: PLC0415 - heavy
     from transporter.pipeline.log_location import route_writer  # noqa: PLC0415 - the same
     from transporter.units import FOLDER  # noqa: PLC0415 - the same
 
@@ -121,7 +120,7 @@ def _has_upserts(file: Path, route: str) -> bool | None:
     try:
         cls = find_writer(str(settings.pop("adaptor", "")), folder)
         return bool(cls.Config.model_validate(settings, context={FOLDER: folder}).upserts)
-    except (ConfigError, ValidationError):
+    except Exception:  # noqa: BLE001 - the author's code; the request has been recorded
         return None
 
 
@@ -148,7 +147,7 @@ def _range_bound(text: str | None, offset: str, time: str) -> dict[str, Any]:
     if text is None:
         return {}
     if text.isdecimal():
-        return {offset: int(text)}
+        return {offset: offset_bound(text)}
     return {time: parse_moment(text, datetime.now(UTC))}
 
 

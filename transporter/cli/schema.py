@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import write, write_json
+from transporter.cli.output import others_print_to_stderr, write, write_json
 
 
 class SchemaKind(StrEnum):
@@ -35,7 +35,8 @@ def schema(
     Example:
         transporter schema > pipeline.schema.json
     """
-    found = _build_schema(kind)
+    with others_print_to_stderr():
+        found = _build_schema(kind)
     if as_json:
         write_json(found)
     else:

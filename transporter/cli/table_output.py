@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from transporter.cli.output import write_json_list, write_table
+from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,6 +59,11 @@ def table_options(
 def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> int:
     """Print a result as a table or as JSON while its rows arrive. Return the exit code."""
     if as_json:
+        if repeated := [each for each, count in Counter(columns).items() if count > 1]:
+            raise ConfigError(
+                f"the result has several columns {', '.join(repeated)}, of which an object of "
+                "--json can have one: give each a name of its own with AS"
+            )
         return write_json_list(dict(zip(columns, row, strict=True)) for row in rows)
     cells = ([_cell_text(cell) for cell in row] for row in rows)
     # A long result becomes several tables (Invariant 17).

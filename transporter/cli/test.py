@@ -43,12 +43,12 @@ def test(files: Files, *, as_json: AsJson = False) -> int:  # noqa: PT028 - a co
                 results.append(result)
                 if not as_json:
                     _write_result(result)
+    code = _exit_code(results)
     if as_json:
-        ok = not any(each.not_run for each in results)
-        write_json([_result_json(each) for each in results], ok=ok)
+        write_json([_result_json(each) for each in results], ok=code == 0)
     else:
         _write_totals(results)
-    return _exit_code(results)
+    return code
 
 
 def _exit_code(results: list[CaseResult]) -> int:

@@ -268,7 +268,8 @@ def _find_source(target: Path, environ: Mapping[str, str]) -> LogSource:
         raise EnvironmentFault(f"{target}: there is no such pipeline file or log directory")
     directory = log_directory(target, environ)
     root = read(place, environ, only=lambda key: key == ("name",)).root
-    return LogSource(_path_name(str(root.get("name", target.stem))), directory, place)
+    name = (root or {}).get("name", target.stem)
+    return LogSource(_path_name(str(name)), directory, place)
 
 
 def _path_name(name: str) -> str:

@@ -36,9 +36,9 @@ def parse_offset_range(text: str) -> tuple[int, int]:
         ValueError: it is neither.
 
     """
-    first, _, last = text.partition("..")
+    first, dots, last = text.partition("..")
     try:
-        found = parse_offset(first), parse_offset(last or first)
+        found = parse_offset(first), parse_offset(last if dots else first)
     except ValueError:
         found = 1, 0
     if found[1] < found[0]:

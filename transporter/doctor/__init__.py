@@ -59,8 +59,10 @@ def _checks(
     yield "space", disk.check_space(directory, budget)
     yield "disk", disk.check_speed(directory)
     yield "limits", host.check_limits()
-    yield "memory", host.check_memory(memory_need(pipeline).total)
-    yield "network", host.check_network(local=pipeline is None or pipeline.spark.local)
+    local = pipeline is None or pipeline.spark.local
+    need = memory_need(pipeline)
+    yield "memory", host.check_memory(need.total if local else need.total - need.workers)
+    yield "network", host.check_network(local=local)
     yield from _spark_checks(pipeline)
     if pipeline is not None and document is not None:
         yield "pipeline", check_pipeline_file(pipeline, document)

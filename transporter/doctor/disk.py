@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
 
 from transporter.adaptor import Finding
 from transporter.log.active_segment import PREALLOCATION
@@ -158,16 +159,20 @@ def check_space(
 def check_speed(directory: Path, files: FileSystem | None = None) -> Iterator[Finding]:
     """Yield a finding about the time of a sync, measured in *directory* or the nearest above it."""
     files = files or RealFileSystem()
-    path = nearest_existing(directory) / f"doctor.{os.getpid()}.tmp"
+    folder = directory
     try:
-        times = _measure(files, path)
+        folder = nearest_existing(directory)
+        # A name that nobody can guess: other users may write to the folder, such as /tmp.
+        path = folder / f"doctor.{uuid4().hex}.tmp"
+        try:
+            times = _measure(files, path)
+        finally:
+            with suppress(OSError):
+                files.remove(path)
     except OSError as error:
-        yield Finding(f"a file in {path.parent} cannot be synced: {error.strerror}", "problem")
+        yield Finding(f"a file in {folder} cannot be synced: {error.strerror}", "problem")
         return
-    finally:
-        with suppress(OSError):
-            files.remove(path)
-    yield _speed_finding(times, path.parent)
+    yield _speed_finding(times, folder)
 
 
 def _measure(files: FileSystem, path: Path) -> list[float]:

@@ -58,8 +58,13 @@ def _is_writable_by_others(file: Path) -> bool:
 
 def check_log(directory: Path) -> Iterator[Finding]:
     """Yield findings about the log in *directory*, if there is one, without its lock."""
-    if not (directory / "meta").exists():
+    try:
+        os.stat(directory / "meta")  # noqa: PTH116 - a Path's own tests hide errors, or not, by version
+    except (FileNotFoundError, NotADirectoryError):
         yield Finding(f"there is no log in {directory} yet")
+        return
+    except OSError as error:
+        yield Finding(f"{directory} cannot be looked into: {error.strerror}", "problem")
         return
     try:
         found = inspect(directory)

@@ -24,7 +24,7 @@ from transporter.errors import ConfigError, EnvironmentFault
 from transporter.message import JSON, Message, messages_to_batch, with_offsets
 from transporter.pipeline.json_schema import DIALECT, schema_of
 from transporter.pipeline.problems import InvalidPipeline
-from transporter.pipeline.route_options import Model, NotEmpty
+from transporter.pipeline.route_options import Model, NotEmpty, Text
 from transporter.pipeline.validation_errors import Section, validate
 from transporter.pipeline.yaml_document import read
 from transporter.units import FOLDER, LocalPath
@@ -52,14 +52,14 @@ def _check_base64(text: str) -> str:
 class CaseMessage(Model):
     """Input message of a case."""
 
-    namespace: str = "test"
+    namespace: Text = "test"
     op: Op = "insert"
     phase: Literal["copy", "sync", "complete"] = "sync"
     key: str | None = None
-    source_id: str | None = None
-    timestamp: Annotated[int, Field(strict=True)] = 0
-    content_type: str | None = JSON
-    headers: dict[str, str | None] = Field(default={})
+    source_id: Text | None = None
+    timestamp: Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)] = 0
+    content_type: Text | None = JSON
+    headers: dict[Text, str | None] = Field(default={})
     data: Any = None
     base64: Annotated[str | None, BeforeValidator(_check_base64)] = None
 

@@ -250,9 +250,11 @@ def _listen(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return _Server(family, where[:2], pages, certificate, token)  # type: ignore[arg-type]
-    except OSError as error:
-        kind = PortTaken if error.errno == errno.EADDRINUSE else EnvironmentFault
-        raise kind(
-            f"observe.listen: cannot listen on {address.host}:{address.port}: {error.strerror}; "
+    except (OSError, UnicodeError) as error:
+        # A UnicodeError: it cannot be the name of a host.
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        reason = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+        raise (PortTaken if taken else EnvironmentFault)(
+            f"observe.listen: cannot listen on {address.host}:{address.port}: {reason}; "
             "set observe.listen to another port, to port 0 for any, or to off"
         ) from error

@@ -41,6 +41,16 @@ def _require_items(items: _Items) -> _Items:
 NotEmpty: Final = AfterValidator(_require_items)
 """The check that a list or mapping is not empty."""
 
+
+def _check_text(text: str) -> str:
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ValueError("holds an unpaired surrogate")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_text)]
+"""Text of a message: it can be encoded as UTF-8."""
+
 Count = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=1)]
 """A whole number from 1 on. YAML's ``true`` is not one."""
 

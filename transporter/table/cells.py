@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date
 from functools import singledispatch
 from typing import Any
@@ -13,6 +14,14 @@ from transporter.bytes_as_json import text_or_base64
 def to_json_value(cell: Any) -> Any:  # noqa: ANN401 - any type of column
     """Return *cell* as a JSON value, with bytes represented as everywhere in transporter."""
     return cell if cell is None or isinstance(cell, str | int | float) else str(cell)
+
+
+@to_json_value.register(float)
+def _(cell: float) -> Any:  # noqa: ANN401 - see plain()
+    """Return *cell*, or the name of what JSON has no number for."""
+    if math.isfinite(cell):
+        return cell
+    return "NaN" if math.isnan(cell) else f"{'-' if cell < 0 else ''}Infinity"
 
 
 @to_json_value.register(bytes)

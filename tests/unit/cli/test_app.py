@@ -170,3 +170,16 @@ def test_the_package_runs_as_the_command(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "transporter", "--version"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"transporter {__version__}\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_as_if_nobody_listened(closed: str, tmp_path: Path) -> None:
+    """A caller that closes standard streams gets the exit code, and no file takes their place."""
+    found = tmp_path / "found"
+    found.mkdir()
+    command = f'"$0" -m transporter status "$1" --json {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, str(found)], check=False, capture_output=True
+    )
+    assert done.returncode == 3
+    assert b"Traceback" not in done.stdout + done.stderr

@@ -77,6 +77,16 @@ def test_an_unreachable_sink(run: Callable[..., tuple[int, str, str]], tmp_path:
     assert SECRET not in error
 
 
+def test_a_bug_is_no_difference(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1 is for rows that differ, so a comparison that breaks has another."""
+    CommitLog.open(tmp_path / "log").close()
+    results(monkeypatch, KeyError("x"))
+    code, _, error = run("target")
+    assert (code, "this is a bug in transporter: KeyError" in error) == (3, True)
+
+
 def test_results(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

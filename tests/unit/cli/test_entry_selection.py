@@ -141,6 +141,15 @@ def test_a_range_is_given_once(found: LogInfo) -> None:
         select_entries(found, 11, "1..2", "5", None, EntryFilter())
 
 
+@pytest.mark.parametrize("options", [("9..", None), (None, "9" * 5000), (None, "9" * 20)])
+def test_what_is_no_offset_is_a_wrong_parameter(
+    found: LogInfo, options: tuple[str | None, str | None]
+) -> None:
+    """A range has two ends, and a number has as many digits as an offset can have."""
+    with pytest.raises(typer.BadParameter):
+        select_entries(found, 11, options[0], options[1], None, EntryFilter())
+
+
 def test_filters() -> None:
     """A key is the typed bytes, and an invalid pattern is a wrong parameter."""
     assert parse_filters("", None) == EntryFilter(until=END)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,10 +16,14 @@ from transporter.cli.output import (
     value_text,
     write_error,
     write_json,
+    write_json_list,
     write_table,
 )
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.pipeline.problems import InvalidPipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.mark.parametrize(
@@ -95,6 +100,30 @@ def test_a_table_on_a_terminal_has_no_colours_with_no_color(
     assert "[red]x\\x1b[0m" in shown
     assert "─" in shown
     assert "\x1b[3" not in shown
+
+
+def test_names_of_columns_are_text_as_cells_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heading that comes from data is neither markup nor a command to the terminal."""
+    write_table(["a\x1b]0;x\x07"], [])
+    assert capsys.readouterr().out == "A\\X1B]0;X\\X07\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    write_table(["b[/x]"], [["c"]])
+    assert "b[/x]" in capsys.readouterr().out
+
+
+def test_a_list_that_breaks_off_is_still_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever ends it is its error, with the exit code that a command would have."""
+
+    def items() -> Iterator[int]:
+        yield 1
+        raise OSError(5, "Input/output error", "/x")
+
+    assert write_json_list(items()) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["result"], found["ok"]) == ([1], False)
+    assert found["error"]["message"] == "/x: Input/output error"
 
 
 def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:

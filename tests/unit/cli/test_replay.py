@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -108,6 +110,16 @@ def test_a_replay_of_what_is_whole_needs_no_more(
     compacted(folder)
     told = result(capsys, "replay", str(folder / "p.yaml"), "some", "--from", "8")
     assert (told["first"], told["last"], told["dropped"]) == (8, 9, 0)
+
+
+def test_output_of_the_users_code_is_not_the_result(folder: Path) -> None:
+    """What a step prints goes to stderr, so that --json is one object."""
+    (folder / "split.py").write_text(f"print('loaded')\n{SPLIT}")
+    words = ["replay", str(folder / "p.yaml"), "some", "--from", "0", "--dry-run", "--json"]
+    command = [sys.executable, "-m", "transporter", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["ok"]
+    assert "loaded" in done.stderr
 
 
 def test_a_time_reaches_to_what_may_have_been_logged_then(

@@ -76,7 +76,9 @@ def test_cases_are_told_one_by_one(folder: Path, capsys: pytest.CaptureFixture[s
 def test_cases_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With --json all verdicts are one list, and the exit code is the same."""
     assert app.execute(["test", str(folder / "cases.yaml"), "--json"]) == 1
-    right, wrong = json.loads(capsys.readouterr().out)["result"]
+    found = json.loads(capsys.readouterr().out)
+    assert not found["ok"]
+    right, wrong = found["result"]
     assert (right["case"], right["passed"], right["problems"]) == ("right", True, [])
     assert (wrong["line"], wrong["passed"]) == (8, False)
 
@@ -151,3 +153,12 @@ def test_what_is_not_there_is_told(
     captured = capsys.readouterr()
     assert told in captured.err
     assert captured.out == ""
+
+
+def test_a_dry_run_of_very_large_entries_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All entries are in memory, so their size is limited, too (Invariant 17)."""
+    monkeypatch.setattr("transporter.cli.dry_run._MOST_BYTES", 10)
+    assert app.execute(["dry-run", str(folder / "p.yaml")]) == 2
+    assert "select fewer with --last, --from and --to" in capsys.readouterr().err

@@ -140,6 +140,12 @@ def test_a_file_that_is_no_pipeline_is_an_error_of_the_file(tmp_path: Path, text
         find_sources([file], {})
 
 
+def test_an_empty_file_is_a_pipeline_without_a_name(tmp_path: Path) -> None:
+    """Its log is at the default place, and its name that of the file."""
+    (tmp_path / "orders.yaml").write_text("---\n")
+    assert list(find_sources([tmp_path / "orders.yaml"], {})) == ["orders"]
+
+
 def test_an_outline_has_no_value_of_an_adaptor(tmp_path: Path) -> None:
     """Variables stay as they are written, and settings of adaptors are names only."""
     document = {

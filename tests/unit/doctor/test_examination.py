@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import socket
 import subprocess
@@ -15,14 +16,16 @@ import pytest
 from compaction_tools import Frame, letters, write_log
 from log_tools import damage
 
+from transporter.adaptor import Finding
 from transporter.cli import app
 from transporter.doctor import Diagnosis, disk, examine, host
+from transporter.doctor.pipeline import check_log
 from transporter.log.filesystem import RealFileSystem
+from transporter.pipeline.config import build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from transporter.adaptor import Finding
 
 GIB = 1 << 30
 
@@ -235,6 +238,40 @@ def test_a_slow_disk(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = only(disk.check_speed(log, SlowDisk(0.11)))
     assert (found.level, "use a faster disk" in found.text) == ("warning", True)
     assert not list(log.glob("doctor*"))
+
+
+def test_files_of_others_are_left_alone(log: Path) -> None:
+    """Whoever may write to the folder cannot have the measurement write to another file."""
+    victim, bait = log / "victim", log / f"doctor.{os.getpid()}.tmp"
+    victim.write_text("kept")
+    bait.symlink_to(victim)
+    before = sorted(log.iterdir())
+    assert len(list(disk.check_speed(log))) == 1
+    assert victim.read_text() == "kept"
+    assert sorted(log.iterdir()) == before
+
+
+def test_a_place_that_cannot_be_looked_into() -> None:
+    """The other checks go on behind a log directory that the system does not open."""
+    place = Path("/") / ("x" * 300)
+    for findings in (check_log(place), disk.check_speed(place)):
+        found = only(findings)
+        assert (found.level, "File name too long" in found.text) == ("problem", True)
+
+
+@pytest.mark.parametrize("master", ["local", "yarn"])
+def test_workers_of_a_cluster_take_no_memory_here(
+    pipeline: Path, monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    """Only what runs on this host is compared with its memory."""
+    monkeypatch.setattr(host, "check_memory", lambda need: [Finding(str(need))])
+    document = json.loads(pipeline.read_text())
+    document["routes"][0]["parallelism"] = 64
+    document["spark"] = {"master": master}
+    found = build(document, pipeline.parent)
+    monkeypatch.setattr("transporter.doctor.probe_spark", lambda *_, **__: [])
+    need = int(next(x.text for x in examine(found.log.dir, found) if x.subject == "memory"))
+    assert (need > 10 * GIB) == (master == "local")
 
 
 def test_a_disk_that_confirms_without_work() -> None:

@@ -51,8 +51,9 @@ def test_a_route_halts_at_lost_entries_until_they_are_acked(
     directory = tmp_path / "log"
     damaged_log(directory, batch)
     assert execute(["log", "verify", str(directory), "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)["result"]["damages"]
-    assert [each["lost"] for each in found] == [[4, 5]]
+    answer = json.loads(capsys.readouterr().out)
+    assert not answer["ok"]
+    assert [each["lost"] for each in answer["result"]["damages"]] == [[4, 5]]
     assert execute(["log", "repair", str(directory), "--yes"]) == 0
     assert "ROUTE 4..5" in capsys.readouterr().out
     assert execute(["log", "verify", str(directory)]) == 0

@@ -128,6 +128,13 @@ def test_an_address_of_another_machine_is_another_error() -> None:
     assert found.value.__cause__.errno == errno.EADDRNOTAVAIL
 
 
+@pytest.mark.parametrize("host", ["metrics..internal", "x" * 64])
+def test_what_is_no_name_of_a_host_is_told(host: str) -> None:
+    """The error names the setting, also where the name cannot even be looked up."""
+    with pytest.raises(EnvironmentFault, match=f"observe.listen: cannot listen on {host}:0"):
+        Endpoint(ListenAddress(host, 0))
+
+
 def test_nothing_of_it_stays(endpoint: Endpoint) -> None:
     """A stop leaves neither the port nor a thread."""
     before = threading.active_count()

@@ -113,6 +113,17 @@ def test_json_and_times(log: Path, query: Callable[..., Any]) -> None:
     assert query(log, statement) == [{"n": 6, "late": True}]
 
 
+def test_json_has_no_number_for_all_floats(log: Path, query: Callable[..., Any]) -> None:
+    """What is not finite is text, as Spark and PostgreSQL write it."""
+    statement = "SELECT 'nan'::DOUBLE a, ['-inf'::DOUBLE, 1.5::DOUBLE] b, 'inf'::FLOAT c"
+    assert query(log, statement) == [{"a": "NaN", "b": ["-Infinity", 1.5], "c": "Infinity"}]
+
+
+def test_json_has_each_column(log: Path, query: Callable[..., Any]) -> None:
+    """Columns of the same name would hide one another."""
+    assert "several columns a" in query(log, "SELECT 1 AS a, 2 AS a")["message"]
+
+
 def test_text_and_bytes(tmp_path: Path, query: Callable[..., Any]) -> None:
     """Data is decoded only if a query needs it, and other bytes are an error or null."""
     with CommitLog.open(tmp_path / "log") as opened:

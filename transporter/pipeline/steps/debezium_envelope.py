@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from transporter.errors import StepFailed
 from transporter.message import JSON, NOOP, Message
 from transporter.pipeline.namespace_filter import NamespaceFilter
-from transporter.pipeline.route_options import NotEmpty
+from transporter.pipeline.route_options import NotEmpty, Text
 from transporter.pipeline.steps.debezium_rows import (
     ArrayItems,
     MemberFinder,
@@ -31,7 +31,6 @@ from transporter.pipeline.steps.fields import encode_name
 from transporter.pipeline.steps.json_edits import check_object
 from transporter.pipeline.steps.json_grammar import UnsupportedJson
 from transporter.pipeline.steps.per_message import replace_messages
-from transporter.pipeline.steps.remap import Text
 from transporter.pipeline.steps.step import StepSettings
 
 if TYPE_CHECKING:

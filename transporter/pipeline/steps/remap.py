@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import pyarrow as pa
-from pydantic import AfterValidator, ValidationInfo, field_validator, model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from transporter.message import ENTRY_SCHEMA
 from transporter.pipeline.namespace_filter import NamespaceFilter
-from transporter.pipeline.route_options import NotEmpty
+from transporter.pipeline.route_options import NotEmpty, Text
 from transporter.pipeline.steps.step import StepSettings
 
 if TYPE_CHECKING:
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAMESPACE: Final = ENTRY_SCHEMA.get_field_index("namespace")
-
-
-def _check_text(text: str) -> str:
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("holds an unpaired surrogate")
-    return text
-
-
-Text = Annotated[str, AfterValidator(_check_text)]
 
 
 class RemapSettings(StepSettings):
