@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cdc_tools import LOG_ID, MemoryLog, clean_slots, started
 from engine_tools import until
 from transporter_adaptors.postgres_cdc.config import CdcConfig
-from transporter_adaptors.postgres_cdc.reader import CdcReader
+from transporter_adaptors.postgres_cdc.reader import HEARTBEAT, CdcReader
 
 from transporter.outbox import Record, emit, emit_many
 from transporter.testing import FixedResume
+from transporter.testing.contracts import messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from services.postgres import Database
+
+    from transporter.adaptor import Gauge
 
 pytestmark = pytest.mark.postgres
 MESSAGES: list[dict[str, Any]] = [
@@ -115,16 +121,66 @@ def test_messages_outside_of_transactions_come_once(shop: Database) -> None:
     ]
 
 
-def test_heartbeats_measure_the_lag(shop: Database) -> None:
-    """They are written on request alone, and none becomes an entry."""
-    settings = {"dsn": shop.dsn, "tables": ["public.*"], "heartbeat": "1s"}
-    reader = CdcReader(CdcConfig.model_validate(settings))
-    resume = FixedResume(None, LOG_ID)
-    reader.open(resume)
+@pytest.fixture
+def written(shop: Database) -> Callable[[], int]:
+    """Return a function that counts the heartbeats in the server's log from now on."""
+    shop.execute("CREATE PUBLICATION watched")
+    shop.execute("SELECT pg_create_logical_replication_slot('watched', 'pgoutput')")
+    query = (
+        "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('watched', NULL, NULL,"
+        " 'proto_version', '1', 'publication_names', 'watched', 'messages', 'true')"
+        " WHERE position(%s::bytea IN data) > 0"
+    )
+    return lambda: int(shop.execute(query, [HEARTBEAT.encode()])[0][0])
 
-    def is_measured() -> bool:
-        reader.poll(0.1)
-        return 0.0 < (resume.measured.get("lag_seconds") or 0.0) < 5.0
 
-    until(is_measured)
-    reader.close()
+class Lag(FixedResume):
+    """Keeps every lag that a reader measures."""
+
+    def __init__(self) -> None:
+        super().__init__(None, LOG_ID)
+        self.seconds: list[float] = []
+
+    def measure(self, gauge: Gauge, value: float | None) -> None:
+        if gauge == "lag_seconds" and value is not None:
+            self.seconds.append(value)
+        super().measure(gauge, value)
+
+
+def test_heartbeats_measure_the_lag(shop: Database, written: Callable[[], int]) -> None:
+    """A reader's own heartbeats measure its lag, and none becomes an entry."""
+    settings = {
+        "dsn": shop.dsn,
+        "tables": ["public.*"],
+        "slot": "own",
+        "heartbeat": "1s",
+        "messages": [{"prefix": HEARTBEAT, "format": "raw", "namespace": "beats"}],
+    }
+    found, lag = [], Lag()
+    with closing(CdcReader(CdcConfig.model_validate(settings))) as reader:
+        reader.open(lag)
+
+        def poll() -> bool:
+            found.extend(messages_of(reader.poll(0.1).messages))
+            return written() >= 4 and max(lag.seconds, default=0.0) >= 1000
+
+        for slot, sent in (("another", 0.0), ("own", time.time() - 1000)):
+            content = json.dumps({"slot": slot, "time": sent})
+            shop.execute("SELECT pg_logical_emit_message(false, %s, %s)", [HEARTBEAT, content])
+        until(poll)
+        shop.execute("INSERT INTO items VALUES (1)")
+        until(lambda: poll() and any(each.op != "noop" for each in found))
+    assert [each.namespace for each in found if each.op != "noop"] == ["public.items"]
+    assert max(lag.seconds) < 2000
+
+
+def test_heartbeats_are_written_on_request_alone(
+    shop: Database, written: Callable[[], int]
+) -> None:
+    """A reader without the setting writes no heartbeat."""
+    log = started(shop, messages=MESSAGES)
+    shop.execute("INSERT INTO items VALUES (1)")
+    log.drain(shop)
+    log.kill()
+    assert [each[0] for each in entries(log)] == ["public.items"]
+    assert written() == 0

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.postgres
 
 SAMPLE = 4
 """Every so manieth statement in ``make test``. All of them by ``make soak``."""
+EVERY = [SAMPLE, pytest.param(1, marks=pytest.mark.exhaustive)]
 
 
 class Cuts:
@@ -70,9 +71,10 @@ def assert_tried_again(
         at += every
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("stage", ["first", "next", "tables"])
 def test_a_cdc_reader_tries_again(
-    postgres: Database, monkeypatch: pytest.MonkeyPatch, stage: str, exhaustive: bool
+    postgres: Database, monkeypatch: pytest.MonkeyPatch, stage: str, every: int
 ) -> None:
     """A session that ends while it opens, copies or takes tables up is an unavailable source."""
     postgres.execute("CREATE TABLE items (id int PRIMARY KEY); INSERT INTO items VALUES (1), (2)")
@@ -103,13 +105,13 @@ def test_a_cdc_reader_tries_again(
     with clean_slots(postgres):
         log.drain(postgres)
         log.kill()
-        every = 1 if exhaustive else SAMPLE
         assert assert_tried_again(prepare, life, monkeypatch, every=every) >= 3
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("claim", ["mark", "take"])
 def test_an_outbox_reader_tries_again(
-    outbox: Database, monkeypatch: pytest.MonkeyPatch, claim: str, exhaustive: bool
+    outbox: Database, monkeypatch: pytest.MonkeyPatch, claim: str, every: int
 ) -> None:
     """A session that ends while it opens, claims or purges is an unavailable source."""
     config = OutboxConfig.model_validate({"dsn": outbox.dsn, "claim": claim})
@@ -124,5 +126,4 @@ def test_an_outbox_reader_tries_again(
                     log.append(batch)
                     reader.commit(batch.position)
 
-    every = 1 if exhaustive else SAMPLE
     assert assert_tried_again(lambda: insert(outbox), life, monkeypatch, every=every) >= 3

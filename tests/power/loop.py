@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import struct
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from root_tools import cannot_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,13 +91,14 @@ class Loop:
 def loop(folder: Path, kind: str) -> Iterator[Loop]:
     """Hold a :class:`Loop` that is gone afterwards, also when a test fails.
 
-    Skips the test where there is no loop device, or this kernel does not support the *kind*.
+    Skips the test where there is no loop device, or this kernel does not support the *kind*. With
+    ``CI`` set, only the latter is a reason.
     """
     with memory(folder / "memory", 2 * SIZE):
         try:
             made = Loop(folder / "memory", kind)
         except subprocess.CalledProcessError as error:
-            pytest.skip(f"NOT RUN: {error}")
+            cannot_run(f"NOT RUN: {error}")
         try:
             _try(made)
             yield made
@@ -108,7 +111,10 @@ def _try(made: Loop) -> None:
         made.mount()
         made.unmount()
     except OSError as error:
-        pytest.skip(f"NOT RUN: {made.kind} cannot be mounted here: {error}")
+        reason = f"NOT RUN: {made.kind} cannot be mounted here: {error}"
+        if error.errno == errno.ENODEV:
+            pytest.skip(reason)
+        cannot_run(reason)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from crc32c import crc32c
 from hypothesis import given
@@ -87,10 +89,66 @@ def test_a_cut_marker_is_refused(marker: Marker, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=100))
-def test_whatever_comes_is_refused_as_no_marker(data: bytes) -> None:
-    """Foreign bytes raise the error for a foreign marker, even with a valid checksum."""
-    for forged in (data, b"TQM\1" + crc32c(data).to_bytes(4, "little") + data):
-        try:
-            decode_marker(forged)
-        except BadMarker:
-            continue
+def test_foreign_bytes_are_refused(data: bytes) -> None:
+    """Bytes of another program raise the error for a foreign marker."""
+    with pytest.raises(BadMarker):
+        decode_marker(data)
+
+
+FAULTS = ("", "kind", "flag", "partition", "time", "text", "length", "end")
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[str, bytes]:
+    """Return a strategy for the bytes behind a checksum, with one of :data:`FAULTS` or none."""
+    fault = draw(st.sampled_from(FAULTS))
+    kind = 1 if fault in ("text", "length") else draw(st.integers(1, 4))
+    # A keep-alive and an end have neither text nor flag, and an end has no time.
+    text = draw(texts).encode() if kind in (1, 4) else b""
+    text += b"\xff" if fault == "text" else b""
+    flag = draw(st.integers(0, 1)) if kind in (1, 4) else 0
+    time = draw(st.integers(0, 9)) if kind != 3 else 0
+    count = draw(st.integers(1 if fault == "length" else 0, 2))
+    body = struct.pack(
+        "<BBHiIq",
+        kind if fault != "kind" else draw(st.sampled_from([0, 5])),
+        flag if fault != "flag" else 2,
+        len(text),
+        draw(partitions) if fault != "partition" else -1,
+        count,
+        time if fault != "time" else -1,
+    )
+    body += text + struct.pack(f"<{count}q", *range(count))
+    if kind == 1:
+        lengths = [draw(st.integers(-1, 3)) for _ in range(count)]
+        lengths[:1] = [-2] if fault == "length" else lengths[:1]
+        sizes = [draw(st.integers(0, 2)) for _ in range(count)]
+        body += struct.pack(f"<{count}i{count}I", *lengths, *sizes)
+        body += bytes(sum(max(0, length) for length in lengths) + sum(sizes))
+    return fault, body if fault != "end" else body + b"\0"
+
+
+@given(bodies())
+def test_a_forged_marker_is_refused_for_one_fault(forged: tuple[str, bytes]) -> None:
+    """With a valid checksum a marker is read if it is whole, and refused for any fault in it."""
+    fault, body = forged
+    if fault:
+        with pytest.raises(BadMarker):
+            decode_marker(checksummed(body))
+    else:
+        assert encode_marker(decode_marker(checksummed(body))) == checksummed(body)
+
+
+@given(st.binary(max_size=100))
+def test_any_body_is_refused_or_has_a_meaning(body: bytes) -> None:
+    """Any bytes behind a valid checksum are refused, or mean a marker that can be written."""
+    try:
+        found = decode_marker(checksummed(body))
+    except BadMarker:
+        return
+    assert decode_marker(encode_marker(found)) == found
+
+
+def checksummed(body: bytes) -> bytes:
+    """Return *body* behind a valid magic, version and checksum."""
+    return b"TQM\1" + crc32c(body).to_bytes(4, "little") + body

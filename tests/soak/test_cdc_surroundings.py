@@ -15,6 +15,7 @@ from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, short, started
 from engine_tools import until
 from pg_nodes import WHEEL, give_away, make_node, nodes, upgrade
 from psycopg.conninfo import make_conninfo
+from root_tools import cannot_run
 from services.postgres import Database, free_port
 from transporter_adaptors.postgres_cdc import reader as reader_module
 from transporter_adaptors.postgres_cdc import session
@@ -327,7 +328,7 @@ DEBIAN = Path("/usr/lib/postgresql/15/bin")
 def test_a_server_after_pg_upgrade_is_accepted_only_by_its_id() -> None:
     """The publication is upgraded with the data and the slot is not, so nothing passes silently."""
     if not (DEBIAN / "pg_upgrade").exists():
-        pytest.skip("PostgreSQL 15 of Debian is not installed")
+        cannot_run("PostgreSQL 15 of Debian is not installed")
     with nodes(WHEEL) as new:
         old = make_node(DEBIAN, new, "old")
         shop = shop_of(old)

@@ -111,6 +111,7 @@ def cases(module: ModuleType, *only: str) -> type:
             and not _marks(each) & {"kafka", "spark"}
         ):
             found[name] = staticmethod(each)
+    assert found.keys() >= {*only}, {*only} - found.keys()
     return type(module.__name__, (), found)
 
 

@@ -202,6 +202,7 @@ class Crowd:
         for thread in self._threads:
             thread.join(PATIENCE)
         assert self.failures == []
+        assert not any(thread.is_alive() for thread in self._threads)
 
     def _go_on(self, act: Callable[[int, random.Random], None], number: int) -> None:
         rng = random.Random(f"{self._seed}/{number}")

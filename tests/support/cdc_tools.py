@@ -246,6 +246,7 @@ class Writers:
         for thread in self._threads:
             thread.join(PATIENCE)
         assert self._failures == []
+        assert not any(thread.is_alive() for thread in self._threads)
 
     def _guarded(self, number: int) -> None:
         try:

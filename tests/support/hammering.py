@@ -177,9 +177,8 @@ def _acker(world: World, chance: random.Random) -> None:
 
 def _replayer(world: World, chance: random.Random) -> None:
     """Replay a range, sometimes of one namespace, and sometimes cancel it."""
-    (status,) = world.look("offsets", "list", str(world.pipeline))
-    if status["watermark"] < 1:
-        return
+    while (status := world.look("offsets", "list", str(world.pipeline))[0])["watermark"] < 1:
+        time.sleep(0.2)
     first = chance.randint(0, status["watermark"])
     last = min(first + chance.randint(0, 30), status["watermark"])
     words = ["replay", "out", "--from", str(first), "--to", str(last)]
@@ -252,6 +251,11 @@ class Verdict:
             self.state.watermark + 1,
             self.state.generation,
         )
+        # There is something to judge.
+        assert {act.words[0] for act in confirmed if "--cancel" not in act.words} >= {
+            "ack",
+            "replay",
+        }
         assert not self.state.paused
         self._check_audit(confirmed)
         self._check_nothing_is_missing()

@@ -48,17 +48,8 @@ def size_text(count: int) -> str:
     return display_size(count).replace(" ", THIN)
 
 
-def clock_text(seconds: float) -> str:
-    """Return the time of day, UTC, with milliseconds: ``08:00:00.123Z``."""
-    return f"{_iso(seconds)[11:]}"
-
-
 def iso_text(seconds: float) -> str:
     """Return a time in seconds since the epoch as ISO 8601, UTC, with milliseconds."""
-    return _iso(seconds)
-
-
-def _iso(seconds: float) -> str:
     try:
         time = datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):

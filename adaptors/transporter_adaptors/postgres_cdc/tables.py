@@ -58,7 +58,7 @@ FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdroppe
 ORDER BY a.attnum
 """
 _KEYS: Final = f"""
-SELECT i.indisprimary AS is_primary, {IS_IDENTITY} AS is_identity,
+SELECT {IS_IDENTITY} AS is_identity,
        array_agg(a.attname ORDER BY k.place)::text[] AS columns,
        bool_and(a.attnotnull) AS not_null
 FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
@@ -144,7 +144,6 @@ class Column:
 class Key:
     """The columns of the primary key or of the identity's index, in the index's order."""
 
-    is_primary: bool
     is_identity: bool
     columns: list[str]
     not_null: bool

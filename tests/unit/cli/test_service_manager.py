@@ -150,7 +150,7 @@ def test_the_watchdog_starves_while_a_poll_hangs(
         manager.await_line("STATUS=not healthy: no sign of life of reader-in")
         fed = manager.count("WATCHDOG=1")
         assert found.engine.status().hung == ("reader-in",)
-        until(lambda: found.report.all and manager.look()[-1].startswith("STATUS=not healthy"))
+        threading.Event().wait(0.3)
         assert manager.count("WATCHDOG=1") == fed
         hangs.unlink()
         manager.await_line("WATCHDOG=1", fed + 1)
@@ -160,7 +160,7 @@ def test_the_watchdog_starves_while_a_poll_hangs(
 def test_the_watchdog_starves_while_a_thread_hangs(
     tmp_path: Path, manager: ServiceManager, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """A committer, or a route beside a worker, that does not come through its loop is named."""
+    """A committer, or a route beside a worker, that hangs is named and feeds no watchdog."""
     monkeypatch.setattr(thread_heartbeat, "HUNG_AFTER", 0.7)
     go = threading.Event()
     go.set()
@@ -176,8 +176,12 @@ def test_the_watchdog_starves_while_a_thread_hangs(
         try:
             name = "committer" if part == "committer" else "route-out"
             manager.await_line(f"STATUS=not healthy: no sign of life of {name}")
+            fed = manager.count("WATCHDOG=1")
+            threading.Event().wait(0.3)
+            assert manager.count("WATCHDOG=1") == fed
         finally:
             go.set()
+        manager.await_line("WATCHDOG=1", fed + 1)
         manager.await_line("STATUS=ready", 2)
 
 

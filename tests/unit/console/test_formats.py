@@ -7,7 +7,6 @@ import pytest
 from transporter.console.formats import (
     MOST_SHOWN,
     bytes_text,
-    clock_text,
     count_text,
     head_text,
     iso_text,
@@ -48,7 +47,6 @@ def test_slow_rates_keep_a_decimal(rate: float, text: str) -> None:
 def test_times_are_utc_with_milliseconds() -> None:
     """They end with Z, and a time outside the calendar is its number."""
     assert iso_text(1_000.1234) == "1970-01-01T00:16:40.123Z"
-    assert clock_text(1_000.1234) == "00:16:40.123Z"
     assert iso_text(1e20) == "100000000000000000000 s"
 
 

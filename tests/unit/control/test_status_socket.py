@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -281,7 +281,6 @@ def test_log_show_tells_metadata(place: Path, capsys: pytest.CaptureFixture[str]
 def shown(capsys: pytest.CaptureFixture[str], log: Path, *words: str) -> list[dict[str, Any]]:
     """Return the output of ``log show --metadata``."""
     capsys.readouterr()
-    with suppress(SystemExit):
-        assert app.execute(["log", "show", str(log), "--metadata", "--json", *words]) == 0
+    assert app.execute(["log", "show", str(log), "--metadata", "--json", *words]) == 0
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["result"]
     return found

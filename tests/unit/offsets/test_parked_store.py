@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEYS = (b"a", b"b", None)
+PATIENCE = 30.0
 
 
 def entries(count: int, first: int = 0) -> list[ParkedEntry]:
@@ -106,20 +107,24 @@ def test_what_is_known_is_read_while_entries_come_and_go(tmp_path: Path) -> None
     store.park_all(entries(30))
     assert store.known_offsets is store.known_offsets
     seen: list[frozenset[int]] = []
-    ended = threading.Event()
+    ended, looked = threading.Event(), threading.Event()
 
     def look() -> None:
         while not ended.is_set():
             seen.append(store.known_offsets)
+            looked.set()
 
     thread = threading.Thread(target=look)
     thread.start()
     for offset in range(30):
+        looked.clear()
+        assert looked.wait(PATIENCE)
         store.remove(offset)
     ended.set()
     thread.join()
     assert store.known_offsets == frozenset()
     assert all(each == frozenset(range(min(each, default=30), 30)) for each in seen)
+    assert len({*seen}) > 1
 
 
 def test_an_entry_that_is_parked_again_is_known_throughout(tmp_path: Path) -> None:

@@ -70,8 +70,6 @@ class Sparkline(NamedTuple):
     points: str
     area: str
     label: str
-    least: str
-    most: str
 
 
 def sparkline(series: Series | None) -> Sparkline | None:
@@ -90,7 +88,7 @@ def sparkline(series: Series | None) -> Sparkline | None:
     area = f"{places[0][0]:g},{HEIGHT} {line} {places[-1][0]:g},{HEIGHT}"
     low, high = rate_text(min(rates)), rate_text(max(rates))
     label = f"last {duration_text(round(oldest))}: {low} to {high}, now {rate_text(series.now)}"
-    return Sparkline(line, area, label, low, high)
+    return Sparkline(line, area, label)
 
 
 def _height(rate: float, top: float) -> float:
@@ -125,7 +123,6 @@ class PartCard:
     doing: str
     problem: str
     lag: str = ""
-    lag_count: int = 0
     watermark: str = ""
     parked: int = 0
 
@@ -323,7 +320,6 @@ def route_card(route: Mapping[str, Any], rates: Rates) -> PartCard:
         doing=activity({**route, "waiting": None}),
         problem=_trouble(route) or "",
         lag=count_text(route["lag"]),
-        lag_count=route["lag"],
         watermark=_offset_text(route["watermark"]),
         parked=route["parked"],
     )

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from transporter.message import Entry
 
-_OFFSETS: Final = ENTRY_SCHEMA.field("offset").type
 _ONE_OF: Final = (("op", OPS), ("phase", PHASES))
 _LONGEST: Final = 500
 """Letters of an exception's text that an error repeats. The text may hold a whole document."""
