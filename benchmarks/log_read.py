@@ -35,7 +35,9 @@ It decodes nothing and has the beginning of each frame. "The same, uncompressed"
 the log without a codec, which holds the same messages, as a program that writes them unchanged
 would read them. Everything is in the page cache."""
 LIMITS: Final = """\
-Arrow's decoding of a frame, and with lz4 its decompression, which the floor does not do."""
+The floor does not decode. A reader does, and validates to the last byte what this run of the engine
+has not written itself, because another program may have (Invariant 17). With lz4 it decompresses
+such a frame twice: Arrow does not report whether the data had the size that it claims."""
 
 
 class WrittenLog(NamedTuple):

@@ -410,11 +410,11 @@ class Pipeline:
                     self._log_failure(event, error)
 
     def _log_failure(self, event: Event, error: Exception) -> None:
-        about = type(event).__name__
+        problem = self._settings.secrets.hide(f"{type(error).__name__}: {error}")
+        details = {"about": type(event).__name__, "problem": problem}
         self._logger.error(
             "callback-failed about=%r problem=%r",
-            about,
-            self._settings.secrets.hide(f"{type(error).__name__}: {error}"),
-            extra={"event": "callback-failed", "pipeline": self.name},
+            *details.values(),
+            extra={"event": "callback-failed", "details": details, "pipeline": self.name},
             exc_info=error,
         )

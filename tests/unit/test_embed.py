@@ -161,6 +161,7 @@ def test_a_callback_that_raises_hurts_nobody(
     failed = [each for each in caplog.records if getattr(each, "event", "") == "callback-failed"]
     assert len(failed) == len(heard.all)
     assert "hosts have bugs too" in failed[0].getMessage()
+    assert "hosts have bugs too" in failed[0].details["problem"]  # type: ignore[attr-defined]
 
 
 def test_a_callback_may_stop_the_pipeline(tmp_path: Path) -> None:
