@@ -22,6 +22,7 @@ PROTECTED: Final = {
 """Settings of Spark's on a cluster, unless it is to be insecure."""
 SECRET: Final = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 _AUTHENTICATE: Final = "spark.authenticate"
+_FALLBACK: Final = "spark.network.crypto.saslFallback"
 _ENCRYPTED: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 _OWN_SECRET: Final = re.compile(r"yarn\b|k8s://")
 """Masters for which Spark draws a secret for each application and brings it to executors."""
@@ -35,6 +36,8 @@ def protection_problem(master: str, config: Mapping[str, str]) -> str | None:
         return f"has {_AUTHENTICATE} off: leave it out, {_INSECURE}"
     if not any(_is_on(found, name) for name in _ENCRYPTED):
         return f"has {_ENCRYPTED[0]} off: leave it out, or use {_ENCRYPTED[1]}, {_INSECURE}"
+    if _is_on(found, _FALLBACK) and not _is_on(found, _ENCRYPTED[1]):
+        return f"has {_FALLBACK} on, which goes on without encryption: leave it out, {_INSECURE}"
     if not config.get(SECRET) and not _OWN_SECRET.match(master):
         return (
             f"needs a secret that the hosts of {master} and the engine share: set {SECRET} "

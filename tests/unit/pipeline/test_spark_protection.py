@@ -67,6 +67,10 @@ def test_protected_or_declared_insecure(spark: dict[str, Any], tmp_path: Path) -
             {"master": STANDALONE, "config": {**SECRET, "spark.network.crypto.enabled": "no"}},
             "has spark.network.crypto.enabled off",
         ),
+        (
+            {"master": "yarn", "config": {"spark.network.crypto.saslFallback": True}},
+            "has spark.network.crypto.saslFallback on",
+        ),
         ({"master": "local", "insecure": True}, "is for a cluster"),
     ],
 )
