@@ -178,7 +178,8 @@ def _acker(world: World, chance: random.Random) -> None:
 def _replayer(world: World, chance: random.Random) -> None:
     """Replay a range, sometimes of one namespace, and sometimes cancel it."""
     while (status := world.look("offsets", "list", str(world.pipeline))[0])["watermark"] < 1:
-        time.sleep(0.2)
+        if world.over.wait(0.2):
+            return
     first = chance.randint(0, status["watermark"])
     last = min(first + chance.randint(0, 30), status["watermark"])
     words = ["replay", "out", "--from", str(first), "--to", str(last)]

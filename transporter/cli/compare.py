@@ -138,6 +138,8 @@ def _translated(pipeline: Pipeline) -> Iterator[None]:
         pipeline.secrets.hide_in(failure)
         if failure.exit_code == _DIFFERS:
             failure = EnvironmentFault(str(failure))
+        if failure is error:
+            raise
         raise failure from error
 
 

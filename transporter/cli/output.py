@@ -121,6 +121,8 @@ def write_json_list(items: Iterable[object]) -> int:
     try:
         for number, item in enumerate(chain(first, remaining)):
             sys.stdout.write(f"{', ' if number else ''}{json.dumps(item, default=str)}")
+    except BrokenPipeError:
+        raise  # nobody reads the end of the object
     except Exception as error:  # noqa: BLE001 - whatever it is, the object is to be complete
         from transporter.cli.app import failure_of  # noqa: PLC0415 - it imports this module
 
