@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -164,14 +164,13 @@ class Changes:
     whole: bool
 
 
-def read_changes(directory: Path, limit: int = 0) -> Changes:
-    """Return the newest *limit* changes to the log in *directory*, 0 for all that are read."""
+def read_changes(directory: Path) -> Changes:
+    """Return the newest changes to the log in *directory*, as many as are read."""
     path = directory / AUDIT
     if not RealFileSystem().is_file(path):
         return Changes([], whole=True)
     stat = path.stat()
-    found = _read_tail(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-    return replace(found, changes=found.changes[-limit:]) if limit else found
+    return _read_tail(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=_KEPT)

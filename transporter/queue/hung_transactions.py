@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +14,6 @@ from transporter.queue.progress import blocked_offsets, blocked_partitions, reco
 from transporter.queue.transactions import WRITER, end_transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from confluent_kafka import Message
 
     from transporter.queue.progress import Offsets
@@ -37,11 +36,11 @@ class HungTransactions:
     that died, so the Start of a message whose deadline has passed since names it.
     """
 
-    def __init__(self, settings: QueueSettings, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: QueueSettings) -> None:
         """Keep *settings* without connecting."""
-        self._settings, self._clock = settings, clock
+        self._settings = settings
         self._patience = 2 * settings.transaction_timeout
-        self._next_check_at = clock()
+        self._next_check_at = time.monotonic()
         self._seen_before: dict[int, int] = {}
         self._blocked_before: dict[str, Offsets] = {}
         self._overdue: dict[str, deque[tuple[int, int]]] = {}
@@ -58,7 +57,7 @@ class HungTransactions:
 
         Does nothing if that check lies within the time that no transaction outlasts.
         """
-        now = self._clock()
+        now = time.monotonic()
         if now < self._next_check_at:
             return
         self._next_check_at = now + self._patience

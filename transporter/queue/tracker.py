@@ -81,14 +81,10 @@ class Tracker:
     """
 
     def __init__(
-        self,
-        settings: QueueSettings,
-        *,
-        meter: Callable[[TrackerMetrics], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, settings: QueueSettings, *, meter: Callable[[TrackerMetrics], None] | None = None
     ) -> None:
         """Keep *settings*. :meth:`run` connects, and calls *meter* each ``commit_interval``."""
-        self._settings, self._meter, self._clock = settings, meter, clock
+        self._settings, self._meter = settings, meter
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -132,7 +128,7 @@ class Tracker:
         """
         settings = self._settings
         self._transactions = Transactions(settings, settings.tracker_group)
-        self._hung_transactions = HungTransactions(settings, self._clock)
+        self._hung_transactions = HungTransactions(settings)
         self._consumer: Consumer = clients.consumer(
             settings,
             settings.tracker_group,
@@ -149,7 +145,7 @@ class Tracker:
             while not self._stopping.is_set():
                 self._run_once()
             self._commit(self._assigned.values())
-            self._update_metrics(self._clock())
+            self._update_metrics(time.monotonic())
         except KafkaException as error:
             if not self._stopping.is_set():
                 raise clients.kafka_failure(settings, error) from error
@@ -185,7 +181,7 @@ class Tracker:
             self._handle_record(record)
         for part in split_for_transactions(self._take_due()):
             self._redeliver(part)
-        if self._clock() >= self._commit_at:
+        if time.monotonic() >= self._commit_at:
             self._run_periodic_work()
 
     def _read_records(self) -> list[Message]:
@@ -195,7 +191,7 @@ class Tracker:
         return records
 
     def _poll_timeout(self) -> float:
-        now = self._clock()
+        now = time.monotonic()
         known = (each.progress.next_deadline for each in self._assigned.values())
         at = min((each for each in known if each is not None), default=now + _WAIT)
         at = max(at, self._next_end_lookup_at)
@@ -208,7 +204,7 @@ class Tracker:
             self._handle_error(error, each, record.offset())
         elif each is not None:  # Otherwise it was revoked after the client had fetched this.
             marker = self._decode_marker(record)
-            affected = each.apply(record.offset(), marker, self._clock())
+            affected = each.apply(record.offset(), marker, time.monotonic())
             match marker:
                 case Start(restated=False):
                     self._count(received=affected)
@@ -240,7 +236,7 @@ class Tracker:
 
     def _take_due(self) -> list[Due]:
         """Take the messages that may be redelivered now."""
-        now = self._clock()
+        now = time.monotonic()
         assigned = list(self._assigned.values())
         wanted = [
             each for each in assigned if now >= self._next_end_lookup_at and each.needs_end(now)
@@ -267,7 +263,7 @@ class Tracker:
             found = []
         ends = {place.partition: place.offset for place in found if place.error is None}
         if not ends:
-            self._next_end_lookup_at = self._clock() + _BACKOFF
+            self._next_end_lookup_at = time.monotonic() + _BACKOFF
         return ends
 
     def _redeliver(self, part: list[Due]) -> None:
@@ -316,7 +312,7 @@ class Tracker:
 
     def _retry(self, part: list[Due], seconds: float) -> None:
         for assigned, expired in group_by_partition(part):
-            assigned.progress.retry([each.id for each in expired], self._clock() + seconds)
+            assigned.progress.retry([each.id for each in expired], time.monotonic() + seconds)
 
     def _raise_unless_temporary(self, error: TransporterError) -> None:
         cause = kafka_error(error)
@@ -335,7 +331,7 @@ class Tracker:
 
     def _run_periodic_work(self) -> None:
         self._end_lost_transactions()
-        now = self._clock()
+        now = time.monotonic()
         self._commit_at = now + self._settings.commit_interval
         for each in self._assigned.values():
             self._repeat_ends(each)
