@@ -125,13 +125,15 @@ class ChangeTranslator:
         """Return the name of a table by its definition in the stream.
 
         The table may have another by now. If that of the stream belongs to another table, by the
-        state, the state's counts: no change may come among the rows of the other.
+        state, the state's counts: no change may come among the rows of the other. It counts, too,
+        where nothing asks for that of the stream, as between a rename and the end of the table.
         """
         name, now = TableName(relation.name, relation.schema), self.state.tables[relation.oid]
         if name == now.full_name:
             return name
         is_taken = any(table.full_name == name for table in self.state.tables.values())
-        return now.full_name if is_taken else name
+        is_asked_for = self._config.item_of(name) or self.state.left.get(name) == relation.oid
+        return name if is_asked_for and not is_taken else now.full_name
 
     def prepare(self, items: Iterable[Item], handover: Handover) -> list[Prepared]:
         """Return *items* for :meth:`messages`, relations aside, with keys compared at once.

@@ -22,6 +22,7 @@ from transporter_adaptors.postgres_cdc.chunks import (
 )
 from transporter_adaptors.postgres_cdc.columns import follow_renames
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
+from transporter_adaptors.postgres_cdc.server import end_of_log
 from transporter_adaptors.postgres_cdc.snapshots import Snapshot
 from transporter_adaptors.postgres_cdc.table_states import logged_columns
 from transporter_adaptors.postgres_cdc.tables import read_definition
@@ -190,7 +191,7 @@ class ChunkReader:
                         size = self._config.copy_bytes
                         rows = count_fitting(self._session, reading.plan, copy.boundary, rows, size)
                     found, last, is_last = self._read_rows(reading.plan, copy.boundary, rows)
-                end, seconds = self._end_of_log(), monotonic() - began
+                end, seconds = end_of_log(self._session), monotonic() - began
                 self._restart_points.request(end)
             except (_NotNow, *_MIGRATIONS):
                 return None
@@ -313,11 +314,6 @@ class ChunkReader:
             row = self._session.execute("SELECT pg_current_snapshot()::text").fetchone()
         assert row is not None  # noqa: S101 - a SELECT without FROM has a row
         return Snapshot.parse(row[0])
-
-    def _end_of_log(self) -> int:
-        row = self._session.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-        assert row is not None  # noqa: S101 - a SELECT without FROM has a row
-        return parse_lsn(row[0])
 
     def _is_flushed(self, end: int) -> bool:
         """Wait until the server's log is flushed up to *end*, in the session of the chunk."""

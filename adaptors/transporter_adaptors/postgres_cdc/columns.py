@@ -29,11 +29,6 @@ class ColumnChanges:
     dropped: tuple[str, ...]
     retyped: tuple[str, ...]
 
-    @property
-    def fills(self) -> bool:
-        """Whether rows may have got values that were never sent."""
-        return bool(self.added or self.retyped)
-
     def __bool__(self) -> bool:
         return bool(self.added or self.dropped or self.retyped)
 

@@ -21,7 +21,13 @@ from transporter_adaptors.postgres_cdc.copier import Copier
 from transporter_adaptors.postgres_cdc.entries import truncation
 from transporter_adaptors.postgres_cdc.handover import Handover
 from transporter_adaptors.postgres_cdc.pending import PendingChanges
-from transporter_adaptors.postgres_cdc.plan import Plan, names_of, plan_tables, stream_options
+from transporter_adaptors.postgres_cdc.plan import (
+    Plan,
+    find_published,
+    names_of,
+    plan_tables,
+    stream_options,
+)
 from transporter_adaptors.postgres_cdc.position import Position
 from transporter_adaptors.postgres_cdc.publishing import (
     drop_unwanted,
@@ -30,7 +36,12 @@ from transporter_adaptors.postgres_cdc.publishing import (
 )
 from transporter_adaptors.postgres_cdc.run_batches import join_parts
 from transporter_adaptors.postgres_cdc.schema_log import NewColumns
-from transporter_adaptors.postgres_cdc.server import check_position, check_same_server, identify
+from transporter_adaptors.postgres_cdc.server import (
+    check_position,
+    check_same_server,
+    end_of_log,
+    identify,
+)
 from transporter_adaptors.postgres_cdc.session import connect_queries, connect_replication
 from transporter_adaptors.postgres_cdc.slot_creation import (
     NOTICE,
@@ -56,6 +67,7 @@ from transporter_adaptors.postgres_cdc.wire import SlotStream
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
 
@@ -181,6 +193,9 @@ class _Open:
         self._left_out = dict[int, FoundTable]()
         self._told_problems = dict[int, str]()
         self._has_other_tables = False
+        self._gone = frozenset[int]()
+        self._gone_at = 0
+        """The LSN before which tables that are gone may have changes."""
         self._queries = queries = connect_queries(config.dsn)
         self._sessions.append(queries)
         position, state = self._logged()
@@ -295,8 +310,16 @@ class _Open:
     def _apply(
         self, plan: Plan, position: Position, state: TablesState
     ) -> tuple[Position, TablesState]:
-        """Return position and state with the changes of *plan*, published where they are tables."""
+        """Return position and state with the changes of *plan*, published where they are tables.
+
+        As long as a table that is gone may have changes in the stream, nothing of *plan* counts.
+        """
         config, queries = self._config, self._queries
+        if self._has_unread(state.tables.keys() - plan.tables.keys(), state, position):
+            with translate_errors("cannot look at the publications"):
+                published = find_published(queries, self._names, plan.server.version)
+            check_state(state, self._names, published)
+            return position, state
         plan = publish_new(queries, config, self._names, plan, state, self._leave_out)
         changes = compare_tables(config, plan, state, moved_tables(queries, state))
         copied = changes.to_copy
@@ -317,6 +340,23 @@ class _Open:
         gone = changes.removed | changes.to_copy
         copies = tuple(copy for copy in position.copies if copy.oid not in gone)
         return replace(position, begun=0, copies=copies), made
+
+    def _has_unread(
+        self, removed: AbstractSet[int], state: TablesState, position: Position
+    ) -> bool:
+        """Return whether tables of *removed* may have changes that *position* is before."""
+        gone = frozenset(
+            oid
+            for oid in removed
+            # Of a table that the pipeline file leaves out now, nothing is wanted.
+            if self._config.item_of(state.tables[oid].full_name) is not None
+        )
+        if not gone <= self._gone:
+            with translate_errors("cannot look at the server's log"):
+                self._gone_at = end_of_log(self._queries)
+        self._gone = gone
+        self._has_other_tables = bool(gone) and position.at < self._gone_at
+        return self._has_other_tables
 
     def _to_empty(self, changes: Changes) -> list[int]:
         """Return the tables that an entry empties first.
@@ -344,6 +384,9 @@ class _Open:
             self._has_other_tables = self._watch.look(
                 self._translator.state, self._left_out, self._handover, self._position.at
             )
+            if self._position.at < self._gone_at:
+                # A server without further changes says how far it is only if it is asked.
+                self._report(reply=True)
         else:
             self._watch.follow(self._position.at)
 
@@ -373,7 +416,7 @@ class _Open:
                 begin += self._describe(oid)
             return self._batch([begin])
         self._look()
-        if self._has_other_tables and not self._pending:
+        if self._has_other_tables and not self._pending and self._position.at >= self._gone_at:
             self._take_up_tables()
             if self._unlogged_state is not None:
                 return self.poll(timeout)
@@ -485,11 +528,11 @@ class _Open:
                 dropped=list(found.changes.dropped),
                 retyped=list(found.changes.retyped),
             )
-            if found.changes.fills and found.is_rewritten:
+            if found.fills:
                 self._resume.report(
                     "table-rewritten",
                     table=name,
-                    problem="existing rows got values that the server does not send; raise "
+                    problem="existing rows have values that the server does not send; raise "
                     "copy_run in the table's item, which copies it again",
                 )
         entry = found.entry(self._config)

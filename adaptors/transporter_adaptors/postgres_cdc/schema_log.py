@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from transporter.message import Message
 from transporter_adaptors.postgres_cdc.columns import (
@@ -14,7 +14,7 @@ from transporter_adaptors.postgres_cdc.columns import (
     follow_renames,
     schema_document,
 )
-from transporter_adaptors.postgres_cdc.tables import find_files, read_definition
+from transporter_adaptors.postgres_cdc.tables import PARTS, find_files, read_definition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,20 +24,25 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.config import CdcConfig
     from transporter_adaptors.postgres_cdc.state import FollowedTable
 
+_DEFAULTS: Final = f"""
+SELECT {PARTS} JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE a.attname = ANY(%s) AND a.atthasmissing LIMIT 1
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class NewColumns:
     """Other columns of a table from here on, or columns that are not logged yet.
 
-    ``document`` is the data of an entry about them, if there is to be one. ``is_rewritten`` is
-    whether the table has other files than before: existing rows may have got other values.
-    ``name`` is the table's in the stream, where the state has another.
+    ``document`` is the data of an entry about them, if there is to be one. With ``fills`` existing
+    rows have values in them that were never sent. ``name`` is the table's in the stream, where the
+    state has another.
     """
 
     table: FollowedTable
     changes: ColumnChanges
     document: bytes | None = None
-    is_rewritten: bool = False
+    fills: bool = False
     name: TableName | None = None
 
     def entry(self, config: CdcConfig) -> Message | None:
@@ -85,9 +90,20 @@ class SchemaLog:
             partitions=files.partitions if files else table.partitions,
         )
         document = self._describe(made, name) if self._wants_entries else None
-        return NewColumns(
-            made, changes, document, is_rewritten=made.files != table.files, name=name
+        fills = bool(changes.added or changes.retyped) and (
+            made.files != table.files
+            # A renamed column has the values of before.
+            or follow_renames(changes.dropped, table.columns, columns) != changes.dropped
+            or self._has_defaults(table.oid, changes.added)
         )
+        return NewColumns(made, changes, document, fills, name)
+
+    def _has_defaults(self, oid: int, added: Sequence[str]) -> bool:
+        """Return whether existing rows have got a constant in *added* columns, without a rewrite.
+
+        Such a default is in the catalog.
+        """
+        return self._queries.execute(_DEFAULTS, [[oid], [*added]]).fetchone() is not None
 
     def _describe(self, table: FollowedTable, name: TableName) -> bytes:
         definition = read_definition(self._queries, table.oid)

@@ -162,6 +162,13 @@ def check_history(
         )
 
 
+def end_of_log(queries: Connection) -> int:
+    """Return an LSN behind everything that the session *queries* sees."""
+    row = queries.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None  # noqa: S101 - a SELECT without FROM has a row
+    return parse_lsn(row[0])
+
+
 def identify(replication: Connection) -> SystemPosition:
     """Return the identity of the server of the session *replication*."""
     with translate_errors("cannot identify the server"):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.plan import Published
     from transporter_adaptors.postgres_cdc.tables import TableDefinition
 
+_PARTITIONED: Final = "SELECT oid::bigint FROM pg_class WHERE oid = ANY(%s) AND relkind = 'p'"
 _NAMES_LEFT: Final = 1000
 """Names of earlier tables that a state keeps, the latest ones."""
 
@@ -159,11 +160,10 @@ def _names_left(state: TablesState, tables: Mapping[int, FollowedTable]) -> dict
 
 def moved_tables(queries: Connection, state: TablesState) -> frozenset[int]:
     """Return the tables of *state* that have other partitions now."""
-    partitioned = [oid for oid, table in state.tables.items() if table.partitions]
-    if not partitioned:
-        return frozenset()
     with translate_errors("cannot look at the partitions"):
-        found = find_files(queries, partitioned)
+        # The hash of a partitioned table without partitions is that of any other table.
+        rows = queries.execute(_PARTITIONED, [[*state.tables]]).fetchall()
+        found = find_files(queries, [oid for (oid,) in rows]) if rows else {}
     return frozenset(
         oid for oid, files in found.items() if files.partitions != state.tables[oid].partitions
     )
