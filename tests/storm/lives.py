@@ -189,12 +189,17 @@ class Lives:
         engine.child = None
         self.truth.read()
 
-    def close_down(self) -> None:
-        """Stop everything in order, and check that no log is damaged then."""
-        for thread in self._asking:
+    def await_dry_runs(self) -> None:
+        """Wait for the answers to all dry runs."""
+        while self._asking:
+            thread = self._asking.pop()
             thread.join(ANSWER)
             if thread.is_alive():
                 raise Violation("a dry run of a replay never got an answer")
+
+    def close_down(self) -> None:
+        """Stop everything in order, and check that no log is damaged then."""
+        self.await_dry_runs()
         if self.violations:
             raise self.violations[0]
         for engine in self.engines.values():

@@ -301,6 +301,7 @@ class World(Lives):
         each.child.kill()
         self.ended(each)
         time.sleep(0.03)  # its workers see its end
+        self.await_dry_runs()  # They would find no log in between.
         shutil.rmtree(each.directory)
         target.rename(each.directory)
 
@@ -316,6 +317,7 @@ class World(Lives):
         if each.runs or each.backup is None:
             return
         time.sleep(0.1)  # a worker of the last engine notices its end
+        self.await_dry_runs()
         shutil.rmtree(each.directory)
         shutil.copytree(each.backup, each.directory)
         self.truth.read()
