@@ -13,6 +13,7 @@ from engine_tools import until
 from pg_writer_tools import Driver
 from psycopg import sql
 from services.postgres import Database, fresh_database
+from transporter_adaptors.postgres_cdc import handover
 
 from transporter.engine.reading.batch_appender import split_to_loggable
 from transporter.errors import EnvironmentFault, SourceUnavailable
@@ -460,6 +461,45 @@ def rows_of_both(database: Database) -> tuple[list[Any], list[Any]]:
         for name in ("public", "sink")
     )
     return ours, theirs
+
+
+@pytest.mark.parametrize("batch_rows", [1, 20000])
+@pytest.mark.parametrize("again", [{"copy_run": 2}, {"copy_where": "id > 20"}])
+def test_an_empty_sink_gets_whole_rows_during_a_copy(
+    shop: Database,
+    sink: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    again: dict[str, Any],
+    batch_rows: int,
+) -> None:
+    """Changes beyond the boundary are logged then: the sink has no row for a part of one."""
+    shop.execute(BIG.format(rows=60))
+    log = started(shop, tables=["big"], batch_rows=batch_rows)
+    log.kill()
+    log.messages.clear()
+    if "copy_where" in again:
+        with clean_slots(shop):
+            pass
+        log.position = None
+    log.settings |= {"tables": [{"table": "big", **again}], "copy_rows": 2}
+    until(lambda: log.poll() and sum(each.phase == "copy" for each in log.messages) >= 4)
+    # Only the stream goes on until it has come to all of this.
+    monkeypatch.setattr(handover, "MAX_CHUNKS", 0)
+    shop.execute("UPDATE big SET n = n + 100")
+    shop.execute("UPDATE big SET n = 0 WHERE id IN (2, 5, 59); DELETE FROM big WHERE id IN (5, 59)")
+    shop.execute("UPDATE big SET n = 1 WHERE id = 58; UPDATE big SET id = 158 WHERE id = 58")
+    shop.execute("UPDATE big SET n = 2, v = repeat('x', 4000) WHERE id = 57")
+    shop.execute("UPDATE big SET n = 3 WHERE id = 57")
+    until(lambda: log.poll() and any(each.key == b"158" for each in log.messages))
+    monkeypatch.undo()
+    log.drain(shop)
+    log.kill()
+    sink.deliver(*log.messages)
+    ours, theirs = rows_of_both(shop)
+    copied = {row[0] for row in theirs}
+    assert copied >= {row[0] for row in ours if row[1] != row[0] + 100}
+    assert theirs == ours
+    assert {each.headers for each in log.messages} == {()}
 
 
 @pytest.mark.parametrize("rows", [1, 60])

@@ -186,8 +186,12 @@ class Handover:
         return not chunk.snapshot.sees(widen_xid(xid, chunk.snapshot.xmax))
 
     def may_lack_row(self, oid: int, commit_lsn: int) -> bool:
-        """Return whether sinks may lack the row of an update, so that a part is too little."""
-        return commit_lsn < self.gone.get(oid, 0)
+        """Return whether sinks may lack the row of an update, so that a part of it is too little.
+
+        A table that is copied again may have been emptied there.
+        """
+        copy = self.copies.get(oid)
+        return (copy is not None and copy.is_repeated) or commit_lsn < self.gone.get(oid, 0)
 
     def truncate(self, oid: int, xid: int) -> None:
         """Record that transaction *xid* (32 bits) has emptied the table *oid* (rule 7)."""
