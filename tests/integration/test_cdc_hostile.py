@@ -10,13 +10,17 @@ import psycopg
 import pytest
 from cdc_tools import MemoryLog, clean_slots, need_version, short, started, version
 from engine_tools import until
+from pg_writer_tools import Driver
 from psycopg import sql
 from services.postgres import Database, fresh_database
+from transporter_adaptors.postgres_cdc import handover, pending
 
 from transporter.engine.reading.batch_appender import split_to_loggable
 from transporter.errors import EnvironmentFault, SourceUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transporter.adaptor import Batch
 
 pytestmark = pytest.mark.postgres
@@ -427,6 +431,145 @@ def test_large_values_are_found_by_the_index_of_the_key(shop: Database, kind: st
     assert after[1] - before[1] >= 20
     found = [each for each in rows_of(log, "public.big") if each[:2] == ("insert", "sync")]
     assert [(data["n"], len(data["v"])) for *_, data in found] == [(n, 5000) for n in range(1, 21)]
+
+
+BIG = """
+CREATE TABLE big (id int PRIMARY KEY, n int, v text NOT NULL);
+ALTER TABLE big ALTER v SET STORAGE EXTERNAL;
+CREATE SCHEMA sink; CREATE TABLE sink.big (id int PRIMARY KEY, n int, v text NOT NULL);
+INSERT INTO big SELECT n, n, repeat(n::text, 3000) FROM generate_series(1, {rows}) n
+"""
+
+
+AGAIN = "INSERT INTO big SELECT n + 1000, n, repeat('b', 3000) FROM generate_series(1, 60) n"
+
+
+@pytest.fixture
+def sink(shop: Database) -> Iterator[Driver]:
+    """Yield a writer that keeps ``sink.big`` as the entries of ``public.big`` describe it."""
+    driver = Driver(
+        shop, {"tables": {"public.big": "sink.big"}, "progress": "sink.transporter_progress"}
+    )
+    yield driver
+    driver.close()
+
+
+def deliver_each(sink: Driver, log: MemoryLog) -> None:
+    """Deliver each entry of ``public.big`` in a slice of its own: one would hide earlier ones."""
+    for each in log.messages:
+        if each.namespace == "public.big":
+            sink.deliver(each)
+
+
+def rows_of_both(database: Database) -> tuple[list[Any], list[Any]]:
+    """Return the rows of ``public.big`` and of ``sink.big``."""
+    ours, theirs = (
+        database.execute(f"SELECT id, n, md5(v) FROM {name}.big ORDER BY id")
+        for name in ("public", "sink")
+    )
+    return ours, theirs
+
+
+@pytest.mark.parametrize("batch_rows", [1, 20000])
+@pytest.mark.parametrize("again", [{"copy_run": 2}, {"copy_where": "id > 20"}])
+def test_an_empty_sink_gets_whole_rows_during_a_copy(
+    shop: Database,
+    sink: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    again: dict[str, Any],
+    batch_rows: int,
+) -> None:
+    """Changes beyond the boundary are logged then: the sink has no row for a part of one."""
+    shop.execute(BIG.format(rows=60))
+    log = started(shop, tables=["big"], batch_rows=batch_rows)
+    log.kill()
+    log.messages.clear()
+    if "copy_where" in again:
+        with clean_slots(shop):
+            pass
+        log.position = None
+    log.settings |= {"tables": [{"table": "big", **again}], "copy_rows": 2}
+    until(lambda: log.poll() and sum(each.phase == "copy" for each in log.messages) >= 4)
+    # Only the stream goes on until it has come to all of this.
+    monkeypatch.setattr(handover, "MAX_CHUNKS", 0)
+    shop.execute("UPDATE big SET n = n + 100")
+    shop.execute("UPDATE big SET n = 0 WHERE id IN (2, 5, 59); DELETE FROM big WHERE id IN (5, 59)")
+    shop.execute("UPDATE big SET n = 1 WHERE id = 58; UPDATE big SET id = 158 WHERE id = 58")
+    shop.execute("UPDATE big SET n = 2, v = repeat('x', 4000) WHERE id = 57")
+    shop.execute("UPDATE big SET n = 3 WHERE id = 57")
+    until(lambda: log.poll() and any(each.key == b"158" for each in log.messages))
+    monkeypatch.undo()
+    log.drain(shop)
+    log.kill()
+    deliver_each(sink, log)
+    ours, theirs = rows_of_both(shop)
+    copied = {row[0] for row in theirs}
+    assert copied >= {row[0] for row in ours if row[1] != row[0] + 100}
+    assert theirs == ours
+    assert {each.headers for each in log.messages} == {()}
+
+
+@pytest.mark.parametrize(("rows", "kills"), [(1, 0), (1, 2), (60, 0)])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "DELETE FROM big WHERE id > 1000",
+        "UPDATE big SET id = id + 1000 WHERE id > 1000",
+        "TRUNCATE big",
+        f"DELETE FROM big WHERE id > 1000; {AGAIN}; UPDATE big SET n = 8",
+        "DELETE FROM big WHERE id > 1000; ALTER TABLE big DROP v",
+    ],
+    ids=["deleted", "moved on", "truncated", "born again", "column dropped"],
+)
+def test_a_row_that_is_gone_when_its_new_key_comes(
+    shop: Database,
+    sink: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    end: str,
+    rows: int,
+    kills: int,
+) -> None:
+    """No one can have its large value any more, so its key is not logged, also across kills."""
+    shop.execute(BIG.format(rows=rows))
+    shop.execute("INSERT INTO big VALUES (0, 0, repeat('o', 3000))")
+    log = started(shop, tables=["big"])
+    shop.execute("UPDATE big SET id = id + 1000 WHERE id > 0")
+    shop.execute("UPDATE big SET n = n + 100; UPDATE big SET n = 7 WHERE id = 1001")
+    shop.execute(end)
+    if kills:
+        monkeypatch.setattr(pending, "LARGEST", 1)
+    for number in range(len(log.messages), len(log.messages) + kills):
+        until(lambda behind=number: log.poll() and len(log.messages) > behind)
+        log.kill()
+    log.drain(shop)
+    shop.execute("UPDATE big SET n = n + 1 WHERE id = 0; INSERT INTO big (id) VALUES (-1)"
+                 if "DROP" in end else "UPDATE big SET n = n + 1 WHERE id = 0")  # fmt: skip
+    log.drain(shop)
+    log.kill()
+    if "DROP" in end:
+        shop.execute("ALTER TABLE sink.big ALTER v DROP NOT NULL")
+        deliver_each(sink, log)
+        assert shop.execute("SELECT id, n FROM sink.big ORDER BY id") == [(-1, None), (0, 101)]
+        return
+    deliver_each(sink, log)
+    ours, theirs = rows_of_both(shop)
+    assert theirs == ours
+    *_, last = log.messages
+    if "TRUNCATE" not in end:
+        # All is as before behind the ends of these rows.
+        assert dict(last.headers) == {"pg-unchanged": b'["v"]'}
+
+
+def test_a_row_whose_table_is_gone_when_its_new_key_comes(shop: Database, sink: Driver) -> None:
+    """Its last changes come without it."""
+    shop.execute(BIG.format(rows=2))
+    log = started(shop, tables=["big", "items"])
+    shop.execute("UPDATE big SET id = 11 WHERE id = 1; UPDATE big SET n = 7 WHERE id = 11")
+    shop.execute("DROP TABLE big; INSERT INTO items VALUES (1)")
+    log.drain(shop)
+    log.kill()
+    deliver_each(sink, log)
+    assert shop.execute("SELECT id FROM sink.big") == [(2,)]
 
 
 def test_a_large_row_is_alone_in_its_batch(shop: Database) -> None:

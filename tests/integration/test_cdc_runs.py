@@ -111,7 +111,7 @@ class Follower:
             cast("Any", None), config, source.types, state, report, Names("p", "s")
         )
         translator.schema_log.compare = lambda *_: None  # type: ignore[method-assign]
-        translator._reselect = lambda _, values: values  # type: ignore[method-assign]
+        translator._reselect = lambda _, values, __: values  # type: ignore[method-assign]
         self._pending = PendingChanges(translator, Handover(), lambda _: [])
         self._reader = TransactionReader(cast("SlotStream", self._stream), self.inside)
 

@@ -17,6 +17,7 @@ from transporter_adaptors.postgres.session import translate_error
 from transporter_adaptors.postgres_cdc import (
     chunk_reader,
     handover,
+    large_values,
     pending,
     plan,
     reader,
@@ -152,6 +153,56 @@ def test_a_chunk_waits_for_a_commit_that_hangs(
     log.drain(crashing)
     log.kill()
     assert history(log, 90) == [("copy", "second")]
+    assert last_rows(log) == stored_rows(crashing)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_large_value_waits_for_a_commit_that_hangs(
+    crashing: Database, monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    """A change of a key is streamed before a query finds its row, or finds one from before it."""
+    monkeypatch.setattr(large_values, "_VISIBLE", 0.1)
+    crashing.execute("ALTER TABLE items ALTER name SET STORAGE EXTERNAL")
+    crashing.execute("UPDATE items SET name = repeat(id::text, 2000)")
+    log = started(crashing)
+    change = "DELETE FROM items WHERE id = 20; " if is_taken else ""
+    change += "UPDATE items SET id = 20 WHERE id = 10" if is_taken else "UPDATE items SET id = 11"
+    change += "" if is_taken else " WHERE id = 10"
+    writer = threading.Thread(target=crashing.execute, args=(f"BEGIN; {change}; COMMIT",))
+    with hanging_commits(crashing):
+        writer.start()
+        with pytest.raises(SourceUnavailable, match="is committed and not visible yet"):
+            until(lambda: log.poll() and history(log, 20 if is_taken else 11)[1:])
+        log.kill()
+    writer.join()
+    log.drain(crashing)
+    log.kill()
+    assert last_rows(log) == stored_rows(crashing)
+
+
+def test_a_row_is_gone_once_the_server_cannot_bring_it_back(
+    crashing: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query sees an asynchronous delete that a crash undoes. The row's new key is logged then."""
+    monkeypatch.setattr(chunk_reader, "_FLUSH_PATIENCE", 1000.0)
+    monkeypatch.setattr(chunk_reader, "_FLUSH_LIMIT", 0.5)
+    crashing.execute("ALTER TABLE items ALTER name SET STORAGE EXTERNAL")
+    crashing.execute("UPDATE items SET name = repeat(id::text, 2000)")
+    log = started(crashing)
+    crashing.execute("UPDATE items SET id = 11 WHERE id = 10")
+    with crashing.connect(options="-c synchronous_commit=off") as writer:
+        # The server writes its log at once after a pause, and then not for ten seconds.
+        writer.execute("UPDATE items SET id = id WHERE id = 30")
+        time.sleep(0.5)
+        writer.execute("DELETE FROM items WHERE id = 11")
+    with suppress(SourceUnavailable):
+        until(lambda: log.poll() and (None in [value for _, value in history(log, 10)]))
+    log.kill()
+    crash(crashing)
+    assert "11" in stored_rows(crashing), "the server has lost nothing"
+    monkeypatch.undo()
+    log.drain(crashing)
+    log.kill()
     assert last_rows(log) == stored_rows(crashing)
 
 

@@ -698,6 +698,42 @@ def test_tables_are_created(driver: Driver) -> None:
     assert "has no key at its source" in str(driver.fail(schema_entry("keyless", [], a="integer")))
 
 
+@pytest.mark.parametrize("slices", ["one slice", "one each"])
+def test_a_table_that_is_emptied_before_it_is_created(driver: Driver, slices: str) -> None:
+    """A reader empties a table that it copies again before it describes it."""
+    driver.database.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY);"
+        "CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent (id));"
+        "INSERT INTO parent VALUES (1); INSERT INTO child VALUES (1, 1)"
+    )
+    configure(driver, evolve="create")
+    messages = [
+        truncation_entry("t"),
+        schema_entry("t", ["id"], id="integer!"),
+        row("t", 1, id=1),
+        truncation_entry("parent"),
+        truncation_entry("u", restart_identity=True),
+        truncation_entry("child"),
+        schema_entry("u", ["id"], id="integer!"),
+        row("t", 2, id=2),
+        truncation_entry("t"),
+        row("t", 3, id=3),
+    ]
+    parts = [messages] if slices == "one slice" else [[m] for m in messages[:3]] + [messages[3:]]
+    for part in parts:
+        driver.deliver(*part)
+    assert driver.rows("t") == [(3,)]
+    assert driver.rows("u") == driver.rows("parent") == driver.rows("child") == []
+
+
+@pytest.mark.parametrize("evolve", ["none", "add"])
+def test_a_missing_table_cannot_be_emptied(driver: Driver, evolve: str) -> None:
+    """Where nothing creates it the route stops with what helps."""
+    error = configure(driver, evolve=evolve).fail(truncation_entry("t"))
+    assert isinstance(error, RouteFault)
+    assert "table public.t does not exist" in str(error)
+
+
 def test_a_created_table_is_rolled_back_with_its_slice(driver: Driver) -> None:
     """A bad row behind a new table leaves the table and the rows before it."""
     configure(driver, evolve="create").park(

@@ -21,6 +21,7 @@ from transporter_adaptors.postgres_cdc.entries import (
 from transporter_adaptors.postgres_cdc.large_values import LargeValues
 from transporter_adaptors.postgres_cdc.logical import logical_entry
 from transporter_adaptors.postgres_cdc.messages import (
+    UNCHANGED,
     Delete,
     Insert,
     LogicalMessage,
@@ -51,10 +52,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RowPart:
-    """A change of one key: the row behind it, and the row before, where they are known."""
+    """A change of one key: the row behind it, and the row before, where they are known.
+
+    There is no row if it is gone, and a part of it alone would be of no use.
+    """
 
     op: str
-    new: Sequence[Value]
+    new: Sequence[Value] | None
     old: Sequence[Value] | None
     key: Key
     rank: int = 0
@@ -103,6 +107,8 @@ class ChangeTranslator:
         self._items = {item.prefix: item for item in config.messages}
         self._form = EntryForm(config.key == "json", config.old, config.transaction)
         self._malformed: set[tuple[int, str]] = set()
+        self._gone: set[int] = set()
+        """Tables with rows that were gone, of which the hand-over does not know yet."""
 
     def namespace(self, oid: int) -> str:
         """Return the namespace of the table *oid*."""
@@ -153,12 +159,13 @@ class ChangeTranslator:
             if not isinstance(item, Change) or isinstance(item.what, Truncate | LogicalMessage):
                 prepared.append(item)
                 continue
-            for made in self._prepare_change(item):
+            for made in self._prepare_change(item, handover):
                 if made.entries.relation.oid in handover.copies:
                     to_rank.setdefault(made.entries.relation.oid, []).extend(made.parts)
                 prepared.append(made)
         for oid, parts in to_rank.items():
             self._rank(oid, parts, handover)
+        self._record_gone(handover)
         return prepared
 
     def _decode_runs(
@@ -169,7 +176,7 @@ class ChangeTranslator:
         def translate(change: Change) -> list[Message]:
             return [
                 message
-                for made in self._prepare_change(change)
+                for made in self._prepare_change(change, handover)
                 for message in self.messages(made, handover)
             ]
 
@@ -184,7 +191,7 @@ class ChangeTranslator:
             else:
                 yield from item.items()
 
-    def _prepare_change(self, change: Change) -> list[PreparedChange]:
+    def _prepare_change(self, change: Change, handover: Handover) -> list[PreparedChange]:
         """Return *change* of a row in its parts, or nothing where its table is not followed."""
         what = change.what
         if isinstance(what, Truncate | LogicalMessage):
@@ -192,7 +199,10 @@ class ChangeTranslator:
         entries = self._tables.get(what.oid)
         if entries is None:
             return []
-        return [PreparedChange(change, entries, list(self._split(entries, change)))]
+        parts = [
+            self._complete(entries, part, change, handover) for part in self._split(entries, change)
+        ]
+        return [PreparedChange(change, entries, parts)]
 
     def messages(self, item: PreparedChange, handover: Handover) -> list[Message]:
         """Return the entries of *item* that are to be logged."""
@@ -200,6 +210,8 @@ class ChangeTranslator:
         begin, found = change.begin, list[Message]()
         for number, part in enumerate(item.parts):
             if not handover.is_logged(entries.relation.oid, part.rank, begin.xid, begin.commit_lsn):
+                continue
+            if part.new is None:
                 continue
             place = _place_of(change, number)
             match part.op:
@@ -314,15 +326,44 @@ class ChangeTranslator:
             return
         # Another key is another row, for the copy as well as for sinks.
         yield RowPart("delete", known, None, before)
-        yield RowPart("insert", self._reselect(entries, filled), None, after)
+        yield RowPart("insert", filled, None, after)
 
-    def _reselect(self, entries: TableEntries, values: Sequence[Value]) -> Sequence[Value]:
-        """Fetch large values that a change of the key has left out: no earlier entry has them.
+    def _complete(
+        self, entries: TableEntries, part: RowPart, change: Change, handover: Handover
+    ) -> RowPart:
+        """Return *part* with large values that the change left out, where no sink may have them.
 
-        They may be newer than the change. If the row is gone, its end follows in the stream.
+        That is a row with another key, because no earlier entry has it, and see
+        :meth:`Handover.may_lack_row`. The values may be newer than the change. If the row is gone,
+        its end follows in the stream, and this change of it is left out. So are the parts of it
+        that come until then.
         """
+        oid, begin = entries.relation.oid, change.begin
+        is_new = part.op == "insert"
+        is_update = part.op == "update" and (
+            oid in self._gone or handover.may_lack_row(oid, begin.commit_lsn)
+        )
+        if part.new is None or UNCHANGED not in part.new or not (is_new or is_update):
+            return part
+        new = self._reselect(entries, part.new, begin.xid)
+        if new is None and is_new:
+            self._gone.add(oid)
+        return replace(part, new=new)
+
+    def _record_gone(self, handover: Handover) -> None:
+        """Let *handover* know where the rows that were gone have their end at the latest."""
+        if self._gone:
+            with translate_errors("cannot look at the end of the server's log"):
+                end = self._large_values.end_of_log()
+            handover.gone |= dict.fromkeys(self._gone, end)
+            self._gone.clear()
+
+    def _reselect(
+        self, entries: TableEntries, values: Sequence[Value], xid: int
+    ) -> Sequence[Value] | None:
+        """Return *values* with the present ones in place of those left out, if there is the row."""
         with translate_errors(f"cannot read a large value of {entries.namespace}"):
-            return self._large_values.fill(entries, values)
+            return self._large_values.fill(entries, values, xid)
 
     def _rank(self, oid: int, parts: Sequence[RowPart], handover: Handover) -> None:
         copy = handover.copies[oid]

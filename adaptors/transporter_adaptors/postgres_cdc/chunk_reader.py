@@ -317,17 +317,23 @@ class ChunkReader:
 
     def _is_flushed(self, end: int) -> bool:
         """Wait until the server's log is flushed up to *end*, in the session of the chunk."""
-        begun, is_forced = monotonic(), False
-        while monotonic() - begun < _FLUSH_LIMIT:
-            row = self._session.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-            if row is not None and parse_lsn(row[0]) >= end:
-                return True
-            if not is_forced and monotonic() - begun > _FLUSH_PATIENCE:
-                is_forced = True
-                with self._session.transaction():
-                    self._session.execute("SET LOCAL synchronous_commit = local")
-                    self._session.execute(
-                        "SELECT pg_logical_emit_message(true, 'transporter.flush', '')"
-                    )
-            self._session.execute("SELECT pg_sleep(0.005)")
-        return False
+        return is_flushed(self._session, end)
+
+
+def is_flushed(session: Connection, end: int) -> bool:
+    """Wait until the server's log is flushed up to *end*, and return whether it is.
+
+    What a query sees may not be: a crash would undo it.
+    """
+    begun, is_forced = monotonic(), False
+    while monotonic() - begun < _FLUSH_LIMIT:
+        row = session.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+        if row is not None and parse_lsn(row[0]) >= end:
+            return True
+        if not is_forced and monotonic() - begun > _FLUSH_PATIENCE:
+            is_forced = True
+            with session.transaction():
+                session.execute("SET LOCAL synchronous_commit = local")
+                session.execute("SELECT pg_logical_emit_message(true, 'transporter.flush', '')")
+        session.execute("SELECT pg_sleep(0.005)")
+    return False

@@ -111,12 +111,15 @@ class Handover:
 
     ``passed`` are transactions with a change beyond a boundary that the stream has passed, and
     that no snapshot has seen since. ``recent`` is a transaction of late, less than 2³¹ away from
-    those in the stream: a table may wait for its copy for longer than that.
+    those in the stream: a table may wait for its copy for longer than that. ``gone`` are tables of
+    which a row is not logged under its new key, because it was gone already, with an LSN behind
+    its end.
     """
 
     copies: dict[int, TableCopy] = field(default_factory=dict)
     passed: set[int] = field(default_factory=set)
     recent: int = 0
+    gone: dict[int, int] = field(default_factory=dict)
 
     @property
     def next_table(self) -> TableCopy | None:
@@ -182,6 +185,14 @@ class Handover:
             return True
         return not chunk.snapshot.sees(widen_xid(xid, chunk.snapshot.xmax))
 
+    def may_lack_row(self, oid: int, commit_lsn: int) -> bool:
+        """Return whether sinks may lack the row of an update, so that a part of it is too little.
+
+        A table that is copied again may have been emptied there.
+        """
+        copy = self.copies.get(oid)
+        return (copy is not None and copy.is_repeated) or commit_lsn < self.gone.get(oid, 0)
+
     def truncate(self, oid: int, xid: int) -> None:
         """Record that transaction *xid* (32 bits) has emptied the table *oid* (rule 7)."""
         if (copy := self.copies.get(oid)) is not None:
@@ -190,6 +201,7 @@ class Handover:
 
     def pass_chunks(self, lsn: int) -> list[int]:
         """Forget chunks that the stream, at *lsn*, has passed; return tables in sync (rule 6)."""
+        self.gone = {oid: end for oid, end in self.gone.items() if end > lsn}
         in_sync = []
         for oid, copy in [*self.copies.items()]:
             left = self.copies[oid] = copy.pass_chunks(lsn)

@@ -48,6 +48,7 @@ class Position:
         begun: how many tables of the state's queue have begun to be copied.
         copies: the copies under way, or not passed by the stream yet.
         passed: see :class:`~transporter_adaptors.postgres_cdc.handover.Handover`.
+        gone: the same, as pairs.
 
     """
 
@@ -59,6 +60,7 @@ class Position:
     begun: int = 0
     copies: tuple[TableCopy, ...] = ()
     passed: frozenset[int] = field(default_factory=frozenset)
+    gone: tuple[tuple[int, int], ...] = ()
 
     @property
     def reached(self) -> int:
@@ -84,6 +86,8 @@ class Position:
             fields["copy"] = [_copy_fields(copy) for copy in self.copies]
         if self.passed:
             fields["p"] = sorted(self.passed)
+        if self.gone:
+            fields["g"] = [[oid, format_lsn(end)] for oid, end in self.gone]
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
@@ -113,6 +117,7 @@ class Position:
                 int(fields.get("n", 0)),
                 tuple(map(_copy_of, fields.get("copy", ()))),
                 frozenset(map(int, fields.get("p", ()))),
+                tuple((int(oid), parse_lsn(end)) for oid, end in fields.get("g", ())),
             )
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise EnvironmentFault(
@@ -122,7 +127,7 @@ class Position:
 
     def handover(self, queue: Sequence[TableCopy]) -> Handover:
         """Return the state of the hand-over. *queue* has all tables to copy, in their order."""
-        found = Handover(passed=set(self.passed))
+        found = Handover(passed=set(self.passed), gone=dict(self.gone))
         found.begin([*self.copies, *queue[self.begun :]])
         return found
 

@@ -211,7 +211,7 @@ class _Open:
         self._translator = ChangeTranslator(
             queries, config, TypeCatalog(), made, resume.report, self._names
         )
-        self._handover = Handover(passed=set(self._position.passed))
+        self._handover = Handover(passed=set(self._position.passed), gone=dict(self._position.gone))
         self._follow(made)
         if is_logged:
             self._unlogged_state = None
@@ -592,6 +592,7 @@ class _Open:
             self._position,
             copies=tuple(started),
             passed=frozenset(self._handover.passed),
+            gone=tuple(self._handover.gone.items()),
             begun=begun,
         )
         self._logged_at, self._logged_lsn = monotonic(), self._position.at

@@ -203,8 +203,13 @@ class Upserts:
                 )
         if self._config.truncate == "ignore":
             return
-        names = {change.namespace: None for change in run}
-        tables = [self._catalog.table(self._config.table_of(name)).name for name in names]
+        names = {self._config.table_of(change.namespace): None for change in run}
+        # The entry with its columns creates a table behind this one.
+        is_created = self._config.evolve == "create"
+        find = self._catalog.find if is_created else self._catalog.table
+        tables = [table.name for name in names if (table := find(name)) is not None]
+        if not tables:
+            return
         restarts = any((parse_object(each.data) or {}).get("restart_identity") for each in run)
         listed = ", ".join(map(quote_table, tables))
         identity = " RESTART IDENTITY" if restarts else ""

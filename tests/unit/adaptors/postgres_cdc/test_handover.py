@@ -21,6 +21,20 @@ def test_a_copy_begun_again_repeats_no_id() -> None:
     assert (again.rows, again.boundary, again.chunks) == (3, None, ())
 
 
+def test_updates_may_lack_their_row_until_the_stream_has_come_to_its_end() -> None:
+    """A row that was gone when its new key came has its end before an LSN, also for a restart."""
+    handover = Handover(gone={7: 100})
+    found = Position("1", 1, at=1, gone=(*handover.gone.items(),))
+    for each in (handover, Position.parse(str(found)).handover([])):
+        assert each.may_lack_row(7, commit_lsn=99)
+        assert not each.may_lack_row(7, commit_lsn=100)
+        assert not each.may_lack_row(8, commit_lsn=99)
+        each.pass_chunks(99)
+        assert each.gone == {7: 100}
+        each.pass_chunks(100)
+        assert each.gone == {}
+
+
 def test_a_table_may_wait_for_its_copy_for_many_transactions() -> None:
     """A transaction's number is widened by a late one, not by the first of a table's wait."""
     handover = Handover()
