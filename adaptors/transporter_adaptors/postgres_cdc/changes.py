@@ -354,7 +354,7 @@ class ChangeTranslator:
         """Let *handover* know where the rows that were gone have their end at the latest."""
         if self._gone:
             with translate_errors("cannot look at the end of the server's log"):
-                end = self._large_values.end_of_log()
+                end = self._large_values.flushed_end_of_log()
             handover.gone |= dict.fromkeys(self._gone, end)
             self._gone.clear()
 

@@ -16,8 +16,8 @@ from transporter_adaptors.postgres_cdc.chunk_reader import is_flushed
 from transporter_adaptors.postgres_cdc.chunks import text_of
 from transporter_adaptors.postgres_cdc.columns import LoggedColumn, follow_renames
 from transporter_adaptors.postgres_cdc.key_order import Comparison, key_types
-from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 from transporter_adaptors.postgres_cdc.messages import UNCHANGED
+from transporter_adaptors.postgres_cdc.server import end_of_log
 from transporter_adaptors.postgres_cdc.snapshots import Snapshot, widen_xid
 from transporter_adaptors.postgres_cdc.tables import read_definition
 
@@ -128,7 +128,7 @@ class LargeValues:
             filled[place] = None if text is None else text.encode(errors="surrogateescape")
         return filled
 
-    def end_of_log(self) -> int:
+    def flushed_end_of_log(self) -> int:
         """Return an LSN behind all that was visible, which the server cannot lose any more.
 
         Raises:
@@ -136,9 +136,7 @@ class LargeValues:
             SourceUnavailable: it does not write its log.
 
         """
-        row = self._queries.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-        assert row is not None  # noqa: S101 - a SELECT without FROM has a row
-        end = parse_lsn(row[0])
+        end = end_of_log(self._queries)
         if not is_flushed(self._queries, end):
             raise SourceUnavailable("the server does not write its log; trying again may help")
         return end

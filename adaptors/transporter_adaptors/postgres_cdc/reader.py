@@ -193,9 +193,9 @@ class _Open:
         self._left_out = dict[int, FoundTable]()
         self._told_problems = dict[int, str]()
         self._has_other_tables = False
-        self._gone = frozenset[int]()
-        self._gone_at = 0
-        """The LSN before which tables that are gone may have changes."""
+        self._absent = frozenset[int]()
+        self._absent_since = 0
+        """The LSN before which the absent tables may have changes."""
         self._queries = queries = connect_queries(config.dsn)
         self._sessions.append(queries)
         position, state = self._logged()
@@ -345,17 +345,17 @@ class _Open:
         self, removed: AbstractSet[int], state: TablesState, position: Position
     ) -> bool:
         """Return whether tables of *removed* may have changes that *position* is before."""
-        gone = frozenset(
+        absent = frozenset(
             oid
             for oid in removed
             # Of a table that the pipeline file leaves out now, nothing is wanted.
             if self._config.item_of(state.tables[oid].full_name) is not None
         )
-        if not gone <= self._gone:
+        if not absent <= self._absent:
             with translate_errors("cannot look at the server's log"):
-                self._gone_at = end_of_log(self._queries)
-        self._gone = gone
-        self._has_other_tables = bool(gone) and position.at < self._gone_at
+                self._absent_since = end_of_log(self._queries)
+        self._absent = absent
+        self._has_other_tables = bool(absent) and position.at < self._absent_since
         return self._has_other_tables
 
     def _to_empty(self, changes: Changes) -> list[int]:
@@ -384,7 +384,7 @@ class _Open:
             self._has_other_tables = self._watch.look(
                 self._translator.state, self._left_out, self._handover, self._position.at
             )
-            if self._position.at < self._gone_at:
+            if self._position.at < self._absent_since:
                 # A server without further changes says how far it is only if it is asked.
                 self._report(reply=True)
         else:
@@ -416,7 +416,7 @@ class _Open:
                 begin += self._describe(oid)
             return self._batch([begin])
         self._look()
-        if self._has_other_tables and not self._pending and self._position.at >= self._gone_at:
+        if self._has_other_tables and not self._pending and self._position.at >= self._absent_since:
             self._take_up_tables()
             if self._unlogged_state is not None:
                 return self.poll(timeout)
