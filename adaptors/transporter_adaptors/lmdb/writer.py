@@ -178,10 +178,12 @@ class LmdbWriter:
         self, transaction: lmdb.Transaction, database: _Database, batch: Entries
     ) -> tuple[int, Rejected | None]:
         put = _put_latest if self._config.layout == "key" else _put_whole
-        written = 0
+        written, last, copy = 0, -1, 0
         for entry in batch:
+            copy = copy if entry.offset == last else 0
+            last = entry.offset
             try:
-                put(transaction, database, entry)
+                copy += put(transaction, database, entry, copy)
             except Rejected as error:
                 return written, error
             written += 1
@@ -274,17 +276,19 @@ class _Database:
 
 
 def _entries_database(route: str) -> bytes:
-    """Return the name of the database of whole entries: 8-byte big-endian offset → JSON."""
+    """Return the name of the database of whole entries: :func:`offset_key` → JSON."""
     return b"entries/" + route.encode()
 
 
-def _put_latest(transaction: lmdb.Transaction, database: _Database, entry: Entry) -> None:
+def _put_latest(
+    transaction: lmdb.Transaction, database: _Database, entry: Entry, copy: int
+) -> bool:
+    """Store *entry* by its key, and return whether it has none and is the whole row *copy*."""
     message = entry.message
     if message.op in {"noop", "skip"}:
-        return
+        return False
     if message.key is None:
-        _put_whole(transaction, database, entry)
-        return
+        return _put_whole(transaction, database, entry, copy)
     if "\0" in message.namespace:
         # The first zero byte ends the namespace in a stored key.
         raise Rejected(f"namespace {message.namespace!r} holds a NUL character", entry.offset)
@@ -293,10 +297,24 @@ def _put_latest(transaction: lmdb.Transaction, database: _Database, entry: Entry
         transaction.delete(key, db=database.latest_db)
     else:
         transaction.put(key, message.data, db=database.latest_db)
+    return False
 
 
-def _put_whole(transaction: lmdb.Transaction, database: _Database, entry: Entry) -> None:
-    transaction.put(offset_key(entry.offset), _whole_entry(entry), db=database.entries_db)
+def _put_whole(transaction: lmdb.Transaction, database: _Database, entry: Entry, copy: int) -> bool:
+    """Store *entry* whole, as the row *copy* of its offset, and return true."""
+    key = offset_key(entry.offset, copy)
+    before = transaction.replace(key, _whole_entry(entry), db=database.entries_db)
+    if before is not None and copy == 0:
+        _remove_copies(transaction, database, entry.offset)
+    return True
+
+
+def _remove_copies(transaction: lmdb.Transaction, database: _Database, offset: int) -> None:
+    """Remove the further rows of an entry that is written again, which may have fewer now."""
+    first = offset_key(offset, 1)
+    with transaction.cursor(db=database.entries_db) as cursor:
+        while cursor.set_range(first) and bytes(cursor.key()).startswith(offset_key(offset)):
+            cursor.delete()
 
 
 def latest_key(namespace: str, key: bytes) -> bytes:
@@ -311,9 +329,14 @@ def latest_key(namespace: str, key: bytes) -> bytes:
     return full[: _MAX_KEY - 32] + hashlib.sha256(full).digest()
 
 
-def offset_key(offset: int) -> bytes:
-    """Return the stored key of a whole entry. It sorts as the offsets do."""
-    return offset.to_bytes(8, "big")
+def offset_key(offset: int, copy: int = 0) -> bytes:
+    """Return the stored key of a whole entry, 8 bytes. It sorts as the offsets do.
+
+    If a step made several messages of one entry, the keys of the second (*copy* 1) and later
+    ones are 4 bytes longer, so that they sort behind the first.
+    """
+    key = offset.to_bytes(8, "big")
+    return key + copy.to_bytes(4, "big") if copy else key
 
 
 def _whole_entry(entry: Entry) -> bytes:
