@@ -712,8 +712,8 @@ MENDS = (
     Mend(
         "a killed reader's slot in LMDB",
         "adaptors/transporter_adaptors/lmdb/writer.py",
-        "            self.environment.reader_check()\n            try:",
-        "            try:",
+        "        environment.reader_check()\n        try:",
+        "        try:",
         "adaptors/lmdb/test_lmdb_writer.py",
         ("test_a_killed_reader_does_not_make_the_file_grow",),
     ),

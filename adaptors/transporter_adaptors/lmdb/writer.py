@@ -244,35 +244,47 @@ class _Database:
         try:
             for each in made:
                 each.chmod(mode)
-            environment.reader_check()  # Killed readers use up the table of readers.
-            return cls(environment, route)
+            return _run_in_map(environment, lambda: cls(environment, route))
         except BaseException:
             environment.close()
             raise
 
     def progress(self, slot: bytes) -> StoredProgress | None:
         """Return the progress of *slot*."""
-        with self.environment.begin(db=self.progress_db) as transaction:
-            text = transaction.get(slot)
+
+        def read() -> bytes | None:
+            with self.environment.begin(db=self.progress_db) as transaction:
+                return transaction.get(slot)
+
+        text = _run_in_map(self.environment, read)
         return StoredProgress.decode(bytes(text)) if text else None
 
     def transact(self, body: Callable[[lmdb.Transaction], _T]) -> _T:
-        """Run *body* in a write transaction, again in a larger map when it is full.
+        """Run *body* in a write transaction, again in a larger map when it is full."""
 
-        The slot of a killed reader prevents the reuse of all pages that were freed since, until
-        a check finds that its process is gone.
-        """
-        while True:
-            self.environment.reader_check()
-            try:
-                with self.environment.begin(write=True) as transaction:
-                    return body(transaction)
-            except lmdb.MapFullError:
-                if self.environment.reader_check():
-                    continue  # A reader has died meanwhile: its pages may be room enough.
-                self.environment.set_mapsize(2 * self.environment.info()["map_size"])
-            except lmdb.MapResizedError:
-                self.environment.set_mapsize(0)  # Another process has enlarged it.
+        def write() -> _T:
+            with self.environment.begin(write=True) as transaction:
+                return body(transaction)
+
+        return _run_in_map(self.environment, write)
+
+
+def _run_in_map(environment: lmdb.Environment, act: Callable[[], _T]) -> _T:
+    """Run *act*, again in a larger map when it is full or another process has enlarged it.
+
+    The slot of a killed reader prevents the reuse of all pages that were freed since, until
+    a check finds that its process is gone. It also takes up room in the table of readers.
+    """
+    while True:
+        environment.reader_check()
+        try:
+            return act()
+        except lmdb.MapFullError:
+            if environment.reader_check():
+                continue  # A reader has died meanwhile: its pages may be room enough.
+            environment.set_mapsize(2 * environment.info()["map_size"])
+        except lmdb.MapResizedError:
+            environment.set_mapsize(0)  # Another process has enlarged it.
 
 
 def _entries_database(route: str) -> bytes:

@@ -288,6 +288,39 @@ def test_another_process_may_write_and_enlarge_the_map(database: Path) -> None:
     assert len(rows(database)) == 101
 
 
+@pytest.mark.parametrize(("owner", "name"), [(lmdb, "open"), (module._Database, "open")])
+def test_the_map_may_be_enlarged_while_a_writer_opens_it(
+    database: Path, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process that commits beyond the map, at any point of an open, halts no route."""
+    deliver(database, [Message("a", b"1", b"k")], map_size="64KiB")
+    opened = getattr(owner, name)
+
+    def overtaken(*parts: Any, **settings: Any) -> Any:
+        found = opened(*parts, **settings)
+        command = [sys.executable, "-c", GROW, str(database), ":".join(sys.path)]
+        subprocess.run(command, check=True, timeout=60)
+        return found
+
+    monkeypatch.setattr(owner, name, overtaken)
+    writer = LmdbWriter(LmdbWriter.Config(path=database, map_size="64KiB"))
+    stored = writer.open(CONTEXT)
+    writer.close()
+
+    assert stored is not None
+    assert stored.offset == 1
+
+
+def test_a_route_that_is_new_to_a_full_map_enlarges_it(database: Path) -> None:
+    """A folder that has outgrown map_size has no room for the databases of another route."""
+    messages = [Message("a", b"x" * 10_000, b"%d" % n) for n in range(100)]
+    deliver(database, messages, map_size="64KiB")
+
+    for n in range(9):
+        context = replace(CONTEXT, route=f"other-{n}" + "x" * 400)
+        assert deliver(database, messages[:1], 1, context, map_size="64KiB").complete
+
+
 def test_an_older_epoch_of_another_log_is_not_fenced(database: Path) -> None:
     """Epochs of different logs are not compared, and the key layout accepts a new log."""
     deliver(database, [Message("a", b"1", b"k")])
