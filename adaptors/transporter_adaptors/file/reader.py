@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ import re
 import stat
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final, NamedTuple, Self
 
@@ -18,9 +19,10 @@ from transporter.adaptor import Batch, EndOfSource, Finding
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 from transporter_adaptors.file.config import FileReaderConfig
 from transporter_adaptors.file.lines import Origin, TextLines, read_lines, to_batch
+from transporter_adaptors.passing_errors import PASSING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from transporter.adaptor import AdaptorConfig, Resume
@@ -31,7 +33,9 @@ HEAD_BYTES: Final = 1024
 
 _LINK: Final = "it is a symbolic link; name the file itself, or set follow_links"
 _IRREGULAR: Final = "it is not a regular file"
+_NOT_TEXT: Final = "its name is not UTF-8, so no message can carry it; rename the file"
 _DIGITS: Final = re.compile("([0-9]+)")
+_WILDCARD: Final = re.compile(r"[*?[]")
 
 
 class ExistingFile(NamedTuple):
@@ -98,13 +102,16 @@ def matching_files(path: Path, *, links: bool) -> tuple[list[ExistingFile], dict
     Only regular files are read, and no link unless *links* are. Otherwise a user with rights to
     the folder could choose files elsewhere for the reader, or block it with a pipe.
     """
-    names = [path.name] if os.path.lexists(path) else _matching_names(path.parent, path.name)
+    names = _matching_names(path.parent, path.name)
     return _list_files(path.parent, sorted(names, key=natural_key), links=links)
 
 
 def find_renamed(folder: Path, file_id: str, *, links: bool) -> list[ExistingFile]:
     """Return the files of *folder* that have *file_id*, whatever their names are."""
-    found, _ = _list_files(folder, _matching_names(folder, "*"), links=links)
+    names: list[str] = []
+    with suppress(FileNotFoundError, PermissionError):  # A named file may be read without.
+        names = os.listdir(folder)  # noqa: PTH208 - names are wanted
+    found, _ = _list_files(folder, names, links=links)
     return [each for each in found if each.id == file_id]
 
 
@@ -124,7 +131,12 @@ def open_regular(path: Path, *, links: bool) -> BinaryIO:
         if error.errno in {errno.ELOOP, errno.ENXIO}:
             raise SourceUnavailable(f"{path}: it has just been replaced") from error
         raise
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    try:
+        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except OSError:
+        file.close()
+        raise
+    if regular:
         return file
     file.close()
     raise SourceUnavailable(f"{path}: it has just been replaced")
@@ -158,18 +170,39 @@ def is_same_file(descriptor: int, known: FileProgress) -> bool:
 
 
 def _matching_names(folder: Path, pattern: str) -> list[str]:
-    return [found.name for found in folder.glob(pattern)]
+    """Return the names in *folder* that match *pattern*, which may be a name itself.
+
+    No error but a missing folder means that there are none. ``glob`` suppresses others, and
+    files that cannot be seen for a moment would count as lost.
+    """
+    if not _WILDCARD.search(pattern) or _exists(folder / pattern):
+        return [pattern]
+    with suppress(FileNotFoundError):
+        return fnmatch.filter(os.listdir(folder), pattern)  # noqa: PTH208 - names are wanted
+    return []
+
+
+def _exists(path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        path.lstat()
+        return True
+    return False
 
 
 def _list_files(
     folder: Path, names: list[str], *, links: bool
 ) -> tuple[list[ExistingFile], dict[str, str]]:
-    # The device's number may differ after each start of the machine.
-    device = folder.stat().st_dev if names else 0
     found: list[ExistingFile] = []
     refused: dict[str, str] = {}
+    device = 0
+    with suppress(FileNotFoundError):
+        # The device's number may differ after each start of the machine.
+        device = folder.stat().st_dev
     for name in names:
         path = folder / name
+        if (shown := _escape_name(name)) != name:
+            refused[shown] = _NOT_TEXT
+            continue
         with suppress(FileNotFoundError):
             status = path.stat(follow_symlinks=links)
             if not stat.S_ISREG(status.st_mode):
@@ -179,6 +212,30 @@ def _list_files(
             file_id = str(status.st_ino) if own else f"{status.st_dev}:{status.st_ino}"
             found.append(ExistingFile(name, path, file_id, status.st_size, status.st_mtime_ns))
     return found, refused
+
+
+def _escape_name(name: str) -> str:
+    """Return *name* with every byte that is not UTF-8 escaped."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+@contextmanager
+def _translate_os_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the operating system about *path*, or a file of it, into a source's.
+
+    Raises:
+        SourceUnavailable: The same call may succeed later.
+        EnvironmentFault: It will not.
+    """
+    try:
+        yield
+    except OSError as error:
+        text = f"{error.filename or path}: {error.strerror or error}"
+        if error.errno in PASSING or error.errno == errno.ENOENT:
+            raise SourceUnavailable(text) from error
+        raise EnvironmentFault(
+            f"{text}: check the path, and the right of this user to read it"
+        ) from error
 
 
 _LOOK_SECONDS: Final = 0.1
@@ -221,38 +278,17 @@ class FileReader:
         """Continue at the newest logged position, in the file that holds it.
 
         Raises:
-            SourceUnavailable: No file exists, and ``follow`` does not wait for one.
+            SourceUnavailable: No file exists, and ``follow`` does not wait for one. Or nothing
+                can be read at the moment.
             EnvironmentFault: It may not be read, or is not a regular file.
         """
-        self._resume, self._position, self._unchanged, self._refusals = (
-            resume,
-            ReadPosition(),
-            {},
-            {},
-        )
-        found = self._list_files()
-        if not found and not self._config.follow:
-            if problem := self._refusals.get(self._config.path.name):
-                raise EnvironmentFault(f"{self._config.path}: {problem}")
-            raise SourceUnavailable(f"{self._config.path}: the file does not exist")
-        if resume.position is not None:
-            self._position = ReadPosition.parse(resume.position)
-            self._resume_file(found)
+        with _translate_os_errors(self._config.path):
+            self._open(resume)
 
     def poll(self, timeout: float) -> Batch:
         """Return the next lines, waiting up to *timeout* seconds for one when following."""
-        deadline = time.monotonic() + timeout
-        while True:
-            if batch := self._read():
-                return batch
-            if self._advance():
-                continue
-            if not self._config.follow:
-                raise EndOfSource
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return Batch([])
-            self._pause.wait(min(left, _LOOK_SECONDS))
+        with _translate_os_errors(self._config.path):
+            return self._poll(time.monotonic() + timeout)
 
     def commit(self, position: str) -> None:
         """Do nothing, because the files stay as they are."""
@@ -282,6 +318,35 @@ class FileReader:
                 yield Finding(f"{path}: the file does not exist", "problem")
         elif found:
             yield Finding(f"{path}: {len(found)} {'file' if len(found) == 1 else 'files'}")
+
+    def _open(self, resume: Resume) -> None:
+        self._resume, self._position, self._unchanged, self._refusals = (
+            resume,
+            ReadPosition(),
+            {},
+            {},
+        )
+        found = self._list_files()
+        if not found and not self._config.follow:
+            if problem := self._refusals.get(self._config.path.name):
+                raise EnvironmentFault(f"{self._config.path}: {problem}")
+            raise SourceUnavailable(f"{self._config.path}: the file does not exist")
+        if resume.position is not None:
+            self._position = ReadPosition.parse(resume.position)
+            self._resume_file(found)
+
+    def _poll(self, deadline: float) -> Batch:
+        while True:
+            if batch := self._read():
+                return batch
+            if self._advance():
+                continue
+            if not self._config.follow:
+                raise EndOfSource
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return Batch([])
+            self._pause.wait(min(left, _LOOK_SECONDS))
 
     def _read(self) -> Batch | None:
         """Return the next lines of the open file, if there are any to return."""
@@ -395,25 +460,15 @@ class FileReader:
         known = self._position.files.get(found.id)
         if known is None:
             return False
-        with self._open_file(found) as file:
+        with open_regular(found.path, links=self._config.follow_links) as file:
             return is_same_file(file.fileno(), known)
 
     def _open_at(self, found: ExistingFile, name: str) -> None:
         """Open *found*, which was begun as *name*, and seek to the place where it was left."""
         self._position.file, self._position.id = name, found.id
-        self._file = self._open_file(found)
+        self._file = open_regular(found.path, links=self._config.follow_links)
         known = self._position.files.get(found.id)
         if known is not None and is_same_file(self._file.fileno(), known):
             self._file.seek(known.byte)
         else:
             self._position.files.pop(found.id, None)
-
-    def _open_file(self, found: ExistingFile) -> BinaryIO:
-        try:
-            return open_regular(found.path, links=self._config.follow_links)
-        except FileNotFoundError as error:
-            raise SourceUnavailable(f"{found.path}: it has just disappeared") from error
-        except OSError as error:
-            raise EnvironmentFault(
-                f"{found.path}: {error.strerror}: give this user the right to read it"
-            ) from error

@@ -19,6 +19,7 @@ from transporter_adaptors.file.disk import Disk, exclusive_lock
 from transporter_adaptors.file.output import Output, has_length
 from transporter_adaptors.file.rolling import Roll, RolledGroup, RolledPart
 from transporter_adaptors.file.shapes import data_line, json_line
+from transporter_adaptors.passing_errors import PASSING
 from transporter_adaptors.rights import check_writable, mode_bits
 
 if TYPE_CHECKING:
@@ -95,11 +96,9 @@ class Device:
 
 
 _PASSING: Final = {
+    *PASSING,
     errno.ENOSPC,
     errno.EDQUOT,
-    errno.EIO,
-    errno.EAGAIN,
-    errno.ESTALE,
     errno.ENXIO,  # a pipe without a reader yet
     errno.EPIPE,
 }

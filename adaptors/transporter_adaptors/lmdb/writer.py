@@ -14,6 +14,7 @@ from pydantic import Field
 from transporter.adaptor import AdaptorConfig, LocalPath, Size, StoredOffset
 from transporter.bytes_as_json import text_or_base64
 from transporter.errors import Rejected, RouteFault, SinkError, SinkUnavailable
+from transporter_adaptors.passing_errors import PASSING
 from transporter_adaptors.rights import FileMode, check_writable, make_folder, mode_bits
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ _T = TypeVar("_T")
 
 _FILES: Final = ("data.mdb", "lock.mdb")
 _PRIVATE: Final = 0o600
-_PASSING: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EAGAIN}
-"""Errors that pass when there is room again. LMDB reports a short write as EIO."""
+_PASSING: Final = {*PASSING, errno.ENOSPC, errno.EDQUOT}
+"""Errors after which a slice is tried again. LMDB reports a short write as EIO."""
 
 
 class LmdbWriter:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -515,3 +517,112 @@ def test_what_takes_a_files_place_after_the_look_is_not_opened(path: Path, make:
 
     with pytest.raises(SourceUnavailable, match="just been replaced"):
         open_regular(path, links=False)
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Leave this process no file descriptor to open anything with."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("name", ["*.jsonl", "2.jsonl"])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_full_table_of_descriptors_is_waited_for_at_the_open(
+    tmp_path: Path, name: str, renamed: bool
+) -> None:
+    """Nothing is taken for gone where nothing can be opened, and nothing is read twice."""
+    for number in (1, 2):
+        (tmp_path / f"{number}.jsonl").write_bytes(b"%d\n" % number)
+    position = after(tmp_path / name)
+    if renamed:
+        (tmp_path / "2.jsonl").rename(tmp_path / "2.old")
+        (tmp_path / "2.jsonl").write_bytes(b"3\n")
+    reader, resume = FileReader(FileReader.Config(path=tmp_path / name)), FixedResume(position)
+
+    with no_descriptors(), pytest.raises(SourceUnavailable, match=str(tmp_path)):
+        reader.open(resume)
+
+    reader.close()
+    assert resume.told == []
+    assert go_on(tmp_path / name, position) == ([b"3"] if renamed else [], [])
+
+
+def test_a_full_table_of_descriptors_is_waited_for_at_the_next_file(tmp_path: Path) -> None:
+    """A poll that cannot open the next file raises the error after which it is retried."""
+    (tmp_path / "1.jsonl").write_bytes(b"1\n")
+    reader, resume = FileReader(FileReader.Config(path=tmp_path / "*.jsonl")), FixedResume()
+    reader.open(resume)
+    position = reader.poll(0.0).position or ""
+    (tmp_path / "2.jsonl").write_bytes(b"2\n")
+
+    with no_descriptors(), pytest.raises(SourceUnavailable):
+        reader.poll(0.0)
+
+    reader.close()
+    assert go_on(tmp_path / "*.jsonl", position) == ([b"2"], [])
+
+
+def open_and_poll(reader: FileReader, resume: FixedResume) -> list[bytes | None]:
+    """Return the data of the first poll."""
+    reader.open(resume)
+    return data_of(reader)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOMEM, errno.ETIMEDOUT])
+@pytest.mark.parametrize("call", ["stat", "listdir", "fstat", "pread"])
+def test_an_error_that_passes_is_waited_for(
+    tmp_path: Path, code: int, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that does not answer for a while stops no reader, whatever the call was."""
+    (tmp_path / "1.jsonl").write_bytes(b"1\n")
+    path = tmp_path / "*.jsonl"
+    position = after(path)
+    (tmp_path / "2.jsonl").write_bytes(b"2\n")
+    reader, resume = FileReader(FileReader.Config(path=path)), FixedResume(position)
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing)
+        with pytest.raises(SourceUnavailable, match=r"\*\.jsonl: "):
+            open_and_poll(reader, resume)
+    reader.close()
+    assert resume.told == []
+
+
+def test_an_error_that_does_not_pass_says_what_to_do(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that may not be read stops the reader, with its name."""
+    path.write_bytes(b"1\n")
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(EnvironmentFault, match=r"placed\.jsonl: Permission denied: check the path"):
+        lines_of(path)
+
+
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    """No message can carry such a name, so its file is reported, and the others are read."""
+    (tmp_path / os.fsdecode(b"a\xff\n.jsonl")).write_bytes(b"1\n")
+    (tmp_path / "b.jsonl").write_bytes(b"2\n")
+    reader, resume = FileReader(FileReader.Config(path=tmp_path / "*.jsonl")), FixedResume()
+    reader.open(resume)
+
+    assert data_of(reader) == [b"2"]
+    with pytest.raises(EndOfSource):
+        reader.poll(0.0)
+    reader.close()
+    ((event, details),) = resume.told
+    assert event == "file-refused"
+    assert details["file"] == "a\\xff\n.jsonl"
+    assert "UTF-8" in str(details["problem"])
+    assert [each.level for each in reader.probe()] == ["warning", "fine"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -502,3 +503,17 @@ def test_killed_readers_leave_the_table_of_readers_at_the_open(database: Path) -
 
     assert str(living.pid) in readers
     assert str(killed.pid) not in readers
+
+
+def test_a_full_table_of_descriptors_is_waited_for(database: Path) -> None:
+    """A process without a descriptor to open the database with halts no route (Invariant 14)."""
+    deliver(database, [Message("a", b"1", b"k")])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(SinkUnavailable):
+            deliver(database, [Message("a", b"2", b"k")], 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert deliver(database, [Message("a", b"2", b"k")], 2).complete
