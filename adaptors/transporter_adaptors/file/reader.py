@@ -332,6 +332,9 @@ class FileReader:
                 raise EnvironmentFault(f"{self._config.path}: {problem}")
             raise SourceUnavailable(f"{self._config.path}: the file does not exist")
         if resume.position is not None:
+            folder = self._config.path.parent
+            if not found and not _exists(folder):
+                raise SourceUnavailable(f"{folder}: the folder does not exist; mount it or make it")
             self._position = ReadPosition.parse(resume.position)
             self._resume_file(found)
 
@@ -400,7 +403,11 @@ class FileReader:
         del self._position.files[self._position.id]
 
     def _resume_file(self, found: list[ExistingFile]) -> None:
-        """Continue in the file of the position, which may have another name by now."""
+        """Continue in the file of the position, which may have another name by now.
+
+        It is lost if only others were *found*. A folder without any may be a mount that is not
+        there yet, so its file stays in the position and is looked for again.
+        """
         place, config = self._position, self._config
         known = place.files[place.id]
         there = [each for each in found if each.id == place.id]
@@ -408,11 +415,17 @@ class FileReader:
             if self._is_known(each):
                 self._open_at(each, place.file)
                 return
-        self._report_loss(known, _CUT if there else _GONE)
+        if found:
+            self._report_loss(known, _CUT if there else _GONE)
 
     def _advance(self) -> bool:
         """Leave the file, whose end was reached, if there is another to continue with."""
-        following = self._next_file()
+        found = self._list_files()
+        if found and self._file is None and self._position.id in self._position.files:
+            self._resume_file(found)
+            if self._file is not None:
+                return True
+        following = self._next_file(found)
         if following is None:
             return False
         self.close()
@@ -428,9 +441,8 @@ class FileReader:
         self._refusals = refused
         return found
 
-    def _next_file(self) -> ExistingFile | None:
-        """Return the first file, in natural order, that has something to read."""
-        found = self._list_files()
+    def _next_file(self, found: list[ExistingFile]) -> ExistingFile | None:
+        """Return the first file of *found*, in natural order, that has something to read."""
         mine = self._position.id if self._file is not None else None
         left = abandoned_ids(found)
         others = (each for each in found if each.id != mine)

@@ -626,3 +626,75 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     assert details["file"] == "a\\xff\n.jsonl"
     assert "UTF-8" in str(details["problem"])
     assert [each.level for each in reader.probe()] == ["warning", "fine"]
+
+
+def followed(path: Path, position: str | None) -> tuple[FileReader, FixedResume]:
+    """Return an open reader that follows *path* from *position*, and what it reports."""
+    reader, resume = FileReader(FileReader.Config(path=path, follow=True)), FixedResume(position)
+    reader.open(resume)
+    return reader, resume
+
+
+@pytest.mark.parametrize("name", ["1.jsonl", "*.jsonl"])
+def test_a_mount_that_comes_late_is_waited_for(tmp_path: Path, name: str) -> None:
+    """A start before its folder is there loses nothing, and reads nothing twice."""
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    (mount / "1.jsonl").write_bytes(b"1\n")
+    position = after(mount / name)
+    mount.rename(tmp_path / "away")
+
+    with pytest.raises(SourceUnavailable, match="mount: the folder does not exist"):
+        followed(mount / name, position)
+
+    (tmp_path / "away").rename(mount)
+    reader, resume = followed(mount / name, position)
+    assert data_of(reader) == []
+    with (mount / "1.jsonl").open("ab") as file:
+        file.write(b"2\n")
+    assert data_of(reader) == [b"2"]
+    reader.close()
+    assert resume.told == []
+
+
+@pytest.mark.parametrize("name", ["1.jsonl", "*.jsonl"])
+def test_files_that_come_late_into_their_folder_are_known(tmp_path: Path, name: str) -> None:
+    """An empty folder may be a mount point, so the files that it had are not forgotten."""
+    mount, away = tmp_path / "mount", tmp_path / "away"
+    mount.mkdir()
+    for number in (0, 1):
+        (mount / f"{number}.jsonl").write_bytes(b"1\n")
+    position = after(mount / name)
+    mount.rename(away)
+    mount.mkdir()
+    reader, resume = followed(mount / name, position)
+    assert data_of(reader) == []
+    mount.rmdir()
+    away.rename(mount)
+
+    assert data_of(reader) == []
+    with (mount / "1.jsonl").open("ab") as file:
+        file.write(b"2\n")
+    (batch,) = [reader.poll(0.0)]
+    assert texts(messages_of(batch.messages)) == [b"2"]
+    assert resume.told == []
+    reader.close()
+    assert go_on(mount / name, batch.position or "") == ([], [])
+
+
+def test_a_file_that_is_gone_is_told_once_another_one_comes(tmp_path: Path) -> None:
+    """In a folder without files a file is lost as soon as another one is read instead of it."""
+    path = tmp_path / "1.jsonl"
+    path.write_bytes(b"1\n")
+    position = after(tmp_path / "*.jsonl")
+    path.unlink()
+    reader, resume = followed(tmp_path / "*.jsonl", position)
+    assert data_of(reader) == []
+    assert resume.told == []
+    # Written under another name first, so that it does not get the inode.
+    (tmp_path / "0.jsonl").write_bytes(b"2\n3\n")
+
+    assert data_of(reader) == [b"2", b"3"]
+    reader.close()
+    ((event, details),) = resume.told
+    assert (event, details["file"], details["byte"]) == ("file-lost", "1.jsonl", 2)
