@@ -980,6 +980,38 @@ MENDS = (
         "adaptors/file/test_file_reader.py",
         ("test_numbers_in_names_are_numbers",),
     ),
+    Mend(
+        "a rotated file is read on",
+        "adaptors/transporter_adaptors/file/reader.py",
+        "        for each in reversed(self._moved_files(found)):\n",
+        "        for each in ():\n",
+        "adaptors/file/test_file_reader.py",
+        ("test_a_rotated_file_is_read_on_after_a_restart",),
+    ),
+    Mend(
+        "a folder without files may be a mount that comes late",
+        "adaptors/transporter_adaptors/file/reader.py",
+        "        if found:\n            self._report_loss",
+        "        if True:\n            self._report_loss",
+        "adaptors/file/test_file_reader.py",
+        ("test_files_that_come_late_into_their_folder_are_known",),
+    ),
+    Mend(
+        "a commit that was not taken back is not repeated",
+        "adaptors/transporter_adaptors/file/writer.py",
+        "there = output.offset_after_failure(state, batch.generation)",
+        "there = None",
+        "adaptors/file/test_file_writer_found.py",
+        ("test_a_commit_that_cannot_be_taken_back_is_not_repeated",),
+    ),
+    Mend(
+        "messages of one entry in LMDB",
+        "adaptors/transporter_adaptors/lmdb/writer.py",
+        'return key + copy.to_bytes(4, "big") if copy else key',
+        "return key",
+        "adaptors/lmdb/test_lmdb_writer.py",
+        ("test_every_message_of_an_entry_is_kept",),
+    ),
     # The hand-over from the copy of a table to its stream.
     Mend(
         "the first chunk sees all that ran before",

@@ -11,6 +11,7 @@ import re
 import stat
 import threading
 import time
+from bisect import insort_left
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final, NamedTuple, Self
@@ -23,6 +24,7 @@ from transporter_adaptors.passing_errors import PASSING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from transporter.adaptor import AdaptorConfig, Resume
@@ -39,13 +41,17 @@ _WILDCARD: Final = re.compile(r"[*?[]")
 
 
 class ExistingFile(NamedTuple):
-    """An existing file. *id* is its inode, with the device if that is not the folder's."""
+    """An existing file. *id* is its inode, with the device if that is not the folder's.
+
+    *moved* if its name no longer matches. Then *name* is the one before.
+    """
 
     name: str
     path: Path
     id: str
     size: int
     changed: int
+    moved: bool = False
 
 
 class FileProgress(NamedTuple):
@@ -106,20 +112,31 @@ def matching_files(path: Path, *, links: bool) -> tuple[list[ExistingFile], dict
     return _list_files(path.parent, sorted(names, key=natural_key), links=links)
 
 
-def find_renamed(folder: Path, file_id: str, *, links: bool) -> list[ExistingFile]:
-    """Return the files of *folder* that have *file_id*, whatever their names are."""
+def find_renamed(folder: Path, ids: AbstractSet[str], *, links: bool) -> list[ExistingFile]:
+    """Return the files of *folder* that have one of *ids*, whatever their names are."""
     names: list[str] = []
     with suppress(FileNotFoundError, PermissionError):  # A named file may be read without.
         names = os.listdir(folder)  # noqa: PTH208 - names are wanted
     found, _ = _list_files(folder, names, links=links)
-    return [each for each in found if each.id == file_id]
+    return [each for each in found if each.id in ids]
 
 
-def open_regular(path: Path, *, links: bool) -> BinaryIO:
+def name_before(name: str, pattern: str) -> str:
+    """Return the longest beginning of *name* that matches *pattern*, or *name* if none does.
+
+    Rotations append to a name.
+    """
+    if name.startswith(pattern) or not _WILDCARD.search(pattern):
+        return pattern
+    beginnings = (name[:end] for end in range(len(name), 0, -1))
+    return next((each for each in beginnings if fnmatch.fnmatch(each, pattern)), name)
+
+
+def open_regular(path: Path, *, links: bool, file_id: str = "") -> BinaryIO:
     """Open the regular file at *path*, without waiting for a pipe, or following links by default.
 
     Raises:
-        SourceUnavailable: It is something else by now.
+        SourceUnavailable: It is something else by now, or another file than *file_id*.
         OSError: It may not be read.
     """
     # Opening a pipe would wait for its writer. O_NONBLOCK has no effect on a regular file.
@@ -132,11 +149,12 @@ def open_regular(path: Path, *, links: bool) -> BinaryIO:
             raise SourceUnavailable(f"{path}: it has just been replaced") from error
         raise
     try:
-        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        status = os.fstat(file.fileno())
     except OSError:
         file.close()
         raise
-    if regular:
+    ids = ("", str(status.st_ino), f"{status.st_dev}:{status.st_ino}")
+    if stat.S_ISREG(status.st_mode) and file_id in ids:
         return file
     file.close()
     raise SourceUnavailable(f"{path}: it has just been replaced")
@@ -145,13 +163,15 @@ def open_regular(path: Path, *, links: bool) -> BinaryIO:
 def abandoned_ids(found: Iterable[ExistingFile]) -> set[str]:
     """Return the ids of files that are left, because a later one in natural order changed since.
 
-    A file that is rotated to a later name is older, and does not count.
+    A file that is rotated to a later name is older, and does not count. Nor does an empty one:
+    a rotation makes it before the writer leaves the old file.
     """
     left, latest = set(), -1
     for each in reversed(list(found)):
         if each.changed <= latest:
             left.add(each.id)
-        latest = max(latest, each.changed)
+        if each.size and not each.moved:
+            latest = max(latest, each.changed)
     return left
 
 
@@ -241,6 +261,12 @@ def _translate_os_errors(path: Path) -> Iterator[None]:
 _LOOK_SECONDS: Final = 0.1
 """Interval of checks for the end of a followed file, because no portable call waits for it."""
 
+_SEARCHES: Final = 3
+"""Searches of a folder for a file that is missing: one may be in the midst of a rotation."""
+
+_MOVED_FILES: Final = 32
+"""Files whose names no longer match that are looked at: those that were changed last."""
+
 _CUT: Final = "it was cut short or overwritten: it is read from its beginning"
 _GONE: Final = "it is gone from its folder: its unread lines are lost"
 
@@ -257,7 +283,8 @@ class FileReader:
     overwritten is read from its beginning. With ``follow`` the folder is checked
     whenever an end was reached: for files that are new, whatever their names, and
     for those that have grown. A last line without an end is read when a file with a
-    later name, or another one with its own name, was changed since.
+    later name, or another one with its own name, was written to since. A file that was
+    renamed so that it no longer matches is read on, too, because its writer may still have it.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = FileReaderConfig
@@ -271,6 +298,11 @@ class FileReader:
         """Size and time of the files in which nothing was found to read, and if they were left."""
         self._refusals: dict[str, str] = {}
         """Refused files in the folder, with the reason. Reported when first seen."""
+        self._moved: dict[str, str] = {}
+        """The names by now of files that were read, and whose names do not match."""
+        self._missing: AbstractSet[str] = set()
+        """Files that were read, and are not found. Searched for :data:`_SEARCHES` times."""
+        self._searches = 0
         self._resume: Resume
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
 
@@ -320,12 +352,8 @@ class FileReader:
             yield Finding(f"{path}: {len(found)} {'file' if len(found) == 1 else 'files'}")
 
     def _open(self, resume: Resume) -> None:
-        self._resume, self._position, self._unchanged, self._refusals = (
-            resume,
-            ReadPosition(),
-            {},
-            {},
-        )
+        self._resume, self._position = resume, ReadPosition()
+        self._unchanged, self._refusals, self._moved, self._missing = {}, {}, {}, set()
         found = self._list_files()
         if not found and not self._config.follow:
             if problem := self._refusals.get(self._config.path.name):
@@ -392,6 +420,7 @@ class FileReader:
         mine = self._position
         return any(
             found.id != mine.id
+            and found.size
             and natural_key(found.name) >= natural_key(mine.file)
             and found.changed >= changed
             for found in self._list_files()
@@ -411,7 +440,9 @@ class FileReader:
         place, config = self._position, self._config
         known = place.files[place.id]
         there = [each for each in found if each.id == place.id]
-        for each in there or find_renamed(config.path.parent, place.id, links=config.follow_links):
+        for each in there or find_renamed(
+            config.path.parent, {place.id}, links=config.follow_links
+        ):
             if self._is_known(each):
                 self._open_at(each, place.file)
                 return
@@ -442,7 +473,12 @@ class FileReader:
         return found
 
     def _next_file(self, found: list[ExistingFile]) -> ExistingFile | None:
-        """Return the first file of *found*, in natural order, that has something to read."""
+        """Return the first file of *found*, in natural order, that has something to read.
+
+        Files that are renamed by now come before those that have their names.
+        """
+        for each in reversed(self._moved_files(found)):
+            insort_left(found, each, key=lambda each: natural_key(each.name))
         mine = self._position.id if self._file is not None else None
         left = abandoned_ids(found)
         others = (each for each in found if each.id != mine)
@@ -451,6 +487,40 @@ class FileReader:
             self._forget_all_but({each.id for each in found} | {self._position.id})
         return following
 
+    def _moved_files(self, found: list[ExistingFile]) -> list[ExistingFile]:
+        """Return files that were read and have names by now that do not match, the oldest first.
+
+        A writer goes on in such a file until it opens the new one, as with logrotate's
+        ``create``. The folder is searched only when one is missing under its last name.
+        """
+        folder, links = self._config.path.parent, self._config.follow_links
+        wanted = self._position.files.keys() - {each.id for each in found}
+        names = [self._moved[each] for each in wanted if each in self._moved]
+        there = {
+            each.id: each
+            for each in _list_files(folder, names, links=links)[0]
+            if self._moved.get(each.id) == each.name
+        }
+        missing = wanted - there.keys()
+        if missing != self._missing:
+            self._missing, self._searches = missing, 0
+        if missing and self._searches < _SEARCHES:
+            self._searches += 1
+            renamed = find_renamed(folder, missing, links=links)
+            there |= {each.id: each for each in renamed if self._is_moved(each)}
+        self._moved = {each.id: each.name for each in there.values()}
+        newest = sorted(there.values(), key=lambda each: each.changed)[-_MOVED_FILES:]
+        pattern = self._config.path.name
+        return [each._replace(name=name_before(each.name, pattern), moved=True) for each in newest]
+
+    def _is_moved(self, found: ExistingFile) -> bool:
+        """Return whether *found* was read. Its inode may be another's by now, unless it is open."""
+        if self._file is not None and found.id == self._position.id:
+            return True
+        with suppress(PermissionError, FileNotFoundError, SourceUnavailable):  # or renamed again
+            return self._position.files[found.id].byte > 0 and self._is_known(found)
+        return False
+
     def _forget_all_but(self, there: set[str]) -> None:
         """Forget the files that are gone, because the position would grow for ever with them."""
         files, quiet = self._position.files, self._unchanged
@@ -458,12 +528,20 @@ class FileReader:
         self._unchanged = {each: state for each, state in quiet.items() if each in there}
 
     def _has_unread(self, found: ExistingFile, left: bool) -> bool:  # noqa: FBT001 - one of its properties
-        """Return whether *found* is new, has grown, is left, or is another file by now."""
+        """Return whether *found* is new, has grown, is left, or is another file by now.
+
+        Another file does not count if its name does not match.
+        """
         state = found.size, found.changed, left
         if self._unchanged.get(found.id) == state:
             return False
         known = self._position.files.get(found.id)
-        if known is None or known.byte != found.size or not self._is_known(found):
+        is_read = known is not None and known.byte == found.size
+        if found.moved:
+            unread = not is_read and self._is_known(found)
+        else:
+            unread = not is_read or not self._is_known(found)
+        if unread:
             return True
         self._unchanged[found.id] = state
         return False
@@ -472,15 +550,18 @@ class FileReader:
         known = self._position.files.get(found.id)
         if known is None:
             return False
-        with open_regular(found.path, links=self._config.follow_links) as file:
+        with self._open_file(found) as file:
             return is_same_file(file.fileno(), known)
 
     def _open_at(self, found: ExistingFile, name: str) -> None:
         """Open *found*, which was begun as *name*, and seek to the place where it was left."""
         self._position.file, self._position.id = name, found.id
-        self._file = open_regular(found.path, links=self._config.follow_links)
+        self._file = self._open_file(found)
         known = self._position.files.get(found.id)
         if known is not None and is_same_file(self._file.fileno(), known):
             self._file.seek(known.byte)
         else:
             self._position.files.pop(found.id, None)
+
+    def _open_file(self, found: ExistingFile) -> BinaryIO:
+        return open_regular(found.path, links=self._config.follow_links, file_id=found.id)

@@ -698,3 +698,204 @@ def test_a_file_that_is_gone_is_told_once_another_one_comes(tmp_path: Path) -> N
     reader.close()
     ((event, details),) = resume.told
     assert (event, details["file"], details["byte"]) == ("file-lost", "1.jsonl", 2)
+
+
+def append(path: Path, text: bytes) -> None:
+    """Write *text* at the end of *path*, as a process that has it open does."""
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def rotate(path: Path) -> Path:
+    """Rotate *path* as logrotate's ``create`` does, and return the newest rotated file."""
+    number = 1
+    while path.with_name(f"{path.name}.{number}").exists():
+        number += 1
+    for each in range(number, 1, -1):
+        path.with_name(f"{path.name}.{each - 1}").rename(path.with_name(f"{path.name}.{each}"))
+    rotated = path.with_name(f"{path.name}.1")
+    path.rename(rotated)
+    path.touch()
+    return rotated
+
+
+def polled(reader: FileReader) -> list[tuple[bytes | None, str, str]]:
+    """Return data, namespace and source id of the messages of all polls up to an empty one."""
+    found: list[tuple[bytes | None, str, str]] = []
+    while messages := messages_of(reader.poll(0.0).messages):
+        found += [(each.data, each.namespace, each.source_id or "") for each in messages]
+    return found
+
+
+@pytest.mark.parametrize("name", ["app.log", "*.log"])
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_rotated_file_is_read_on_while_its_writer_has_it(
+    tmp_path: Path, name: str, empty: bool
+) -> None:
+    """A writer goes on in the old file until it opens the new one, and no line is lost."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b"" if empty else b"1\n")
+    reader, resume = followed(tmp_path / name, None)
+    assert [each[0] for each in polled(reader)] == ([] if empty else [b"1"])
+    start = path.stat().st_size
+    rotated = rotate(path)
+    assert polled(reader) == []
+    append(rotated, b"2\n")
+    assert polled(reader) == [(b"2", "app", f"app.log:{start}")]
+    append(path, b"3\n")
+    append(rotated, b"4\n")
+    assert polled(reader) == [(b"4", "app", f"app.log:{start + 2}"), (b"3", "app", "app.log:0")]
+    rotated = rotate(path)
+    append(rotated, b"5\n")
+    append(rotated.with_name("app.log.2"), b"6\n")
+    assert sorted(polled(reader)) == [
+        (b"5", "app", "app.log:2"),
+        (b"6", "app", f"app.log:{start + 4}"),
+    ]
+    reader.close()
+    assert resume.told == []
+
+
+@pytest.mark.parametrize("name", ["app.log", "*.log"])
+def test_a_rotated_file_is_read_on_after_a_restart(tmp_path: Path, name: str) -> None:
+    """A position has the rotated files, too, so what comes next in them is read, and once."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n")
+    position = after(tmp_path / name)
+    rotated = rotate(path)
+    path.write_bytes(b"2\n")
+    position = after(tmp_path / name, position)
+    append(rotated, b"3\n")
+    append(path, b"4\n")
+
+    reader, resume = followed(tmp_path / name, position)
+    found = polled(reader)
+    reader.close()
+
+    assert sorted(found) == [(b"3", "app", "app.log:2"), (b"4", "app", "app.log:2")]
+    assert resume.told == []
+
+
+def test_half_a_line_of_a_rotated_file_waits_for_its_rest(tmp_path: Path) -> None:
+    """A new file does not end the line that is being written as long as it is empty."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b'1\n"a')
+    reader, resume = followed(path, None)
+    assert [each[0] for each in polled(reader)] == [b"1"]
+    rotated = rotate(path)
+    assert polled(reader) == []
+    append(rotated, b'b"\n"c')
+    assert [each[0] for each in polled(reader)] == [b'"ab"']
+    append(path, b"2\n")
+
+    assert [each[0] for each in polled(reader)] == [b'"c', b"2"]
+    reader.close()
+    assert resume.told == []
+
+
+def test_a_rotated_file_that_is_compressed_is_forgotten(tmp_path: Path) -> None:
+    """Neither the compressed file, nor one that gets the inode, is read."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n")
+    reader, resume = followed(path, None)
+    assert [each[0] for each in polled(reader)] == [b"1"]
+    rotated = rotate(path)
+    assert polled(reader) == []
+    rotated.with_name("app.log.1.gz").write_bytes(b"1\n2\n")
+    rotated.unlink()
+    for number in range(9):  # one of them has the inode on most file systems
+        (tmp_path / f"other-{number}").write_bytes(b"other\n" * 9)
+    path.write_bytes(b"3\n")
+    batch = reader.poll(0.0)
+    assert texts(messages_of(batch.messages)) == [b"3"]
+    rotate(path)
+    path.write_bytes(b"4\n")
+
+    batch = reader.poll(0.0)
+
+    assert texts(messages_of(batch.messages)) == [b"4"]
+    assert polled(reader) == []
+    reader.close()
+    assert len(json.loads(batch.position or "")["files"]) <= 3
+    assert resume.told == []
+
+
+def test_a_copied_and_emptied_file_is_read_once(tmp_path: Path) -> None:
+    """With ``copytruncate`` the copy is another file, which was read under its first name."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n2\n")
+    reader, _ = followed(path, None)
+    assert [each[0] for each in polled(reader)] == [b"1", b"2"]
+    path.with_name("app.log.1").write_bytes(path.read_bytes())
+    os.truncate(path, 0)
+    assert polled(reader) == []
+    append(path, b"3\n")
+
+    assert [each[0] for each in polled(reader)] == [b"3"]
+    reader.close()
+
+
+def test_a_position_does_not_grow_with_rotations(tmp_path: Path) -> None:
+    """Of the files that have been rotated, some of the newest are looked at, and no more."""
+    path = tmp_path / "app.log"
+    path.touch()
+    reader, _ = followed(path, None)
+    sizes = []
+    for number in range(60):
+        append(path, b"%d\n" % number)
+        batch = reader.poll(0.0)
+        assert texts(messages_of(batch.messages)) == [b"%d" % number]
+        sizes.append(len(json.loads(batch.position or "")["files"]))
+        rotate(path)
+    reader.close()
+
+    assert max(sizes) <= 34
+    assert sizes[-1] == max(sizes)
+
+
+def test_a_folder_of_many_files_is_listed_at_a_rotation_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at one file, and at those that were rotated, does not list the whole folder."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n")
+    reader, _ = followed(path, None)
+    assert [each[0] for each in polled(reader)] == [b"1"]
+    rotate(path)
+    assert polled(reader) == []
+    list_names, lists = os.listdir, 0
+
+    def counting(folder: Any) -> list[str]:
+        nonlocal lists
+        lists += 1
+        return list_names(folder)
+
+    monkeypatch.setattr(os, "listdir", counting)
+    for _ in range(9):
+        assert polled(reader) == []
+    assert lists == 0
+    path.with_name("app.log.1").unlink()
+    for _ in range(9):
+        assert polled(reader) == []
+    assert lists <= 3
+    reader.close()
+
+
+def test_a_file_that_takes_the_name_after_the_look_is_not_read_as_the_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rotation between the look at a file and its opening does not mix the two."""
+    path.write_bytes(b"1\n")
+    reader, _ = followed(path, None)
+    opened = os.open
+
+    def rotating(*parts: Any, **settings: Any) -> int:
+        if not path.with_name(f"{path.name}.1").exists():
+            rotate(path)
+            path.write_bytes(b"2\n")
+        return opened(*parts, **settings)
+
+    monkeypatch.setattr(os, "open", rotating)
+    with pytest.raises(SourceUnavailable, match="just been replaced"):
+        reader.poll(0.0)
+    reader.close()
