@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from transporter.adaptor import WriterContext
+    from transporter.adaptor import StoredOffset, WriterContext
     from transporter_adaptors.file.config import FileWriterConfig
     from transporter_adaptors.file.disk import Disk
     from transporter_adaptors.file.rolling import RolledPart
@@ -62,7 +62,9 @@ class Output:
         self._sync_always = config.exact_after == "power-cut"
         self._context, self._disk = context, disk
         self._progress = -1
-        self._descriptor, self._inode = -1, -1
+        self._descriptor = -1
+        self._unsure: StoredOffset | None = None
+        """The offset of a failed commit that could not be taken back."""
         self._cached_state: tuple[bytes, FileState | None] = b"", None
 
     def open(self) -> None:
@@ -71,11 +73,10 @@ class Output:
         self._open_progress()
 
     def close(self) -> None:
-        """Close all files. Safe to call twice."""
+        """Close all files. Safe to call twice. The next lock opens them by their names again."""
         self._close_file()
         progress, self._progress = self._progress, -1
-        if progress >= 0:
-            os.close(progress)
+        _close_descriptor(progress)
 
     @contextmanager
     def exclusive_lock(self) -> Iterator[None]:
@@ -85,7 +86,7 @@ class Output:
                 self._reopen()
             with exclusive_lock(self._progress, self._context.deadline, self._path):
                 status = self._disk.status(self._progress_path)
-                if status is not None and status.st_ino == os.fstat(self._progress).st_ino:
+                if status is not None and os.path.samestat(status, os.fstat(self._progress)):
                     yield
                     return
             self.close()  # It was removed, and our lock on it no longer protects anything.
@@ -140,14 +141,43 @@ class Output:
             self._write_placed(place_slice(PendingSlice(state.turn, len(text), crc32c(text))))
             append_all(self._disk, self._descriptor, text)
             self._disk.sync(self._descriptor)
-            return self._store_state(self._grow(state, text, part, generation), durable=False)
+            grown = self._grow(state, text, part, generation)
         except OSError:
-            # Lines that cannot be taken back now are cut off before the next slice.
-            with suppress(OSError):
-                self._disk.truncate(self._descriptor, before)
-            with suppress(OSError):
-                self._write_placed(place_state(replace(state, turn=state.turn + 2)))
+            self._take_back_lines(state)
             raise
+        try:
+            return self._store_state(grown, durable=False)
+        except OSError:
+            self._take_back(state, grown)
+            raise
+
+    def _take_back_lines(self, state: FileState) -> None:
+        """Cut off what is behind *state*. Else that is done before the next slice."""
+        with suppress(OSError):
+            self._disk.truncate(self._descriptor, state.length)
+
+    def _take_back(self, state: FileState, grown: FileState) -> None:
+        """Replace *grown*, of which some may be on disk, by *state*.
+
+        Its lines stay if that fails, because acked lines would seem to be missing without them.
+        """
+        try:
+            self._write_placed(place_state(replace(state, turn=state.turn + 2)))
+        except OSError:
+            self._unsure = grown.stored_for(self._context)
+        else:
+            self._take_back_lines(state)
+
+    def offset_after_failure(self, state: FileState, generation: int) -> int | None:
+        """Return the offset of *generation* that a failed commit has stored in *state* after all.
+
+        Its lines are there. A parked entry that is retried stores no offset of its own, so
+        nothing is known of it.
+        """
+        unsure = self._unsure
+        if unsure is None or unsure.generation != generation:
+            return None
+        return unsure.offset if state.stored_for(self._context) == unsure else None
 
     def _grow(self, state: FileState, text: bytes, part: RolledPart, generation: int) -> FileState:
         known = state.stored_for(self._context)
@@ -196,7 +226,7 @@ class Output:
         status = self._disk.status(path)
         if status is None or status.st_ino != state.inode:
             return self._begin_next(state)
-        self._open_file(path, status.st_ino)
+        self._open_file(path, status)
         if status.st_size != state.length:
             state = self._repair(state, status.st_size, content)
         if self.is_numbered != (state.file != self._path.name):
@@ -301,16 +331,26 @@ class Output:
             return newest_name
         return numbered_path(self._path, max(numbers) + 1)
 
-    def _open_file(self, path: Path, inode: int | None) -> None:
-        if inode is not None and inode == self._inode:
+    def _open_file(self, path: Path, status: os.stat_result | None) -> None:
+        """Open *path*, unless the open file has *status*."""
+        if status is not None and self._has_open(status):
             return
         self._close_file()
         self._descriptor = self._disk.open(path, _MADE)
-        self._inode = os.fstat(self._descriptor).st_ino
+
+    def _has_open(self, status: os.stat_result) -> bool:
+        # Another file system in the folder's place may use the inode number, too.
+        return self._descriptor >= 0 and os.path.samestat(status, os.fstat(self._descriptor))
 
     def _close_file(self) -> None:
-        descriptor, self._descriptor, self._inode = self._descriptor, -1, -1
-        if descriptor >= 0:
+        descriptor, self._descriptor = self._descriptor, -1
+        _close_descriptor(descriptor)
+
+
+def _close_descriptor(descriptor: int) -> None:
+    """Close *descriptor*, if it is one. An error means nothing: what was acked was synced."""
+    if descriptor >= 0:
+        with suppress(OSError):
             os.close(descriptor)
 
 

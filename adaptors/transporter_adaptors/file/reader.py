@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import hashlib
 import json
 import os
@@ -10,7 +11,8 @@ import re
 import stat
 import threading
 import time
-from contextlib import suppress
+from bisect import insort_left
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final, NamedTuple, Self
 
@@ -18,9 +20,11 @@ from transporter.adaptor import Batch, EndOfSource, Finding
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 from transporter_adaptors.file.config import FileReaderConfig
 from transporter_adaptors.file.lines import Origin, TextLines, read_lines, to_batch
+from transporter_adaptors.passing_errors import PASSING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from transporter.adaptor import AdaptorConfig, Resume
@@ -31,17 +35,23 @@ HEAD_BYTES: Final = 1024
 
 _LINK: Final = "it is a symbolic link; name the file itself, or set follow_links"
 _IRREGULAR: Final = "it is not a regular file"
+_NOT_TEXT: Final = "its name is not UTF-8, so no message can carry it; rename the file"
 _DIGITS: Final = re.compile("([0-9]+)")
+_WILDCARD: Final = re.compile(r"[*?[]")
 
 
 class ExistingFile(NamedTuple):
-    """An existing file. *id* is its inode, with the device if that is not the folder's."""
+    """An existing file. *id* is its inode, with the device if that is not the folder's.
+
+    *moved* if its name no longer matches. Then *name* is the one before.
+    """
 
     name: str
     path: Path
     id: str
     size: int
     changed: int
+    moved: bool = False
 
 
 class FileProgress(NamedTuple):
@@ -98,21 +108,35 @@ def matching_files(path: Path, *, links: bool) -> tuple[list[ExistingFile], dict
     Only regular files are read, and no link unless *links* are. Otherwise a user with rights to
     the folder could choose files elsewhere for the reader, or block it with a pipe.
     """
-    names = [path.name] if os.path.lexists(path) else _matching_names(path.parent, path.name)
+    names = _matching_names(path.parent, path.name)
     return _list_files(path.parent, sorted(names, key=natural_key), links=links)
 
 
-def find_renamed(folder: Path, file_id: str, *, links: bool) -> list[ExistingFile]:
-    """Return the files of *folder* that have *file_id*, whatever their names are."""
-    found, _ = _list_files(folder, _matching_names(folder, "*"), links=links)
-    return [each for each in found if each.id == file_id]
+def find_renamed(folder: Path, ids: AbstractSet[str], *, links: bool) -> list[ExistingFile]:
+    """Return the files of *folder* that have one of *ids*, whatever their names are."""
+    names: list[str] = []
+    with suppress(FileNotFoundError, PermissionError):  # A named file may be read without.
+        names = os.listdir(folder)  # noqa: PTH208 - names are wanted
+    found, _ = _list_files(folder, names, links=links)
+    return [each for each in found if each.id in ids]
 
 
-def open_regular(path: Path, *, links: bool) -> BinaryIO:
+def name_before(name: str, pattern: str) -> str:
+    """Return the longest beginning of *name* that matches *pattern*, or *name* if none does.
+
+    Rotations append to a name.
+    """
+    if name.startswith(pattern) or not _WILDCARD.search(pattern):
+        return pattern
+    beginnings = (name[:end] for end in range(len(name), 0, -1))
+    return next((each for each in beginnings if fnmatch.fnmatch(each, pattern)), name)
+
+
+def open_regular(path: Path, *, links: bool, file_id: str = "") -> BinaryIO:
     """Open the regular file at *path*, without waiting for a pipe, or following links by default.
 
     Raises:
-        SourceUnavailable: It is something else by now.
+        SourceUnavailable: It is something else by now, or another file than *file_id*.
         OSError: It may not be read.
     """
     # Opening a pipe would wait for its writer. O_NONBLOCK has no effect on a regular file.
@@ -124,7 +148,13 @@ def open_regular(path: Path, *, links: bool) -> BinaryIO:
         if error.errno in {errno.ELOOP, errno.ENXIO}:
             raise SourceUnavailable(f"{path}: it has just been replaced") from error
         raise
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    try:
+        status = os.fstat(file.fileno())
+    except OSError:
+        file.close()
+        raise
+    ids = ("", str(status.st_ino), f"{status.st_dev}:{status.st_ino}")
+    if stat.S_ISREG(status.st_mode) and file_id in ids:
         return file
     file.close()
     raise SourceUnavailable(f"{path}: it has just been replaced")
@@ -133,13 +163,15 @@ def open_regular(path: Path, *, links: bool) -> BinaryIO:
 def abandoned_ids(found: Iterable[ExistingFile]) -> set[str]:
     """Return the ids of files that are left, because a later one in natural order changed since.
 
-    A file that is rotated to a later name is older, and does not count.
+    A file that is rotated to a later name is older, and does not count. Nor does an empty one:
+    a rotation makes it before the writer leaves the old file.
     """
     left, latest = set(), -1
     for each in reversed(list(found)):
         if each.changed <= latest:
             left.add(each.id)
-        latest = max(latest, each.changed)
+        if each.size and not each.moved:
+            latest = max(latest, each.changed)
     return left
 
 
@@ -158,18 +190,39 @@ def is_same_file(descriptor: int, known: FileProgress) -> bool:
 
 
 def _matching_names(folder: Path, pattern: str) -> list[str]:
-    return [found.name for found in folder.glob(pattern)]
+    """Return the names in *folder* that match *pattern*, which may be a name itself.
+
+    No error but a missing folder means that there are none. ``glob`` suppresses others, and
+    files that cannot be seen for a moment would count as lost.
+    """
+    if not _WILDCARD.search(pattern) or _exists(folder / pattern):
+        return [pattern]
+    with suppress(FileNotFoundError):
+        return fnmatch.filter(os.listdir(folder), pattern)  # noqa: PTH208 - names are wanted
+    return []
+
+
+def _exists(path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        path.lstat()
+        return True
+    return False
 
 
 def _list_files(
     folder: Path, names: list[str], *, links: bool
 ) -> tuple[list[ExistingFile], dict[str, str]]:
-    # The device's number may differ after each start of the machine.
-    device = folder.stat().st_dev if names else 0
     found: list[ExistingFile] = []
     refused: dict[str, str] = {}
+    device = 0
+    with suppress(FileNotFoundError):
+        # The device's number may differ after each start of the machine.
+        device = folder.stat().st_dev
     for name in names:
         path = folder / name
+        if (shown := _escape_name(name)) != name:
+            refused[shown] = _NOT_TEXT
+            continue
         with suppress(FileNotFoundError):
             status = path.stat(follow_symlinks=links)
             if not stat.S_ISREG(status.st_mode):
@@ -181,8 +234,38 @@ def _list_files(
     return found, refused
 
 
+def _escape_name(name: str) -> str:
+    """Return *name* with every byte that is not UTF-8 escaped."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+@contextmanager
+def _translate_os_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the operating system about *path*, or a file of it, into a source's.
+
+    Raises:
+        SourceUnavailable: The same call may succeed later.
+        EnvironmentFault: It will not.
+    """
+    try:
+        yield
+    except OSError as error:
+        text = f"{error.filename or path}: {error.strerror or error}"
+        if error.errno in PASSING or error.errno == errno.ENOENT:
+            raise SourceUnavailable(text) from error
+        raise EnvironmentFault(
+            f"{text}: check the path, and the right of this user to read it"
+        ) from error
+
+
 _LOOK_SECONDS: Final = 0.1
 """Interval of checks for the end of a followed file, because no portable call waits for it."""
+
+_SEARCHES: Final = 3
+"""Searches of a folder for a file that is missing: one may be in the midst of a rotation."""
+
+_MOVED_FILES: Final = 32
+"""Files whose names no longer match that are looked at: those that were changed last."""
 
 _CUT: Final = "it was cut short or overwritten: it is read from its beginning"
 _GONE: Final = "it is gone from its folder: its unread lines are lost"
@@ -200,7 +283,8 @@ class FileReader:
     overwritten is read from its beginning. With ``follow`` the folder is checked
     whenever an end was reached: for files that are new, whatever their names, and
     for those that have grown. A last line without an end is read when a file with a
-    later name, or another one with its own name, was changed since.
+    later name, or another one with its own name, was written to since. A file that was
+    renamed so that it no longer matches is read on, too, because its writer may still have it.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = FileReaderConfig
@@ -214,6 +298,11 @@ class FileReader:
         """Size and time of the files in which nothing was found to read, and if they were left."""
         self._refusals: dict[str, str] = {}
         """Refused files in the folder, with the reason. Reported when first seen."""
+        self._moved: dict[str, str] = {}
+        """The names by now of files that were read, and whose names do not match."""
+        self._missing: AbstractSet[str] = set()
+        """Files that were read, and are not found. Searched for :data:`_SEARCHES` times."""
+        self._searches = 0
         self._resume: Resume
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
 
@@ -221,38 +310,17 @@ class FileReader:
         """Continue at the newest logged position, in the file that holds it.
 
         Raises:
-            SourceUnavailable: No file exists, and ``follow`` does not wait for one.
+            SourceUnavailable: No file exists, and ``follow`` does not wait for one. Or nothing
+                can be read at the moment.
             EnvironmentFault: It may not be read, or is not a regular file.
         """
-        self._resume, self._position, self._unchanged, self._refusals = (
-            resume,
-            ReadPosition(),
-            {},
-            {},
-        )
-        found = self._list_files()
-        if not found and not self._config.follow:
-            if problem := self._refusals.get(self._config.path.name):
-                raise EnvironmentFault(f"{self._config.path}: {problem}")
-            raise SourceUnavailable(f"{self._config.path}: the file does not exist")
-        if resume.position is not None:
-            self._position = ReadPosition.parse(resume.position)
-            self._resume_file(found)
+        with _translate_os_errors(self._config.path):
+            self._open(resume)
 
     def poll(self, timeout: float) -> Batch:
         """Return the next lines, waiting up to *timeout* seconds for one when following."""
-        deadline = time.monotonic() + timeout
-        while True:
-            if batch := self._read():
-                return batch
-            if self._advance():
-                continue
-            if not self._config.follow:
-                raise EndOfSource
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return Batch([])
-            self._pause.wait(min(left, _LOOK_SECONDS))
+        with _translate_os_errors(self._config.path):
+            return self._poll(time.monotonic() + timeout)
 
     def commit(self, position: str) -> None:
         """Do nothing, because the files stay as they are."""
@@ -282,6 +350,34 @@ class FileReader:
                 yield Finding(f"{path}: the file does not exist", "problem")
         elif found:
             yield Finding(f"{path}: {len(found)} {'file' if len(found) == 1 else 'files'}")
+
+    def _open(self, resume: Resume) -> None:
+        self._resume, self._position = resume, ReadPosition()
+        self._unchanged, self._refusals, self._moved, self._missing = {}, {}, {}, set()
+        found = self._list_files()
+        if not found and not self._config.follow:
+            if problem := self._refusals.get(self._config.path.name):
+                raise EnvironmentFault(f"{self._config.path}: {problem}")
+            raise SourceUnavailable(f"{self._config.path}: the file does not exist")
+        if resume.position is not None:
+            folder = self._config.path.parent
+            if not found and not _exists(folder):
+                raise SourceUnavailable(f"{folder}: the folder does not exist; mount it or make it")
+            self._position = ReadPosition.parse(resume.position)
+            self._resume_file(found)
+
+    def _poll(self, deadline: float) -> Batch:
+        while True:
+            if batch := self._read():
+                return batch
+            if self._advance():
+                continue
+            if not self._config.follow:
+                raise EndOfSource
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return Batch([])
+            self._pause.wait(min(left, _LOOK_SECONDS))
 
     def _read(self) -> Batch | None:
         """Return the next lines of the open file, if there are any to return."""
@@ -324,6 +420,7 @@ class FileReader:
         mine = self._position
         return any(
             found.id != mine.id
+            and found.size
             and natural_key(found.name) >= natural_key(mine.file)
             and found.changed >= changed
             for found in self._list_files()
@@ -335,19 +432,31 @@ class FileReader:
         del self._position.files[self._position.id]
 
     def _resume_file(self, found: list[ExistingFile]) -> None:
-        """Continue in the file of the position, which may have another name by now."""
+        """Continue in the file of the position, which may have another name by now.
+
+        It is lost if only others were *found*. A folder without any may be a mount that is not
+        there yet, so its file stays in the position and is looked for again.
+        """
         place, config = self._position, self._config
         known = place.files[place.id]
         there = [each for each in found if each.id == place.id]
-        for each in there or find_renamed(config.path.parent, place.id, links=config.follow_links):
+        for each in there or find_renamed(
+            config.path.parent, {place.id}, links=config.follow_links
+        ):
             if self._is_known(each):
                 self._open_at(each, place.file)
                 return
-        self._report_loss(known, _CUT if there else _GONE)
+        if found:
+            self._report_loss(known, _CUT if there else _GONE)
 
     def _advance(self) -> bool:
         """Leave the file, whose end was reached, if there is another to continue with."""
-        following = self._next_file()
+        found = self._list_files()
+        if found and self._file is None and self._position.id in self._position.files:
+            self._resume_file(found)
+            if self._file is not None:
+                return True
+        following = self._next_file(found)
         if following is None:
             return False
         self.close()
@@ -363,9 +472,13 @@ class FileReader:
         self._refusals = refused
         return found
 
-    def _next_file(self) -> ExistingFile | None:
-        """Return the first file, in natural order, that has something to read."""
-        found = self._list_files()
+    def _next_file(self, found: list[ExistingFile]) -> ExistingFile | None:
+        """Return the first file of *found*, in natural order, that has something to read.
+
+        Files that are renamed by now come before those that have their names.
+        """
+        for each in reversed(self._moved_files(found)):
+            insort_left(found, each, key=lambda each: natural_key(each.name))
         mine = self._position.id if self._file is not None else None
         left = abandoned_ids(found)
         others = (each for each in found if each.id != mine)
@@ -374,6 +487,40 @@ class FileReader:
             self._forget_all_but({each.id for each in found} | {self._position.id})
         return following
 
+    def _moved_files(self, found: list[ExistingFile]) -> list[ExistingFile]:
+        """Return files that were read and have names by now that do not match, the oldest first.
+
+        A writer goes on in such a file until it opens the new one, as with logrotate's
+        ``create``. The folder is searched only when one is missing under its last name.
+        """
+        folder, links = self._config.path.parent, self._config.follow_links
+        wanted = self._position.files.keys() - {each.id for each in found}
+        names = [self._moved[each] for each in wanted if each in self._moved]
+        there = {
+            each.id: each
+            for each in _list_files(folder, names, links=links)[0]
+            if self._moved.get(each.id) == each.name
+        }
+        missing = wanted - there.keys()
+        if missing != self._missing:
+            self._missing, self._searches = missing, 0
+        if missing and self._searches < _SEARCHES:
+            self._searches += 1
+            renamed = find_renamed(folder, missing, links=links)
+            there |= {each.id: each for each in renamed if self._is_moved(each)}
+        self._moved = {each.id: each.name for each in there.values()}
+        newest = sorted(there.values(), key=lambda each: each.changed)[-_MOVED_FILES:]
+        pattern = self._config.path.name
+        return [each._replace(name=name_before(each.name, pattern), moved=True) for each in newest]
+
+    def _is_moved(self, found: ExistingFile) -> bool:
+        """Return whether *found* was read. Its inode may be another's by now, unless it is open."""
+        if self._file is not None and found.id == self._position.id:
+            return True
+        with suppress(PermissionError, FileNotFoundError, SourceUnavailable):  # or renamed again
+            return self._position.files[found.id].byte > 0 and self._is_known(found)
+        return False
+
     def _forget_all_but(self, there: set[str]) -> None:
         """Forget the files that are gone, because the position would grow for ever with them."""
         files, quiet = self._position.files, self._unchanged
@@ -381,12 +528,20 @@ class FileReader:
         self._unchanged = {each: state for each, state in quiet.items() if each in there}
 
     def _has_unread(self, found: ExistingFile, left: bool) -> bool:  # noqa: FBT001 - one of its properties
-        """Return whether *found* is new, has grown, is left, or is another file by now."""
+        """Return whether *found* is new, has grown, is left, or is another file by now.
+
+        Another file does not count if its name does not match.
+        """
         state = found.size, found.changed, left
         if self._unchanged.get(found.id) == state:
             return False
         known = self._position.files.get(found.id)
-        if known is None or known.byte != found.size or not self._is_known(found):
+        is_read = known is not None and known.byte == found.size
+        if found.moved:
+            unread = not is_read and self._is_known(found)
+        else:
+            unread = not is_read or not self._is_known(found)
+        if unread:
             return True
         self._unchanged[found.id] = state
         return False
@@ -409,11 +564,4 @@ class FileReader:
             self._position.files.pop(found.id, None)
 
     def _open_file(self, found: ExistingFile) -> BinaryIO:
-        try:
-            return open_regular(found.path, links=self._config.follow_links)
-        except FileNotFoundError as error:
-            raise SourceUnavailable(f"{found.path}: it has just disappeared") from error
-        except OSError as error:
-            raise EnvironmentFault(
-                f"{found.path}: {error.strerror}: give this user the right to read it"
-            ) from error
+        return open_regular(found.path, links=self._config.follow_links, file_id=found.id)

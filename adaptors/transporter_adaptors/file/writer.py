@@ -7,7 +7,9 @@ import os
 import select
 import sys
 import time
+from bisect import bisect_right
 from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -19,6 +21,7 @@ from transporter_adaptors.file.disk import Disk, exclusive_lock
 from transporter_adaptors.file.output import Output, has_length
 from transporter_adaptors.file.rolling import Roll, RolledGroup, RolledPart
 from transporter_adaptors.file.shapes import data_line, json_line
+from transporter_adaptors.passing_errors import PASSING
 from transporter_adaptors.rights import check_writable, mode_bits
 
 if TYPE_CHECKING:
@@ -57,13 +60,20 @@ class Device:
             OSError: It may not be written, or is a pipe without a reader.
         """
         self._path, self._seconds = path, seconds
-        # A pipe without a reader would block the opening, and a full one the writing, for ever.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags)
+        self._descriptor = -1
+        self._open()
+
+    def _open(self) -> int:
+        """Return its descriptor, after opening it again if it was closed."""
+        if self._descriptor < 0:
+            # A pipe without a reader would block here, and a full one the writing, for ever.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            self._descriptor = os.open(self._path, flags)
+        return self._descriptor
 
     def is_terminal(self) -> bool:
         """Return whether it is a terminal."""
-        return os.isatty(self._descriptor)
+        return os.isatty(self._open())
 
     def write(self, text: bytes) -> None:
         """Write *text*, together.
@@ -73,7 +83,7 @@ class Device:
         """
         deadline = time.monotonic() + self._seconds
         view = memoryview(text)
-        with exclusive_lock(self._descriptor, self._seconds, self._path):
+        with exclusive_lock(self._open(), self._seconds, self._path):
             while view:
                 with suppress(BlockingIOError):
                     view = view[os.write(self._descriptor, view) :]
@@ -81,10 +91,11 @@ class Device:
                 self._wait(deadline - time.monotonic())
 
     def close(self) -> None:
-        """Close it. Safe to call twice."""
+        """Close it. Safe to call twice. The next write opens it by its name again."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            os.close(descriptor)
+            with suppress(OSError):
+                os.close(descriptor)
 
     def _wait(self, seconds: float) -> None:
         """Wait until there is room in it."""
@@ -95,11 +106,9 @@ class Device:
 
 
 _PASSING: Final = {
+    *PASSING,
     errno.ENOSPC,
     errno.EDQUOT,
-    errno.EIO,
-    errno.EAGAIN,
-    errno.ESTALE,
     errno.ENXIO,  # a pipe without a reader yet
     errno.EPIPE,
 }
@@ -152,6 +161,8 @@ class FileWriter:
         except OSError as error:
             # A folder that disappears in the midst of a slice is waited for by the next one.
             ack.fail(self._translate_error(error, _PASSING | {errno.ENOENT}))
+            if self._sink is not None:
+                self._sink.close()  # A descriptor may fail for ever, although its path does not.
         except SinkError as error:
             ack.fail(error)
 
@@ -191,6 +202,12 @@ class FileWriter:
         with output.exclusive_lock():
             state = output.state()
             output.check_epoch(state)
+            there = output.offset_after_failure(state, batch.generation)
+            if there is not None:
+                count = bisect_right(batch.offsets, there)
+                ack(batch.offsets[:count])
+                batch = replace(batch, batch=batch.batch.slice(count))
+                lines = self._groups(batch) if output.is_numbered else self._text(batch)
             for part in self._parts(lines, batch, state):
                 if part.fresh:
                     state = output.begin_next_file(state)
@@ -200,6 +217,8 @@ class FileWriter:
     def _parts(
         self, lines: bytes | list[RolledGroup], batch: Entries, state: FileState
     ) -> Iterable[RolledPart]:
+        if not len(batch):
+            return []
         if isinstance(lines, bytes):
             return [RolledPart(lines, tuple(batch.offsets))]
         return self._roll.divide(lines, state.length, state.period)

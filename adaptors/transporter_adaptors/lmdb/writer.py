@@ -14,6 +14,7 @@ from pydantic import Field
 from transporter.adaptor import AdaptorConfig, LocalPath, Size, StoredOffset
 from transporter.bytes_as_json import text_or_base64
 from transporter.errors import Rejected, RouteFault, SinkError, SinkUnavailable
+from transporter_adaptors.passing_errors import PASSING
 from transporter_adaptors.rights import FileMode, check_writable, make_folder, mode_bits
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ _T = TypeVar("_T")
 
 _FILES: Final = ("data.mdb", "lock.mdb")
 _PRIVATE: Final = 0o600
-_PASSING: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EAGAIN}
-"""Errors that pass when there is room again. LMDB reports a short write as EIO."""
+_PASSING: Final = {*PASSING, errno.ENOSPC, errno.EDQUOT}
+"""Errors after which a slice is tried again. LMDB reports a short write as EIO."""
 
 
 class LmdbWriter:
@@ -178,10 +179,12 @@ class LmdbWriter:
         self, transaction: lmdb.Transaction, database: _Database, batch: Entries
     ) -> tuple[int, Rejected | None]:
         put = _put_latest if self._config.layout == "key" else _put_whole
-        written = 0
+        written, last, copy = 0, -1, 0
         for entry in batch:
+            copy = copy if entry.offset == last else 0
+            last = entry.offset
             try:
-                put(transaction, database, entry)
+                copy += put(transaction, database, entry, copy)
             except Rejected as error:
                 return written, error
             written += 1
@@ -242,49 +245,63 @@ class _Database:
         try:
             for each in made:
                 each.chmod(mode)
-            environment.reader_check()  # Killed readers use up the table of readers.
-            return cls(environment, route)
+            return _run_in_map(environment, lambda: cls(environment, route))
         except BaseException:
             environment.close()
             raise
 
     def progress(self, slot: bytes) -> StoredProgress | None:
         """Return the progress of *slot*."""
-        with self.environment.begin(db=self.progress_db) as transaction:
-            text = transaction.get(slot)
+
+        def read() -> bytes | None:
+            with self.environment.begin(db=self.progress_db) as transaction:
+                return transaction.get(slot)
+
+        text = _run_in_map(self.environment, read)
         return StoredProgress.decode(bytes(text)) if text else None
 
     def transact(self, body: Callable[[lmdb.Transaction], _T]) -> _T:
-        """Run *body* in a write transaction, again in a larger map when it is full.
+        """Run *body* in a write transaction, again in a larger map when it is full."""
 
-        The slot of a killed reader prevents the reuse of all pages that were freed since, until
-        a check finds that its process is gone.
-        """
-        while True:
-            self.environment.reader_check()
-            try:
-                with self.environment.begin(write=True) as transaction:
-                    return body(transaction)
-            except lmdb.MapFullError:
-                if self.environment.reader_check():
-                    continue  # A reader has died meanwhile: its pages may be room enough.
-                self.environment.set_mapsize(2 * self.environment.info()["map_size"])
-            except lmdb.MapResizedError:
-                self.environment.set_mapsize(0)  # Another process has enlarged it.
+        def write() -> _T:
+            with self.environment.begin(write=True) as transaction:
+                return body(transaction)
+
+        return _run_in_map(self.environment, write)
+
+
+def _run_in_map(environment: lmdb.Environment, act: Callable[[], _T]) -> _T:
+    """Run *act*, again in a larger map when it is full or another process has enlarged it.
+
+    The slot of a killed reader prevents the reuse of all pages that were freed since, until
+    a check finds that its process is gone. It also takes up room in the table of readers.
+    """
+    while True:
+        environment.reader_check()
+        try:
+            return act()
+        except lmdb.MapFullError:
+            if environment.reader_check():
+                continue  # A reader has died meanwhile: its pages may be room enough.
+            environment.set_mapsize(2 * environment.info()["map_size"])
+        except lmdb.MapResizedError:
+            environment.set_mapsize(0)  # Another process has enlarged it.
 
 
 def _entries_database(route: str) -> bytes:
-    """Return the name of the database of whole entries: 8-byte big-endian offset → JSON."""
+    """Return the name of the database of whole entries: :func:`offset_key` → JSON."""
     return b"entries/" + route.encode()
 
 
-def _put_latest(transaction: lmdb.Transaction, database: _Database, entry: Entry) -> None:
+def _put_latest(
+    transaction: lmdb.Transaction, database: _Database, entry: Entry, copy: int
+) -> bool:
+    """Store *entry* by its key, and return whether it has none and is the whole row *copy*."""
     message = entry.message
     if message.op in {"noop", "skip"}:
-        return
+        return False
     if message.key is None:
-        _put_whole(transaction, database, entry)
-        return
+        return _put_whole(transaction, database, entry, copy)
     if "\0" in message.namespace:
         # The first zero byte ends the namespace in a stored key.
         raise Rejected(f"namespace {message.namespace!r} holds a NUL character", entry.offset)
@@ -293,10 +310,24 @@ def _put_latest(transaction: lmdb.Transaction, database: _Database, entry: Entry
         transaction.delete(key, db=database.latest_db)
     else:
         transaction.put(key, message.data, db=database.latest_db)
+    return False
 
 
-def _put_whole(transaction: lmdb.Transaction, database: _Database, entry: Entry) -> None:
-    transaction.put(offset_key(entry.offset), _whole_entry(entry), db=database.entries_db)
+def _put_whole(transaction: lmdb.Transaction, database: _Database, entry: Entry, copy: int) -> bool:
+    """Store *entry* whole, as the row *copy* of its offset, and return true."""
+    key = offset_key(entry.offset, copy)
+    before = transaction.replace(key, _whole_entry(entry), db=database.entries_db)
+    if before is not None and copy == 0:
+        _remove_copies(transaction, database, entry.offset)
+    return True
+
+
+def _remove_copies(transaction: lmdb.Transaction, database: _Database, offset: int) -> None:
+    """Remove the further rows of an entry that is written again, which may have fewer now."""
+    first = offset_key(offset, 1)
+    with transaction.cursor(db=database.entries_db) as cursor:
+        while cursor.set_range(first) and bytes(cursor.key()).startswith(offset_key(offset)):
+            cursor.delete()
 
 
 def latest_key(namespace: str, key: bytes) -> bytes:
@@ -311,9 +342,14 @@ def latest_key(namespace: str, key: bytes) -> bytes:
     return full[: _MAX_KEY - 32] + hashlib.sha256(full).digest()
 
 
-def offset_key(offset: int) -> bytes:
-    """Return the stored key of a whole entry. It sorts as the offsets do."""
-    return offset.to_bytes(8, "big")
+def offset_key(offset: int, copy: int = 0) -> bytes:
+    """Return the stored key of a whole entry, 8 bytes. It sorts as the offsets do.
+
+    If a step made several messages of one entry, the keys of the second (*copy* 1) and later
+    ones are 4 bytes longer, so that they sort behind the first.
+    """
+    key = offset.to_bytes(8, "big")
+    return key + copy.to_bytes(4, "big") if copy else key
 
 
 def _whole_entry(entry: Entry) -> bytes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -515,3 +517,385 @@ def test_what_takes_a_files_place_after_the_look_is_not_opened(path: Path, make:
 
     with pytest.raises(SourceUnavailable, match="just been replaced"):
         open_regular(path, links=False)
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Leave this process no file descriptor to open anything with."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("name", ["*.jsonl", "2.jsonl"])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_full_table_of_descriptors_is_waited_for_at_the_open(
+    tmp_path: Path, name: str, renamed: bool
+) -> None:
+    """Nothing is taken for gone where nothing can be opened, and nothing is read twice."""
+    for number in (1, 2):
+        (tmp_path / f"{number}.jsonl").write_bytes(b"%d\n" % number)
+    position = after(tmp_path / name)
+    if renamed:
+        (tmp_path / "2.jsonl").rename(tmp_path / "2.old")
+        (tmp_path / "2.jsonl").write_bytes(b"3\n")
+    reader, resume = FileReader(FileReader.Config(path=tmp_path / name)), FixedResume(position)
+
+    with no_descriptors(), pytest.raises(SourceUnavailable, match=str(tmp_path)):
+        reader.open(resume)
+
+    reader.close()
+    assert resume.told == []
+    assert go_on(tmp_path / name, position) == ([b"3"] if renamed else [], [])
+
+
+def test_a_full_table_of_descriptors_is_waited_for_at_the_next_file(tmp_path: Path) -> None:
+    """A poll that cannot open the next file raises the error after which it is retried."""
+    (tmp_path / "1.jsonl").write_bytes(b"1\n")
+    reader, resume = FileReader(FileReader.Config(path=tmp_path / "*.jsonl")), FixedResume()
+    reader.open(resume)
+    position = reader.poll(0.0).position or ""
+    (tmp_path / "2.jsonl").write_bytes(b"2\n")
+
+    with no_descriptors(), pytest.raises(SourceUnavailable):
+        reader.poll(0.0)
+
+    reader.close()
+    assert go_on(tmp_path / "*.jsonl", position) == ([b"2"], [])
+
+
+def open_and_poll(reader: FileReader, resume: FixedResume) -> list[bytes | None]:
+    """Return the data of the first poll."""
+    reader.open(resume)
+    return data_of(reader)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOMEM, errno.ETIMEDOUT])
+@pytest.mark.parametrize("call", ["stat", "listdir", "fstat", "pread"])
+def test_an_error_that_passes_is_waited_for(
+    tmp_path: Path, code: int, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that does not answer for a while stops no reader, whatever the call was."""
+    (tmp_path / "1.jsonl").write_bytes(b"1\n")
+    path = tmp_path / "*.jsonl"
+    position = after(path)
+    (tmp_path / "2.jsonl").write_bytes(b"2\n")
+    reader, resume = FileReader(FileReader.Config(path=path)), FixedResume(position)
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing)
+        with pytest.raises(SourceUnavailable, match=r"\*\.jsonl: "):
+            open_and_poll(reader, resume)
+    reader.close()
+    assert resume.told == []
+
+
+def test_an_error_that_does_not_pass_says_what_to_do(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that may not be read stops the reader, with its name."""
+    path.write_bytes(b"1\n")
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(EnvironmentFault, match=r"placed\.jsonl: Permission denied: check the path"):
+        lines_of(path)
+
+
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    """No message can carry such a name, so its file is reported, and the others are read."""
+    (tmp_path / os.fsdecode(b"a\xff\n.jsonl")).write_bytes(b"1\n")
+    (tmp_path / "b.jsonl").write_bytes(b"2\n")
+    reader, resume = FileReader(FileReader.Config(path=tmp_path / "*.jsonl")), FixedResume()
+    reader.open(resume)
+
+    assert data_of(reader) == [b"2"]
+    with pytest.raises(EndOfSource):
+        reader.poll(0.0)
+    reader.close()
+    ((event, details),) = resume.told
+    assert event == "file-refused"
+    assert details["file"] == "a\\xff\n.jsonl"
+    assert "UTF-8" in str(details["problem"])
+    assert [each.level for each in reader.probe()] == ["warning", "fine"]
+
+
+def followed(path: Path, position: str | None) -> tuple[FileReader, FixedResume]:
+    """Return an open reader that follows *path* from *position*, and what it reports."""
+    reader, resume = FileReader(FileReader.Config(path=path, follow=True)), FixedResume(position)
+    reader.open(resume)
+    return reader, resume
+
+
+@pytest.mark.parametrize("name", ["1.jsonl", "*.jsonl"])
+def test_a_mount_that_comes_late_is_waited_for(tmp_path: Path, name: str) -> None:
+    """A start before its folder is there loses nothing, and reads nothing twice."""
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    (mount / "1.jsonl").write_bytes(b"1\n")
+    position = after(mount / name)
+    mount.rename(tmp_path / "away")
+
+    with pytest.raises(SourceUnavailable, match="mount: the folder does not exist"):
+        followed(mount / name, position)
+
+    (tmp_path / "away").rename(mount)
+    reader, resume = followed(mount / name, position)
+    assert data_of(reader) == []
+    with (mount / "1.jsonl").open("ab") as file:
+        file.write(b"2\n")
+    assert data_of(reader) == [b"2"]
+    reader.close()
+    assert resume.told == []
+
+
+@pytest.mark.parametrize("name", ["1.jsonl", "*.jsonl"])
+def test_files_that_come_late_into_their_folder_are_known(tmp_path: Path, name: str) -> None:
+    """An empty folder may be a mount point, so the files that it had are not forgotten."""
+    mount, away = tmp_path / "mount", tmp_path / "away"
+    mount.mkdir()
+    for number in (0, 1):
+        (mount / f"{number}.jsonl").write_bytes(b"1\n")
+    position = after(mount / name)
+    mount.rename(away)
+    mount.mkdir()
+    reader, resume = followed(mount / name, position)
+    assert data_of(reader) == []
+    mount.rmdir()
+    away.rename(mount)
+
+    assert data_of(reader) == []
+    with (mount / "1.jsonl").open("ab") as file:
+        file.write(b"2\n")
+    (batch,) = [reader.poll(0.0)]
+    assert texts(messages_of(batch.messages)) == [b"2"]
+    assert resume.told == []
+    reader.close()
+    assert go_on(mount / name, batch.position or "") == ([], [])
+
+
+def test_a_file_that_is_gone_is_told_once_another_one_comes(tmp_path: Path) -> None:
+    """In a folder without files a file is lost as soon as another one is read instead of it."""
+    path = tmp_path / "1.jsonl"
+    path.write_bytes(b"1\n")
+    position = after(tmp_path / "*.jsonl")
+    path.unlink()
+    reader, resume = followed(tmp_path / "*.jsonl", position)
+    assert data_of(reader) == []
+    assert resume.told == []
+    # Written under another name first, so that it does not get the inode.
+    (tmp_path / "0.jsonl").write_bytes(b"2\n3\n")
+
+    assert data_of(reader) == [b"2", b"3"]
+    reader.close()
+    ((event, details),) = resume.told
+    assert (event, details["file"], details["byte"]) == ("file-lost", "1.jsonl", 2)
+
+
+def append(path: Path, text: bytes) -> None:
+    """Write *text* at the end of *path*, as a process that has it open does."""
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def rotate(path: Path) -> Path:
+    """Rotate *path* as logrotate's ``create`` does, and return the newest rotated file."""
+    number = 1
+    while path.with_name(f"{path.name}.{number}").exists():
+        number += 1
+    for each in range(number, 1, -1):
+        path.with_name(f"{path.name}.{each - 1}").rename(path.with_name(f"{path.name}.{each}"))
+    rotated = path.with_name(f"{path.name}.1")
+    path.rename(rotated)
+    path.touch()
+    return rotated
+
+
+def polled(reader: FileReader) -> list[tuple[bytes | None, str, str]]:
+    """Return data, namespace and source id of the messages of all polls up to an empty one."""
+    found: list[tuple[bytes | None, str, str]] = []
+    while messages := messages_of(reader.poll(0.0).messages):
+        found += [(each.data, each.namespace, each.source_id or "") for each in messages]
+    return found
+
+
+@pytest.mark.parametrize("name", ["app.log", "*.log"])
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_rotated_file_is_read_on_while_its_writer_has_it(
+    tmp_path: Path, name: str, empty: bool
+) -> None:
+    """A writer goes on in the old file until it opens the new one, and no line is lost."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b"" if empty else b"1\n")
+    reader, resume = followed(tmp_path / name, None)
+    assert [each[0] for each in polled(reader)] == ([] if empty else [b"1"])
+    start = path.stat().st_size
+    rotated = rotate(path)
+    assert polled(reader) == []
+    append(rotated, b"2\n")
+    assert polled(reader) == [(b"2", "app", f"app.log:{start}")]
+    append(path, b"3\n")
+    append(rotated, b"4\n")
+    assert polled(reader) == [(b"4", "app", f"app.log:{start + 2}"), (b"3", "app", "app.log:0")]
+    rotated = rotate(path)
+    append(rotated, b"5\n")
+    append(rotated.with_name("app.log.2"), b"6\n")
+    assert sorted(polled(reader)) == [
+        (b"5", "app", "app.log:2"),
+        (b"6", "app", f"app.log:{start + 4}"),
+    ]
+    reader.close()
+    assert resume.told == []
+
+
+@pytest.mark.parametrize("name", ["app.log", "*.log"])
+def test_a_rotated_file_is_read_on_after_a_restart(tmp_path: Path, name: str) -> None:
+    """A position has the rotated files, too, so what comes next in them is read, and once."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n")
+    position = after(tmp_path / name)
+    rotated = rotate(path)
+    path.write_bytes(b"2\n")
+    position = after(tmp_path / name, position)
+    append(rotated, b"3\n")
+    append(path, b"4\n")
+
+    reader, resume = followed(tmp_path / name, position)
+    found = polled(reader)
+    reader.close()
+
+    assert sorted(found) == [(b"3", "app", "app.log:2"), (b"4", "app", "app.log:2")]
+    assert resume.told == []
+
+
+def test_half_a_line_of_a_rotated_file_waits_for_its_rest(tmp_path: Path) -> None:
+    """A new file does not end the line that is being written as long as it is empty."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b'1\n"a')
+    reader, resume = followed(path, None)
+    assert [each[0] for each in polled(reader)] == [b"1"]
+    rotated = rotate(path)
+    assert polled(reader) == []
+    append(rotated, b'b"\n"c')
+    assert [each[0] for each in polled(reader)] == [b'"ab"']
+    append(path, b"2\n")
+
+    assert [each[0] for each in polled(reader)] == [b'"c', b"2"]
+    reader.close()
+    assert resume.told == []
+
+
+def test_a_rotated_file_that_is_compressed_is_forgotten(tmp_path: Path) -> None:
+    """Neither the compressed file, nor one that gets the inode, is read."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n")
+    reader, resume = followed(path, None)
+    assert [each[0] for each in polled(reader)] == [b"1"]
+    rotated = rotate(path)
+    assert polled(reader) == []
+    rotated.with_name("app.log.1.gz").write_bytes(b"1\n2\n")
+    rotated.unlink()
+    for number in range(9):  # one of them has the inode on most file systems
+        (tmp_path / f"other-{number}").write_bytes(b"other\n" * 9)
+    path.write_bytes(b"3\n")
+    batch = reader.poll(0.0)
+    assert texts(messages_of(batch.messages)) == [b"3"]
+    rotate(path)
+    path.write_bytes(b"4\n")
+
+    batch = reader.poll(0.0)
+
+    assert texts(messages_of(batch.messages)) == [b"4"]
+    assert polled(reader) == []
+    reader.close()
+    assert len(json.loads(batch.position or "")["files"]) <= 3
+    assert resume.told == []
+
+
+def test_a_copied_and_emptied_file_is_read_once(tmp_path: Path) -> None:
+    """With ``copytruncate`` the copy is another file, which was read under its first name."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n2\n")
+    reader, _ = followed(path, None)
+    assert [each[0] for each in polled(reader)] == [b"1", b"2"]
+    path.with_name("app.log.1").write_bytes(path.read_bytes())
+    os.truncate(path, 0)
+    assert polled(reader) == []
+    append(path, b"3\n")
+
+    assert [each[0] for each in polled(reader)] == [b"3"]
+    reader.close()
+
+
+def test_a_position_does_not_grow_with_rotations(tmp_path: Path) -> None:
+    """Of the files that have been rotated, some of the newest are looked at, and no more."""
+    path = tmp_path / "app.log"
+    path.touch()
+    reader, _ = followed(path, None)
+    sizes = []
+    for number in range(60):
+        append(path, b"%d\n" % number)
+        batch = reader.poll(0.0)
+        assert texts(messages_of(batch.messages)) == [b"%d" % number]
+        sizes.append(len(json.loads(batch.position or "")["files"]))
+        rotate(path)
+    reader.close()
+
+    assert max(sizes) <= 34
+    assert sizes[-1] == max(sizes)
+
+
+def test_a_folder_of_many_files_is_listed_at_a_rotation_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at one file, and at those that were rotated, does not list the whole folder."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n")
+    reader, _ = followed(path, None)
+    assert [each[0] for each in polled(reader)] == [b"1"]
+    rotate(path)
+    assert polled(reader) == []
+    list_names, lists = os.listdir, 0
+
+    def counting(folder: Any) -> list[str]:
+        nonlocal lists
+        lists += 1
+        return list_names(folder)
+
+    monkeypatch.setattr(os, "listdir", counting)
+    for _ in range(9):
+        assert polled(reader) == []
+    assert lists == 0
+    path.with_name("app.log.1").unlink()
+    for _ in range(9):
+        assert polled(reader) == []
+    assert lists <= 3
+    reader.close()
+
+
+def test_a_file_that_takes_the_name_after_the_look_is_not_read_as_the_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rotation between the look at a file and its opening does not mix the two."""
+    path.write_bytes(b"1\n")
+    reader, _ = followed(path, None)
+    opened = os.open
+
+    def rotating(*parts: Any, **settings: Any) -> int:
+        if not path.with_name(f"{path.name}.1").exists():
+            rotate(path)
+            path.write_bytes(b"2\n")
+        return opened(*parts, **settings)
+
+    monkeypatch.setattr(os, "open", rotating)
+    with pytest.raises(SourceUnavailable, match="just been replaced"):
+        reader.poll(0.0)
+    reader.close()

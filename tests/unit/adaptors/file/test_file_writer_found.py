@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import resource
+import shutil
+import subprocess
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from crc32c import crc32c
 from file_sink import EndingDisk, Engine, Killed, aside, line
+from root_tools import cannot_run
 
 from transporter.errors import RouteFault, SinkUnavailable
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -188,6 +195,166 @@ def test_a_folder_that_disappears_in_the_midst_of_a_slice_is_waited_for(tmp_path
     assert engine.deliver(1)
     engine.stop()
     assert (folder / "out.jsonl").read_bytes() == engine.expected()
+
+
+class StaleDisk(EndingDisk):
+    """A disk whose descriptors may fail for ever from a moment on, though its paths do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code, self.stale, self.opened = 0, set[int](), set[int]()
+
+    def expire(self, code: int) -> None:
+        """Have all calls on the descriptors of this moment fail with *code*."""
+        self.code, self.stale = code, set(self.opened)
+
+    def open(self, path: Path, flags: int) -> int:
+        descriptor = super().open(path, flags)
+        self.opened.add(descriptor)
+        self.stale.discard(descriptor)
+        return descriptor
+
+    def read(self, descriptor: int, size: int, byte: int) -> bytes:
+        self._check(descriptor)
+        return super().read(descriptor, size, byte)
+
+    def append(self, descriptor: int, text: memoryview) -> int:
+        self._check(descriptor)
+        return super().append(descriptor, text)
+
+    def write_at(self, descriptor: int, text: bytes, byte: int) -> None:
+        self._check(descriptor)
+        super().write_at(descriptor, text, byte)
+
+    def truncate(self, descriptor: int, length: int) -> None:
+        self._check(descriptor)
+        super().truncate(descriptor, length)
+
+    def sync(self, descriptor: int) -> None:
+        self._check(descriptor)
+        super().sync(descriptor)
+
+    def _check(self, descriptor: int) -> None:
+        if descriptor in self.stale:
+            raise OSError(self.code, os.strerror(self.code))
+
+
+@pytest.mark.parametrize("settings", [{}, {"roll_bytes": 100}])
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize("which", ["both", "file"])
+def test_descriptors_that_fail_for_ever_are_opened_again(
+    path: Path, code: int, which: str, settings: dict[str, int]
+) -> None:
+    """A server of files that has restarted costs one try, and each line is there once."""
+    engine, disk = Engine(path, settings), StaleDisk()
+    engine.start(disk)
+    engine.deliver(3)
+    disk.expire(code)
+    if which == "file":
+        disk.stale.discard(min(disk.stale))  # that of the progress, which is opened first
+
+    assert not engine.deliver(2)
+
+    assert isinstance(engine.failures[-1], SinkUnavailable)
+    assert engine.deliver(2)
+    engine.stop()
+    engine.finish()
+    files = sorted(path.parent.glob("out*.jsonl"))
+    assert b"".join(each.read_bytes() for each in files) == engine.expected()
+    assert not aside(path.parent)
+
+
+@pytest.mark.parametrize("settings", [{}, {"roll_bytes": 100}])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_commit_that_cannot_be_taken_back_is_not_repeated(
+    path: Path, settings: dict[str, int], size: int
+) -> None:
+    """If the progress fails to be synced, and all else from then on, its lines are kept."""
+
+    class Expiring(StaleDisk):
+        syncs = -1
+
+        def sync(self, descriptor: int) -> None:
+            self.syncs -= 1
+            if not self.syncs:
+                self.expire(errno.EIO)
+            super().sync(descriptor)
+
+    engine, disk = Engine(path, {"exact_after": "power-cut", **settings}), Expiring()
+    engine.start(disk)
+    engine.deliver(3)
+    disk.syncs = 2  # first the lines, then the progress
+
+    assert not engine.deliver(2)
+
+    assert engine.deliver(size)
+    assert engine.deliver(size)
+    engine.stop()
+    engine.finish()
+    files = sorted(path.parent.glob("out*.jsonl"))
+    assert b"".join(each.read_bytes() for each in files) == engine.expected()
+    assert not aside(path.parent)
+
+
+def test_a_full_table_of_descriptors_is_waited_for(path: Path) -> None:
+    """A process that cannot open its file again halts no route (Invariant 14)."""
+    engine = Engine(path)
+    engine.start()
+    engine.deliver(3)
+    path.rename(path.with_suffix(".1"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        assert not engine.deliver(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert isinstance(engine.failures[-1], SinkUnavailable)
+    assert engine.deliver(1)
+    engine.stop()
+    assert path.read_bytes() == line(4) + b"\n"
+
+
+@contextmanager
+def another_disk(folder: Path) -> Iterator[None]:
+    """Mount another file system over *folder*, with files of the same names and inode numbers."""
+    copy = folder.with_name("copy")
+    shutil.copytree(folder, copy)
+    inodes = {each.name: each.stat().st_ino for each in folder.iterdir()}
+    mount_memory(folder)
+    try:
+        for name in sorted(inodes, key=inodes.__getitem__):
+            shutil.copyfile(copy / name, folder / name)
+        if inodes != {each.name: each.stat().st_ino for each in folder.iterdir()}:
+            cannot_run("a file system in memory numbers its inodes differently here")
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def mount_memory(folder: Path) -> None:
+    """Mount a file system in memory at *folder*, if this machine lets a test do so."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        cannot_run("a test may not mount a file system here")
+
+
+def test_a_file_system_that_takes_the_place_is_noticed(tmp_path: Path) -> None:
+    """Files of another disk may have the same inode numbers, and are not those that are open."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    mount_memory(folder)
+    try:
+        engine = Engine(folder / "out.jsonl")
+        engine.start()
+        engine.deliver(3)
+        with another_disk(folder):
+            delivered = engine.deliver(2)
+            engine.stop()
+            assert delivered
+            assert (folder / "out.jsonl").read_bytes() == engine.expected()
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("harm", ["damaged", "version"])

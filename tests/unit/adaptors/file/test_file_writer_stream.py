@@ -80,6 +80,23 @@ def test_a_pipe_that_was_left_is_unavailable(pipe: Path) -> None:
     writer.close()
 
 
+def test_a_pipe_that_was_made_again_is_opened_again(pipe: Path, reading: int) -> None:
+    """A receiver that restarts with a pipe of its own gets what is retried."""
+    writer = writer_to(pipe)
+    pipe.unlink()
+    os.mkfifo(pipe)
+    # The fixture closes the descriptor, which is that of the new pipe from here on.
+    fresh = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    os.dup2(fresh, reading)
+    os.close(fresh)
+
+    assert isinstance(write(writer, b"1").failures[0][0], SinkUnavailable)
+    assert write(writer, b"1").complete
+
+    assert os.read(reading, 100) == b"1\n"
+    writer.close()
+
+
 def test_a_slow_reader_is_waited_for(pipe: Path, reading: int) -> None:
     """A slice larger than the pipe's buffer is written as it is read."""
     writer = writer_to(pipe)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import resource
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -66,19 +68,29 @@ def progress(path: Path, slot: bytes = b"route/0") -> StoredProgress:
     return StoredProgress.decode(rows(path, b"progress")[slot])
 
 
+def deliver_at(
+    path: Path, offsets: Sequence[int], messages: Sequence[Message], **settings: Any
+) -> RecordingAck:
+    """Write *messages* at *offsets*, as a step that made several messages of one entry does."""
+    columns = entries(messages).batch.columns
+    columns[0] = pa.array(offsets)
+    batch = Entries(pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA), CONTEXT.log_id)
+    writer = LmdbWriter(LmdbWriter.Config(path=path, **settings))
+    try:
+        writer.open(CONTEXT)
+        ack = RecordingAck(batch)
+        writer.write(batch, ack)
+        return ack
+    finally:
+        writer.close()
+
+
 def test_half_an_entry_is_not_stored_as_delivered(database: Path) -> None:
     """An entry with one refused output of two is in neither the ack nor the stored offset."""
-    made = entries(
-        [Message("a", b"1", b"k"), Message("zero\0", b"2", b"k"), Message("a", b"3", b"k")], 6
-    )
-    columns = made.batch.columns
-    columns[0] = pa.array([6, 7, 7])
-    batch = Entries(pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA), "log-1")
-    writer = LmdbWriter(LmdbWriter.Config(path=database, layout="key"))
-    writer.open(CONTEXT)
-    ack = RecordingAck(batch)
-    writer.write(batch, ack)
-    writer.close()
+    messages = [Message("a", b"1", b"k"), Message("zero\0", b"2", b"k"), Message("a", b"3", b"k")]
+
+    ack = deliver_at(database, [6, 7, 7], messages, layout="key")
+
     assert ack.prefix == [6]
     assert progress(database).stored.offset == 6
 
@@ -117,6 +129,57 @@ def test_the_offset_layout_keeps_every_entry_under_its_offset(database: Path) ->
 
     assert list(rows(database, b"entries/route")) == [offset_key(255), offset_key(256)]
     assert rows(database) == {}
+
+
+def whole_rows(path: Path) -> dict[bytes, str]:
+    """Return the data of the whole entries by their stored keys."""
+    return {key: json.loads(value)["data"] for key, value in rows(path, b"entries/route").items()}
+
+
+@pytest.mark.parametrize(("layout", "key"), [("offset", b"k"), ("offset", None), ("key", None)])
+def test_every_message_of_an_entry_is_kept(database: Path, layout: str, key: bytes | None) -> None:
+    """Several messages that a step made of one entry are rows of their own, in order."""
+    messages = [Message("a", b"%d" % n, key) for n in range(6)]
+
+    ack = deliver_at(database, [255, 256, 256, 256, 257, 257], messages, layout=layout)
+
+    assert ack.complete
+    assert list(whole_rows(database).values()) == ["0", "1", "2", "3", "4", "5"]
+    assert list(whole_rows(database)) == [
+        offset_key(255),
+        offset_key(256),
+        offset_key(256) + b"\0\0\0\1",
+        offset_key(256) + b"\0\0\0\2",
+        offset_key(257),
+        offset_key(257) + b"\0\0\0\1",
+    ]
+
+
+def test_the_first_whole_message_of_an_entry_is_under_its_offset(database: Path) -> None:
+    """In layout key, messages of the entry that have a key do not count."""
+    messages = [
+        Message("a", b"1", b"k"),
+        Message("a", b"2"),
+        Message("a", b"3", b"k"),
+        Message("a", b"4"),
+    ]
+
+    deliver_at(database, [7, 7, 7, 7], messages, layout="key")
+
+    assert whole_rows(database) == {offset_key(7): "2", offset_key(7) + b"\0\0\0\1": "4"}
+    assert rows(database) == {b"a\0k": b"3"}
+
+
+def test_an_entry_that_is_written_again_replaces_all_its_messages(database: Path) -> None:
+    """Messages that a changed step makes no more are removed, and those of others stay."""
+    old = [Message("a", b"old")] * 7
+    deliver_at(database, [7, 7, 8, 8, 8, 9, 9], old, layout="offset")
+
+    deliver_at(database, [8, 8], [Message("a", b"new")] * 2, layout="offset")
+
+    assert list(whole_rows(database).values()) == ["old", "old", "new", "new", "old", "old"]
+    deliver_at(database, [8], [Message("a", b"new")], layout="offset")
+    assert list(whole_rows(database).values()) == ["old", "old", "new", "old", "old"]
 
 
 def test_long_keys_are_kept_apart(database: Path) -> None:
@@ -224,6 +287,39 @@ def test_another_process_may_write_and_enlarge_the_map(database: Path) -> None:
 
     assert ack.complete
     assert len(rows(database)) == 101
+
+
+@pytest.mark.parametrize(("owner", "name"), [(lmdb, "open"), (module._Database, "open")])
+def test_the_map_may_be_enlarged_while_a_writer_opens_it(
+    database: Path, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process that commits beyond the map, at any point of an open, halts no route."""
+    deliver(database, [Message("a", b"1", b"k")], map_size="64KiB")
+    opened = getattr(owner, name)
+
+    def overtaken(*parts: Any, **settings: Any) -> Any:
+        found = opened(*parts, **settings)
+        command = [sys.executable, "-c", GROW, str(database), ":".join(sys.path)]
+        subprocess.run(command, check=True, timeout=60)
+        return found
+
+    monkeypatch.setattr(owner, name, overtaken)
+    writer = LmdbWriter(LmdbWriter.Config(path=database, map_size="64KiB"))
+    stored = writer.open(CONTEXT)
+    writer.close()
+
+    assert stored is not None
+    assert stored.offset == 1
+
+
+def test_a_route_that_is_new_to_a_full_map_enlarges_it(database: Path) -> None:
+    """A folder that has outgrown map_size has no room for the databases of another route."""
+    messages = [Message("a", b"x" * 10_000, b"%d" % n) for n in range(100)]
+    deliver(database, messages, map_size="64KiB")
+
+    for n in range(9):
+        context = replace(CONTEXT, route=f"other-{n}" + "x" * 400)
+        assert deliver(database, messages[:1], 1, context, map_size="64KiB").complete
 
 
 def test_an_older_epoch_of_another_log_is_not_fenced(database: Path) -> None:
@@ -376,10 +472,10 @@ def test_a_reader_that_dies_during_a_slice_does_not_enlarge_the_map(
     put = module._put_latest
     with another_reader(database) as reader:
 
-        def killing(*parts: Any) -> None:
+        def killing(*parts: Any) -> bool:
             reader.kill()
             reader.wait()
-            put(*parts)
+            return put(*parts)
 
         rewrite(writer, 7)  # An eighth one would not fit beside the pages that are being read.
         assert writer._database is not None
@@ -407,3 +503,17 @@ def test_killed_readers_leave_the_table_of_readers_at_the_open(database: Path) -
 
     assert str(living.pid) in readers
     assert str(killed.pid) not in readers
+
+
+def test_a_full_table_of_descriptors_is_waited_for(database: Path) -> None:
+    """A process without a descriptor to open the database with halts no route (Invariant 14)."""
+    deliver(database, [Message("a", b"1", b"k")])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(SinkUnavailable):
+            deliver(database, [Message("a", b"2", b"k")], 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert deliver(database, [Message("a", b"2", b"k")], 2).complete
