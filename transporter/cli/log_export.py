@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from transporter.cli.entry_output import note
 from transporter.cli.entry_selection import (
     ContentFilter,
     EntrySelection,
@@ -26,6 +27,7 @@ from transporter.cli.entry_selection import (
 from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import count_text, printable, write, write_json
 from transporter.control.entry_values import entry_json
+from transporter.errors import OffsetRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_TRIES: Final = 5
 File = Annotated[Path, typer.Argument(help="File to write; replaced if it exists.", metavar="FILE")]
 
 
@@ -70,11 +73,18 @@ def export(  # noqa: PLR0913 - one argument an option
     directory = log_directory(target)
     kind = kind or _format_by_name(file)
     _check_place(directory, file)
-    found = inspect_log(directory)
     wanted = parse_filters(namespace, key, contains)
-    chosen = select_entries(found, found.confirmed, None, start, end, wanted)
-    count = _EntryCounter()
-    write_file(file, _file_parts(kind, directory, chosen, count, found.confirmed))
+    for tries_left in reversed(range(_TRIES)):
+        found = inspect_log(directory)
+        chosen = select_entries(found, found.confirmed, None, start, end, wanted)
+        count = _EntryCounter()
+        try:
+            write_file(file, _file_parts(kind, directory, chosen, count, found.confirmed))
+            break
+        except OffsetRefused:
+            if not tries_left:
+                raise
+            note("retention has removed entries meanwhile: the export begins again")
     result = {"file": file, "format": kind, "entries": count.rows, "bytes": file.stat().st_size}
     if as_json:
         write_json(result)
