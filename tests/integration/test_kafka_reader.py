@@ -46,6 +46,12 @@ def bench(kafka_broker: Broker) -> Iterator[Bench]:
         yield bench
 
 
+def restart(broker: Broker) -> None:
+    """Stop the broker as an operator would, and start it again."""
+    broker.stop()
+    broker.start()
+
+
 def test_every_part_of_a_record_arrives_exactly(bench: Bench) -> None:
     """Key, value, headers in order and with repeats, time and origin are the record's."""
     topic = bench.topic(partitions=2)
@@ -295,6 +301,47 @@ def test_a_takeover_without_a_record_is_remembered(bench: Bench) -> None:
     back = bench.reader(topic, position=ours, log_id="ours")
 
     assert data_of(bench.messages(back, 1)) == [b"20"]
+
+
+@pytest.mark.exhaustive
+def test_a_takeover_without_a_record_outlives_elections_of_partition_leaders(
+    bench: Bench, kafka_broker: Broker
+) -> None:
+    """The commit behind another engine's records does not claim the epoch of our last record.
+
+    The client compares the two when the partition's leader changes while nothing is read. A
+    commit of an earlier version, which did claim it, is not believed.
+    """
+    topics = bench.topic(), bench.topic()
+    for topic in topics:
+        bench.produce_numbers(topic, 10)
+    ours = bench.read_all(bench.reader(*topics, log_id="ours"), 20)
+    restart(kafka_broker)  # Each start of the broker is another epoch.
+    for topic in topics:
+        bench.produce_numbers(topic, 10, first=10)
+    bench.read_all(bench.reader(*topics, log_id="theirs"), 20)
+    idle = bench.reader(*topics, position=ours, log_id="ours", commit_interval=0.0)
+    owner = json.loads(ours)["owner"]
+    for topic in topics:
+        bench.until(
+            lambda topic=topic: (
+                not idle.poll(0.1).messages and owner in bench.committed(topic).metadata
+            )
+        )
+    idle.close()
+    bench.commit(topics[1], 20, epoch=0, metadata=bench.committed(topics[1]).metadata)
+
+    # A membership that ends would begin again, without a comparison.
+    back = bench.reader(*topics, position=ours, client={"session.timeout.ms": 120_000})
+    bench.until(lambda: not back.poll(0.1).messages and back._group and back._group.is_at_end)
+    restart(kafka_broker)
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:  # The client notices the new epoch meanwhile.
+        assert not back.poll(0.2).messages
+    for topic in topics:
+        bench.produce_numbers(topic, 1, first=20)
+
+    assert data_of(bench.messages(back, 2)) == [b"20", b"20"]
 
 
 def test_latest_begins_at_the_end_and_remembers_it(bench: Bench) -> None:

@@ -155,6 +155,13 @@ class Bench:
         asking.close()
         return found
 
+    def commit(self, topic: str, offset: int, *, epoch: int, metadata: str) -> None:
+        """Commit an offset of the first partition for the group, which has no members."""
+        committing = Consumer({"bootstrap.servers": self.servers, "group.id": self.group})
+        place = TopicPartition(topic, 0, offset, metadata, epoch)
+        committing.commit(offsets=[place], asynchronous=False)
+        committing.close()
+
     def reset(self, topic: str, offset: int) -> None:
         """Set the group's offset of the first partition, as an operator does."""
         place = ConsumerGroupTopicPartitions(self.group, [TopicPartition(topic, 0, offset)])
