@@ -515,6 +515,39 @@ def test_records_that_are_gone_can_be_passed(
     assert "is to be read from offset 5 on" in caplog.text
 
 
+GZIP = b"\x1f\x8b"
+"""The first bytes of a compressed batch."""
+
+
+def test_records_before_one_that_cannot_be_read_are_read(
+    bench: Bench, kafka_broker: Broker
+) -> None:
+    """They are handed out before the error, which names the place and comes again."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 3)
+    bench.produce(topic, b"lost" * 100, client={"compression.type": "gzip"})
+    bench.produce_numbers(topic, 3, first=4)
+    kafka_broker.damage(topic, GZIP)
+    position: str | None = None
+
+    for wanted in ([b"0", b"1", b"2"], []):
+        reader = bench.reader(topic, position=position)
+        if wanted:
+            assert data_of(bench.messages(reader, 3)) == wanted
+        with pytest.raises(
+            SourceError, match=f"partition 0 of topic {topic}, offset 3: "
+        ) as failure:
+            bench.batch(reader)
+        assert not isinstance(failure.value, SourceUnavailable)
+        assert "move the group past it" in str(failure.value)
+        position = str(reader._position)
+        reader.close()
+    bench.reset(topic, 4)
+
+    rest = bench.reader(topic, position=position)
+    assert data_of(bench.messages(rest, 3)) == [b"4", b"5", b"6"]
+
+
 def test_a_topic_created_anew_is_read_from_its_beginning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

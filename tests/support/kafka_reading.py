@@ -96,10 +96,16 @@ class Bench:
 
     # Producing
 
-    def produce(self, topic: str, value: bytes | None, **record: Any) -> None:
-        """Produce one record, by default to the first partition."""
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        client: dict[str, Any] | None = None,
+        **record: Any,
+    ) -> None:
+        """Produce one record, by default to the first partition, with settings of *client*."""
         largest = {"message.max.bytes": 64 * 1024**2}
-        producer = Producer({"bootstrap.servers": self.servers, **largest})
+        producer = Producer({"bootstrap.servers": self.servers, **largest, **(client or {})})
         producer.produce(topic, value, **{"partition": 0, **record})
         assert producer.flush(30) == 0
 

@@ -135,6 +135,7 @@ class ReaderGroup:
         self._raise_last_error()
         events: list[Record] = []
         if any(map(Record.error, found)):
+            found = self._keep_from_failure(found)
             events = [record for record in found if record.error() is not None]
             found = [record for record in found if record.error() is None]
         taken = self._mark_returned(found)
@@ -174,8 +175,8 @@ class ReaderGroup:
         with self._translate_errors():
             self._pause(self._client_partitions())
             while (record := self._consumer.poll(0)) is not None:
-                if record.error() is None:
-                    self._kept_records.append(record)
+                if self._kept_records or record.error() is None:
+                    self._kept_records.append(record)  # An event keeps its place behind records.
                 else:
                     self._handle_event(record)
         self._raise_last_error()
@@ -425,6 +426,21 @@ class ReaderGroup:
             size += sum(map(len, more))
         return found
 
+    def _keep_from_failure(self, found: list[Record]) -> list[Record]:
+        """Return *found* up to an event that may end the reader, and keep the rest.
+
+        The records before it would otherwise never be handed out, and an operator who moves the
+        group past it would skip them.
+        """
+        has_records = False
+        for number, record in enumerate(found):
+            if (error := record.error()) is None:
+                has_records = True
+            elif has_records and kind_of(error) in {EventKind.RANGE, EventKind.FAILURE}:
+                self._kept_records = found[number:] + self._kept_records
+                return found[:number]
+        return found
+
     def _mark_returned(self, found: list[Record]) -> TakenRecords:
         """Mark *found* as handed out, without records of partitions that were revoked meanwhile."""
         pairs = zip(map(Record.topic, found), map(Record.partition, found), strict=True)
@@ -474,7 +490,8 @@ class ReaderGroup:
     def _place_of(self, event: Record) -> str:
         if event.topic() is None or event.partition() < 0:
             return self._place
-        return f"{self._place}: partition {event.partition()} of topic {event.topic()}"
+        place = f"{self._place}: partition {event.partition()} of topic {event.topic()}"
+        return place if event.offset() is None else f"{place}, offset {event.offset()}"
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:

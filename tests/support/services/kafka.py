@@ -200,6 +200,14 @@ class Broker:
             assert time.monotonic() < deadline, f"topic {name} is created and not shown"
         return name
 
+    def damage(self, topic: str, inside: bytes) -> None:
+        """Change the last byte of *inside* where a record of the first partition has it on disk."""
+        segment = self._folder / "data" / f"{topic}-0" / "00000000000000000000.log"
+        place = segment.read_bytes().index(inside) + len(inside) - 1
+        with segment.open("r+b") as file:  # The broker reads it by the same cache.
+            file.seek(place)
+            file.write(bytes([inside[-1] ^ 1]))
+
     def admin(self) -> AdminClient:
         """Return a new administration client that stays silent about lost connections."""
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})

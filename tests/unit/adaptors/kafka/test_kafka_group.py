@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, Message, TopicPartition
 from transporter_adaptors.kafka import group as module
 from transporter_adaptors.kafka.config import KafkaReaderConfig
 from transporter_adaptors.kafka.group import ReaderGroup
@@ -101,3 +101,57 @@ def test_a_truncated_partition_is_named_with_the_place_that_was_to_be_read(
     text = str(failure.value)
     assert "is to be read from offset 10 on, but the broker has 0 to 19" in text
     assert reason in text
+
+
+BAD = KafkaError(KafkaError._BAD_COMPRESSION, "Decompression of message at 12 failed")
+GONE = KafkaError(KafkaError.OFFSET_OUT_OF_RANGE, "gone")
+END = KafkaError(KafkaError._PARTITION_EOF, "end")
+
+
+def offsets(group: ReaderGroup) -> list[int | None]:
+    """Poll once and return the offsets of the records."""
+    return [each.offset() for each in group.poll(0).records]
+
+
+@pytest.mark.parametrize("error", [BAD, GONE], ids=["unreadable", "gone"])
+def test_records_before_an_error_are_handed_out_before_it(
+    join: Callable[..., ReaderGroup], consumer: FakeConsumer, error: KafkaError
+) -> None:
+    """Otherwise nothing would ever log them, and who moves the group past the error skips them."""
+    consumer.queue = [record(10), record(11), record(12, error), record(13)]
+    group = join()
+
+    assert offsets(group) == [10, 11]
+    assert group.partitions["t", 0].returned == KafkaOffset(12, 3)
+    with pytest.raises(SourceError, match=r"offset 12[: ]"):
+        group.poll(0)
+
+
+def test_an_error_goes_with_its_partition(
+    join: Callable[..., ReaderGroup], consumer: FakeConsumer
+) -> None:
+    """What is left of a partition that moves to another member concerns that one."""
+    consumer.queue = [record(10), record(11, BAD)]
+    group = join()
+    assert offsets(group) == [10]
+
+    group._drop_partitions([TopicPartition("t", 0)])
+
+    assert offsets(group) == []
+
+
+def test_events_keep_their_place_behind_records_that_wait_for_room_in_the_log(
+    join: Callable[..., ReaderGroup], consumer: FakeConsumer
+) -> None:
+    """An end is due with the records before it, and an error does not lose them."""
+    consumer.queue = [record(10), record(11, END), record(11, BAD)]
+    group = join()
+    held = group.partitions["t", 0]
+
+    group.keep_membership()
+    assert held.due == KafkaOffset(10, 3)
+
+    assert offsets(group) == [10]
+    assert held.passed is None
+    with pytest.raises(SourceError, match="offset 11: "):
+        group.poll(0)
