@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from engine_tools import offsets, running, until
 from kafka_reading import Bench, contents, data_of
+from kafka_tools import DAMAGES
 from transporter_adaptors.kafka.reader import KafkaReader
 
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
@@ -515,19 +516,16 @@ def test_records_that_are_gone_can_be_passed(
     assert "is to be read from offset 5 on" in caplog.text
 
 
-GZIP = b"\x1f\x8b"
-"""The first bytes of a compressed batch."""
-
-
+@DAMAGES
 def test_records_before_one_that_cannot_be_read_are_read(
-    bench: Bench, kafka_broker: Broker
+    bench: Bench, kafka_broker: Broker, damage: bytes
 ) -> None:
     """They are handed out before the error, which names the place and comes again."""
     topic = bench.topic()
     bench.produce_numbers(topic, 3)
     bench.produce(topic, b"lost" * 100, client={"compression.type": "gzip"})
     bench.produce_numbers(topic, 3, first=4)
-    kafka_broker.damage(topic, GZIP)
+    kafka_broker.damage(topic, damage)
     position: str | None = None
 
     for wanted in ([b"0", b"1", b"2"], []):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from kafka_tools import DAMAGES
 from queue_tools import PATIENCE, Seen, dead_letters, fresh, receive_until, until
 
 from transporter.queue import QueueConsumer, QueueMessage, QueueProducer, Tracker
@@ -99,19 +100,18 @@ def test_what_is_dropped_at_random_is_processed_in_the_end(kafka_broker: Broker)
     assert set(acked.values()) == {1}
 
 
-GZIP = b"\x1f\x8b"
-"""The first bytes of a compressed batch."""
-
-
-def test_messages_before_a_damaged_batch_come_before_the_fault(kafka_broker: Broker) -> None:
+@DAMAGES
+def test_messages_before_a_damaged_batch_come_before_the_fault(
+    kafka_broker: Broker, damage: bytes
+) -> None:
     """The consumer names the place, and its group goes on behind it when it is moved."""
-    settings = fresh(kafka_broker, partitions=1)
+    client = {"compression.type": "gzip"}
+    settings = fresh(kafka_broker, partitions=1, client=client)
     small = send(settings, "q", 3)
-    compressed = settings.model_copy(update={"client": {"compression.type": "gzip"}})
-    with QueueProducer(compressed) as producer:
+    with QueueProducer(settings) as producer:
         producer.send("q", b"lost" * 100)
     send(settings, "q", 2)
-    kafka_broker.damage(settings.queue_topic, GZIP)
+    kafka_broker.damage(settings.queue_topic, damage)
 
     for _ in range(2):  # Also when it starts again.
         with QueueConsumer(settings, "q") as consumer:
@@ -141,14 +141,15 @@ def test_messages_before_a_damaged_batch_come_before_the_fault(kafka_broker: Bro
             consumer.ack(message)
 
 
-def test_a_tracker_ends_at_a_damaged_batch_of_markers(kafka_broker: Broker) -> None:
+@DAMAGES
+def test_a_tracker_ends_at_a_damaged_batch_of_markers(kafka_broker: Broker, damage: bytes) -> None:
     """Nothing of that partition would be redelivered any more, so it does not go on in silence."""
     client = {"compression.type": "gzip"}
     settings = fresh(kafka_broker, partitions=1, client=client)
     with QueueProducer(settings) as producer, QueueConsumer(settings, "q") as consumer:
-        producer.send("q", b"long" * 100)
+        producer.send("q", b"lost" * 100)
         assert consumer.receive(PATIENCE) is not None
-    kafka_broker.damage(settings.markers_topic, GZIP)
+    kafka_broker.damage(settings.markers_topic, damage)
 
     tracker = Tracker(settings)
     place = f"topic {settings.markers_topic}, partition 0, offset 0: "

@@ -88,6 +88,7 @@ _UNREADABLE: Final = frozenset(
     {
         KafkaError._BAD_COMPRESSION,
         KafkaError._BAD_MSG,
+        KafkaError._NOT_IMPLEMENTED,  # An unknown version of a batch, which the client skips.
         KafkaError.INVALID_MSG,
         KafkaError.INVALID_MSG_SIZE,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -200,13 +201,15 @@ class Broker:
             assert time.monotonic() < deadline, f"topic {name} is created and not shown"
         return name
 
-    def damage(self, topic: str, inside: bytes) -> None:
-        """Change the last byte of *inside* where a record of the first partition has it on disk."""
+    def damage(self, topic: str, pattern: bytes) -> None:
+        """Change the last byte that *pattern* finds in the first partition's file."""
         segment = self._folder / "data" / f"{topic}-0" / "00000000000000000000.log"
-        place = segment.read_bytes().index(inside) + len(inside) - 1
+        data = segment.read_bytes()
+        found = re.search(pattern, data, re.DOTALL)
+        assert found is not None
         with segment.open("r+b") as file:  # The broker reads it by the same cache.
-            file.seek(place)
-            file.write(bytes([inside[-1] ^ 1]))
+            file.seek(found.end() - 1)
+            file.write(bytes([data[found.end() - 1] ^ 1]))
 
     def admin(self) -> AdminClient:
         """Return a new administration client that stays silent about lost connections."""
