@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from engine_tools import offsets, running, until
 from kafka_reading import Bench, contents, data_of
+from kafka_tools import DAMAGES
 from transporter_adaptors.kafka.reader import KafkaReader
 
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
@@ -44,6 +45,12 @@ def bench(kafka_broker: Broker) -> Iterator[Bench]:
     kafka_broker.start()
     with Bench(kafka_broker) as bench:
         yield bench
+
+
+def restart(broker: Broker) -> None:
+    """Stop the broker as an operator would, and start it again."""
+    broker.stop()
+    broker.start()
 
 
 def test_every_part_of_a_record_arrives_exactly(bench: Bench) -> None:
@@ -297,6 +304,47 @@ def test_a_takeover_without_a_record_is_remembered(bench: Bench) -> None:
     assert data_of(bench.messages(back, 1)) == [b"20"]
 
 
+@pytest.mark.exhaustive
+def test_a_takeover_without_a_record_outlives_elections_of_partition_leaders(
+    bench: Bench, kafka_broker: Broker
+) -> None:
+    """The commit behind another engine's records does not claim the epoch of our last record.
+
+    The client compares the two when the partition's leader changes while nothing is read. A
+    commit of an earlier version, which did claim it, is not believed.
+    """
+    topics = bench.topic(), bench.topic()
+    for topic in topics:
+        bench.produce_numbers(topic, 10)
+    ours = bench.read_all(bench.reader(*topics, log_id="ours"), 20)
+    restart(kafka_broker)  # Each start of the broker is another epoch.
+    for topic in topics:
+        bench.produce_numbers(topic, 10, first=10)
+    bench.read_all(bench.reader(*topics, log_id="theirs"), 20)
+    idle = bench.reader(*topics, position=ours, log_id="ours", commit_interval=0.0)
+    owner = json.loads(ours)["owner"]
+    for topic in topics:
+        bench.until(
+            lambda topic=topic: (
+                not idle.poll(0.1).messages and owner in bench.committed(topic).metadata
+            )
+        )
+    idle.close()
+    bench.commit(topics[1], 20, epoch=0, metadata=bench.committed(topics[1]).metadata)
+
+    # A membership that ends would begin again, without a comparison.
+    back = bench.reader(*topics, position=ours, client={"session.timeout.ms": 120_000})
+    bench.until(lambda: not back.poll(0.1).messages and back._group and back._group.is_at_end)
+    restart(kafka_broker)
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:  # The client notices the new epoch meanwhile.
+        assert not back.poll(0.2).messages
+    for topic in topics:
+        bench.produce_numbers(topic, 1, first=20)
+
+    assert data_of(bench.messages(back, 2)) == [b"20", b"20"]
+
+
 def test_latest_begins_at_the_end_and_remembers_it(bench: Bench) -> None:
     """With ``start: latest`` old records are skipped, and records sent during a stop are read."""
     topic = bench.topic()
@@ -466,6 +514,36 @@ def test_records_that_are_gone_can_be_passed(
 
     assert data_of(bench.messages(reader, 1))[0] == expected
     assert "is to be read from offset 5 on" in caplog.text
+
+
+@DAMAGES
+def test_records_before_one_that_cannot_be_read_are_read(
+    bench: Bench, kafka_broker: Broker, damage: bytes
+) -> None:
+    """They are handed out before the error, which names the place and comes again."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 3)
+    bench.produce(topic, b"lost" * 100, client={"compression.type": "gzip"})
+    bench.produce_numbers(topic, 3, first=4)
+    kafka_broker.damage(topic, damage)
+    position: str | None = None
+
+    for wanted in ([b"0", b"1", b"2"], []):
+        reader = bench.reader(topic, position=position)
+        if wanted:
+            assert data_of(bench.messages(reader, 3)) == wanted
+        with pytest.raises(
+            SourceError, match=f"partition 0 of topic {topic}, offset 3: "
+        ) as failure:
+            bench.batch(reader)
+        assert not isinstance(failure.value, SourceUnavailable)
+        assert "move the group past it" in str(failure.value)
+        position = str(reader._position)
+        reader.close()
+    bench.reset(topic, 4)
+
+    rest = bench.reader(topic, position=position)
+    assert data_of(bench.messages(rest, 3)) == [b"4", b"5", b"6"]
 
 
 def test_a_topic_created_anew_is_read_from_its_beginning(

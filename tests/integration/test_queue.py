@@ -8,10 +8,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from kafka_tools import DAMAGES
 from queue_tools import PATIENCE, Seen, dead_letters, fresh, receive_until, until
 
 from transporter.queue import QueueConsumer, QueueMessage, QueueProducer, Tracker
+from transporter.queue.failures import QueueFault
+from transporter.queue.inspection import peek
 from transporter.queue.markers import Start, encode_marker
 from transporter.queue.message import ORIGIN_OFFSET, ORIGIN_TOPIC, REASON, REDELIVERIES, TIME
 
@@ -95,6 +98,66 @@ def test_what_is_dropped_at_random_is_processed_in_the_end(kafka_broker: Broker)
         until(lambda: tracker.metrics().in_progress == 0, "all settled")
         assert tracker.metrics().redelivered > 50
     assert set(acked.values()) == {1}
+
+
+@DAMAGES
+def test_messages_before_a_damaged_batch_come_before_the_fault(
+    kafka_broker: Broker, damage: bytes
+) -> None:
+    """The consumer names the place, and its group goes on behind it when it is moved."""
+    client = {"compression.type": "gzip"}
+    settings = fresh(kafka_broker, partitions=1, client=client)
+    small = send(settings, "q", 3)
+    with QueueProducer(settings) as producer:
+        producer.send("q", b"lost" * 100)
+    send(settings, "q", 2)
+    kafka_broker.damage(settings.queue_topic, damage)
+
+    for _ in range(2):  # Also when it starts again.
+        with QueueConsumer(settings, "q") as consumer:
+
+            def act(message: QueueMessage, consumer: QueueConsumer = consumer) -> None:
+                consumer.ack(message)
+                small.discard(message.value or b"")
+
+            place = f"topic {settings.queue_topic}, partition 0, offset 3: "
+            with pytest.raises(QueueFault, match=place) as failure:
+                receive_until(consumer, lambda: False, act, 20)
+            group = settings.consumer_group("q")
+            assert f"move the group {group} past it" in str(failure.value)
+    assert small == set()
+    with pytest.raises(QueueFault, match="offset 3"):
+        list(peek(settings, "q", 10))
+    behind = [TopicPartition(settings.queue_topic, 0, 4)]
+    moved = ConsumerGroupTopicPartitions(settings.consumer_group("q"), behind)
+    admin = kafka_broker.admin()  # its requests end with it
+    (future,) = admin.alter_consumer_group_offsets([moved]).values()
+    future.result()
+    with QueueConsumer(settings, "q") as consumer:
+        for wanted in (b"q-0", b"q-1"):
+            message = consumer.receive(PATIENCE)
+            assert message is not None
+            assert message.value == wanted
+            consumer.ack(message)
+
+
+@DAMAGES
+def test_a_tracker_ends_at_a_damaged_batch_of_markers(kafka_broker: Broker, damage: bytes) -> None:
+    """Nothing of that partition would be redelivered any more, so it does not go on in silence."""
+    client = {"compression.type": "gzip"}
+    settings = fresh(kafka_broker, partitions=1, client=client)
+    with QueueProducer(settings) as producer, QueueConsumer(settings, "q") as consumer:
+        producer.send("q", b"lost" * 100)
+        assert consumer.receive(PATIENCE) is not None
+    kafka_broker.damage(settings.markers_topic, damage)
+
+    tracker = Tracker(settings)
+    place = f"topic {settings.markers_topic}, partition 0, offset 0: "
+    stop = threading.Timer(20, tracker.stop)
+    stop.start()
+    with pytest.raises(QueueFault, match=place):
+        tracker.run()
+    stop.cancel()
 
 
 def test_queues_never_cross(kafka_broker: Broker) -> None:

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from election_tools import Watch, elector, until
 from services.safe_kafka import CA, SafeBroker
 
+from transporter.election.state_machine import StandingChange
 from transporter.errors import EnvironmentFault
 
 pytestmark = pytest.mark.kafka
@@ -42,7 +43,32 @@ def test_who_may_not_write_leaves_the_lead_to_who_may(safe_broker: SafeBroker) -
         assert watch.leader() is ada
 
 
-def of(safe_broker: SafeBroker, topic: str, user: str) -> dict[str, Any]:
+def test_a_right_that_a_leader_missed_for_a_moment_ends_no_later_candidacy(
+    safe_broker: SafeBroker,
+) -> None:
+    """The leader overcame it, so it stands for election again once its lead is over."""
+    topic = safe_broker.create_topic(f"election-{uuid.uuid4().hex[:8]}")
+    reading = ("ada", ResourceType.TOPIC, topic, AclOperation.READ)
+    safe_broker.allow(*reading)
+    safe_broker.allow("ada", ResourceType.GROUP, topic, AclOperation.READ)
+    safe_broker.allow("ada", ResourceType.TOPIC, topic, AclOperation.WRITE)
+    with Watch() as watch:
+        ada = watch.add(elector(**of(safe_broker, topic, "ada", term="15s")))
+        watch.leader()
+        safe_broker.disallow(*reading)
+        until(lambda: "TOPIC_AUTHORIZATION_FAILED" in "".join(ada.problems), "it is refused")
+        safe_broker.allow(*reading)
+        time.sleep(20)
+        assert [each for _, each in ada.changes] == [StandingChange.ACQUIRED]
+        ada.pulsing.clear()
+        time.sleep(16)
+        ada.pulsing.set()
+        until(lambda: len(ada.changes) >= 3 or ada.error, "it leads again")
+        assert ada.error is None
+        assert [each for _, each in ada.changes][::2] == [StandingChange.ACQUIRED] * 2
+
+
+def of(safe_broker: SafeBroker, topic: str, user: str, term: str = "2s") -> dict[str, Any]:
     """Return an election on *topic* in which *user* takes part."""
     client = {
         "security.protocol": "sasl_ssl",
@@ -51,7 +77,7 @@ def of(safe_broker: SafeBroker, topic: str, user: str) -> dict[str, Any]:
         "sasl.password": f"word-of-{user}",
         "ssl.ca.location": str(CA),
     }
-    given = {"kind": "kafka", "bootstrap_servers": safe_broker.safe, "topic": topic, "term": "2s"}
+    given = {"kind": "kafka", "bootstrap_servers": safe_broker.safe, "topic": topic, "term": term}
     return {**given, "client": client}
 
 

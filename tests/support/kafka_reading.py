@@ -96,10 +96,16 @@ class Bench:
 
     # Producing
 
-    def produce(self, topic: str, value: bytes | None, **record: Any) -> None:
-        """Produce one record, by default to the first partition."""
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        client: dict[str, Any] | None = None,
+        **record: Any,
+    ) -> None:
+        """Produce one record, by default to the first partition, with settings of *client*."""
         largest = {"message.max.bytes": 64 * 1024**2}
-        producer = Producer({"bootstrap.servers": self.servers, **largest})
+        producer = Producer({"bootstrap.servers": self.servers, **largest, **(client or {})})
         producer.produce(topic, value, **{"partition": 0, **record})
         assert producer.flush(30) == 0
 
@@ -154,6 +160,13 @@ class Bench:
         (found,) = asking.committed([TopicPartition(topic, partition)], 30)
         asking.close()
         return found
+
+    def commit(self, topic: str, offset: int, *, epoch: int, metadata: str) -> None:
+        """Commit an offset of the first partition for the group, which has no members."""
+        committing = Consumer({"bootstrap.servers": self.servers, "group.id": self.group})
+        place = TopicPartition(topic, 0, offset, metadata, epoch)
+        committing.commit(offsets=[place], asynchronous=False)
+        committing.close()
 
     def reset(self, topic: str, offset: int) -> None:
         """Set the group's offset of the first partition, as an operator does."""

@@ -1,4 +1,4 @@
-"""Reading a topic back, as an independent consumer does."""
+"""Reading a topic back, as an independent consumer does, and damage to its batches."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 if TYPE_CHECKING:
     from services.kafka import Broker
+
+_GZIP = b"\x1f\x8b"
+DAMAGES = pytest.mark.parametrize(
+    # Begin of the compressed records, and version of their batch.
+    "damage",
+    [_GZIP, b"\x02(?=.{44}" + _GZIP + b")"],
+    ids=["records", "version"],
+)
+"""Places of a compressed batch for :meth:`~services.kafka.Broker.damage`."""
 
 
 def consume(broker: Broker, topic: str, timeout: float = 60) -> list[Any]:

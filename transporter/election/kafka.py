@@ -69,19 +69,28 @@ _REFUSED: Final = frozenset(
     }
 )
 """Errors for a record that the topic's settings forbid."""
-_FAULTS: Final = _REFUSED | frozenset(
+_GROUP: Final = frozenset(
     {
-        KafkaError._AUTHENTICATION,  # noqa: SLF001
-        KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.INCONSISTENT_GROUP_PROTOCOL,
         KafkaError.INVALID_GROUP_ID,
         KafkaError.INVALID_SESSION_TIMEOUT,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.UNSUPPORTED_VERSION,
     }
+)
+"""Errors of the group, which keep no record of ours from coming back."""
+_FAULTS: Final = (
+    _REFUSED
+    | _GROUP
+    | frozenset(
+        {
+            KafkaError._AUTHENTICATION,  # noqa: SLF001
+            KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001
+            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            KafkaError.SASL_AUTHENTICATION_FAILED,
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.UNSUPPORTED_VERSION,
+        }
+    )
 )
 _MISSING: Final = frozenset(
     {
@@ -116,6 +125,8 @@ class KafkaElector:
         self._transitions: list[Transition] = []
         self._problem = ""
         self._fault: EnvironmentFault | None = None
+        self._fault_until = -math.inf
+        """Time from which a proof of our lease shows that the fault is over."""
 
     def pulse(self, now: float) -> Pulse:
         """Read the candidates' records, and write a heartbeat when it is due. See ``Elector``."""
@@ -127,6 +138,7 @@ class KafkaElector:
         if not self._closed:
             self._exchange_records(self._open_clients(), now, began)
         later = now + time.monotonic() - began
+        self._forget_fault(later)
         self._transitions += self._machine.pulse(later, self._observation(later))
         return Pulse(
             self._machine.standing(later), tuple(self._transitions), self._current_problem(later)
@@ -147,7 +159,7 @@ class KafkaElector:
 
     def _open_clients(self) -> _Clients:
         if self._clients is None:
-            self._clients = _Clients(self._config, self._note_error, self._on_delivery)
+            self._clients = _Clients(self._config, self._note_repeated_error, self._on_delivery)
             self._clients.join(self._on_assign, self._on_revoke)
             self._clients.read_from_end()
         return self._clients
@@ -165,10 +177,10 @@ class KafkaElector:
         try:
             error = clients.serve_producer()
         except EnvironmentFault as fault:
-            self._fault = fault  # A leader goes on until its term is over.
+            self._note_fault(fault, math.inf)  # A leader goes on until its term is over.
         else:
             if error is not None:
-                self._note_producer_error(error)
+                self._note_repeated_error(error)
 
     def _read_records(self, clients: _Clients, now: float, began: float, seconds: float) -> None:
         """Read the available records, waiting for our own last one for *seconds* at most."""
@@ -205,10 +217,11 @@ class KafkaElector:
         if beat is None:
             self._foreign_record_at = self._now
         elif beat.election != self._name:
-            self._fault = EnvironmentFault(
+            fault = EnvironmentFault(
                 f"{self._place}: the election of {beat.election} also uses it; "
                 "give each election its own topic and group"
             )
+            self._note_fault(fault, math.inf)
         else:
             self._problem = ""
             self._lease.apply(beat, offset, self._now)
@@ -273,16 +286,29 @@ class KafkaElector:
 
     def _on_delivery(self, error: KafkaError | None, _record: Any) -> None:  # noqa: ANN401
         if error is not None:
-            self._note_producer_error(error)
+            self._note_repeated_error(error)
 
-    def _note_producer_error(self, error: KafkaError) -> None:
-        """Note why a record was not written. A leader goes on until its term is over."""
+    def _note_repeated_error(self, error: KafkaError) -> None:
+        """Note an error that comes again if it lasts. A leader goes on until its term is over."""
         (self._note_problem if self._leads else self._note_error)(error)
 
     def _note_error(self, error: KafkaError) -> None:
+        """Note an error that may be reported only once, however long it lasts."""
         self._note_problem(error)
         if error.code() in _FAULTS and not is_transient_auth_error(error):
-            self._fault = EnvironmentFault(f"{self._problem}; check rights and settings")
+            fault = EnvironmentFault(f"{self._problem}; check rights and settings")
+            # The group has removed us by then if it refuses us for good.
+            patience = 2 * self._config.session_seconds if error.code() in _GROUP else 0.0
+            self._note_fault(fault, self._now + patience)
+
+    def _note_fault(self, fault: EnvironmentFault, until: float) -> None:
+        self._fault, self._fault_until = fault, max(self._fault_until, until)
+
+    def _forget_fault(self, now: float) -> None:
+        """Forget a fault that a leader has overcome: a later record of its has come back."""
+        proof = self._lease.proof_time(now)
+        if proof is not None and proof > self._fault_until:
+            self._fault, self._fault_until = None, -math.inf
 
     def _note_problem(self, error: KafkaError) -> None:
         text = f"{self._place}: {self._config.redact_values(error.str())} ({error.name()})"

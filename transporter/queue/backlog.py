@@ -10,7 +10,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from transporter.kafka import groups
 from transporter.queue import clients
-from transporter.queue.failures import QueueUnavailable, is_fault, translate_error
+from transporter.queue.failures import (
+    QueueUnavailable,
+    is_reading_fault,
+    reading_fault,
+    translate_error,
+)
 from transporter.queue.progress import end_offsets
 from transporter.queue.settings import check_queue_name
 
@@ -131,8 +136,8 @@ class BacklogEstimator:
         self, client: Consumer, searches: dict[int, _Search], record: Message
     ) -> None:
         error, search = record.error(), searches.get(_partition(record))
-        if error is not None and is_fault(error):
-            raise translate_error(error, self._settings.place)
+        if error is not None and is_reading_fault(error):
+            raise reading_fault(record, self._settings.place)
         if search is None or search.done:
             return
         if error is None:

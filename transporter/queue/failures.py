@@ -19,12 +19,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError
 
 from transporter.errors import EnvironmentFault, TransporterError
 from transporter.kafka.clients import is_transient_auth_error
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 
 class QueueError(TransporterError):
@@ -95,6 +98,16 @@ _FAULTS: Final = frozenset(
         KafkaError.UNSUPPORTED_VERSION,
     }
 )
+_UNREADABLE: Final = frozenset(
+    {
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._BAD_MSG,
+        KafkaError._NOT_IMPLEMENTED,  # An unknown version of a batch, which the client skips.
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+    }
+)
+"""Errors of a batch in a topic. The client reads it again for ever, or reads on behind it."""
 _MISSING: Final = frozenset(
     {
         KafkaError._UNKNOWN_PARTITION,
@@ -146,6 +159,29 @@ def is_refusal(error: KafkaError) -> bool:
 def is_stale(error: KafkaError) -> bool:
     """Return whether the group has rebalanced: another member may own these partitions now."""
     return error.code() in _GENERATION
+
+
+def is_reading_fault(error: KafkaError) -> bool:
+    """Return whether a consumer that meets *error* cannot go on without an operator."""
+    return error.code() in _UNREADABLE or is_fault(error)
+
+
+def reading_fault(event: Message, place: str, group: str = "") -> TransporterError:
+    """Return the exception for the fault of *event*, which came in the place of a record.
+
+    Args:
+        event: What the consumer got.
+        place: The place of faults that concern no batch.
+        group: The consumer group that reads, if there is one.
+    """
+    error = event.error()
+    if error.code() not in _UNREADABLE:
+        return translate_error(error, place)
+    return QueueFault(
+        f"topic {event.topic()}, partition {event.partition()}, offset {event.offset()}: "
+        f"{error.str()} ({error.name()}): the batch there is damaged; repair the replica"
+        + (f", or move the group {group} past it" if group else "")
+    )
 
 
 def translate_error(error: KafkaError, place: str) -> TransporterError:

@@ -19,8 +19,10 @@ from transporter.queue.failures import (
     QueueUnavailable,
     is_fault,
     is_missing,
+    is_reading_fault,
     is_refusal,
     is_stale,
+    reading_fault,
     translate_error,
 )
 from transporter.queue.markers import encode_marker
@@ -63,7 +65,7 @@ class Fetcher:
         """Connect. *partitions* is the partition count of the markers topic."""
         self._queue, self._settings, self._state = queue, settings, state
         self._partitions = partitions
-        group = settings.consumer_group(queue)
+        self._group = group = settings.consumer_group(queue)
         self._transactions = Transactions(settings, group) if settings.transactional else None
         self._client = self._transactions.open() if self._transactions else self._plain_producer()
         self._consumer: Consumer = clients.consumer(settings, group)
@@ -128,20 +130,28 @@ class Fetcher:
             self._start_batch(batch)
 
     def _read_records(self, most: int) -> list[Message]:
-        pending, self._pending_records = self._pending_records[:most], self._pending_records[most:]
-        if pending:
-            return pending
-        records = self._consumer.consume(1, _WAIT)
-        if records and most > 1:
-            records += self._consumer.consume(most - 1, 0)
-        return [record for record in records if self._is_message(record)]
+        """Return the next messages. A fault waits for the next call if messages come before it."""
+        records, self._pending_records = self._pending_records, []
+        if not records:
+            records = self._consumer.consume(1, _WAIT)
+            if records and most > 1:
+                records += self._consumer.consume(most - 1, 0)
+        messages: list[Message] = []
+        for number, record in enumerate(records):
+            error = record.error()
+            if len(messages) == most or (messages and error and is_reading_fault(error)):
+                self._pending_records = records[number:]
+                break
+            if self._is_message(record):
+                messages.append(record)
+        return messages
 
     def _is_message(self, record: Message) -> bool:
         error = record.error()
         if error is None:
             return True
-        if is_fault(error):
-            raise translate_error(error, self._settings.place)
+        if is_reading_fault(error):
+            raise reading_fault(record, self._settings.place, self._group)
         _LOGGER.log(
             logging.WARNING if is_missing(error) else logging.INFO,
             "queue %s: %s",
@@ -339,8 +349,9 @@ class Fetcher:
         """Stay in the group, paused, while there is no room."""
         self._pause()
         record = self._consumer.poll(0)
-        if record is not None and self._is_message(record):
-            self._pending_records.append(record)  # Its partition was assigned just now.
+        # Its partition was assigned just now. A fault waits for the messages before it.
+        if record is not None and (self._pending_records or self._is_message(record)):
+            self._pending_records.append(record)
 
     def _pause(self) -> None:
         self._paused = True

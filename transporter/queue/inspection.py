@@ -11,7 +11,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from transporter.queue import clients
 from transporter.queue.backlog import BacklogEstimator
-from transporter.queue.failures import BadMarker, QueueUnavailable, is_fault, translate_error
+from transporter.queue.failures import (
+    BadMarker,
+    QueueUnavailable,
+    is_reading_fault,
+    reading_fault,
+)
 from transporter.queue.in_progress import InProgress
 from transporter.queue.markers import decode_marker
 from transporter.queue.message import PREFIX, message_from_record
@@ -214,7 +219,7 @@ def _scan(settings: QueueSettings, topic: str, begin: Offsets) -> Iterator[Any]:
                     yield record
                 elif record.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - public
                     left.discard(record.partition())
-                elif is_fault(record.error()):
-                    raise translate_error(record.error(), f"topic {topic}")
+                elif is_reading_fault(record.error()):
+                    raise reading_fault(record, f"topic {topic}")
     finally:
         client.close()

@@ -19,9 +19,9 @@ from transporter.queue.failures import (
     BadMarker,
     MessageRefused,
     UnknownMarker,
-    is_fault,
+    is_reading_fault,
     is_stale,
-    translate_error,
+    reading_fault,
 )
 from transporter.queue.hung_transactions import HungTransactions
 from transporter.queue.markers import End, Nack, Start, decode_marker, encode_marker
@@ -201,7 +201,7 @@ class Tracker:
         each = self._assigned.get(record.partition())
         error = record.error()
         if error is not None:
-            self._handle_error(error, each, record.offset())
+            self._handle_event(record, error, each)
         elif each is not None:  # Otherwise it was revoked after the client had fetched this.
             marker = self._decode_marker(record)
             affected = each.apply(record.offset(), marker, time.monotonic())
@@ -225,12 +225,16 @@ class Tracker:
             self._count(refused=1)
             return None
 
-    def _handle_error(self, error: KafkaError, each: AssignedPartition | None, offset: int) -> None:
+    def _handle_event(
+        self, event: Message, error: KafkaError, each: AssignedPartition | None
+    ) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public code
             if each is not None:
-                each.advance_to(offset)
-        elif is_fault(error):
-            raise translate_error(error, f"markers topic {self._settings.markers_topic}")
+                each.advance_to(event.offset())
+        elif is_reading_fault(error):
+            # Behind a damaged batch nothing would be redelivered any more, or without its markers.
+            place = f"markers topic {self._settings.markers_topic}"
+            raise reading_fault(event, place, self._settings.tracker_group)
         else:
             _LOGGER.warning("tracker: %s", error.str())
 

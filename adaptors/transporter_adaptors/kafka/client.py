@@ -99,6 +99,7 @@ class ProducerFactory:
             "allow.auto.create.topics": False,
             "bootstrap.servers": self.config.bootstrap_servers,
             "error_cb": self._record_error,
+            "logger": ClientLog(__name__, self.config.redact_secrets),
         }
 
     def batch_bytes(self) -> int:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException
 
 from transporter.errors import SourceUnavailable
-from transporter_adaptors.kafka.consumer import epoch_of, partition_of
-from transporter_adaptors.kafka.position import KafkaOffset
+from transporter_adaptors.kafka.consumer import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from transporter_adaptors.kafka.config import KafkaReaderConfig
     from transporter_adaptors.kafka.partition import AssignedPartition
-    from transporter_adaptors.kafka.position import Position
+    from transporter_adaptors.kafka.position import KafkaOffset, Position
 
 _LOG: Final = logging.getLogger(__name__)
 _CLOSE_SECONDS: Final = 3.0
@@ -127,7 +126,7 @@ class Commits:
     def _marks(self, due: Iterable[AssignedPartition]) -> list[TopicPartition]:
         owner = self._settled().owner
         return [
-            partition_of(held, KafkaOffset(held.due, epoch_of(held)), held.commit_metadata(owner))
+            partition_of(held, held.due, held.commit_metadata(owner))
             for held in due
             if held.due is not None
         ]
@@ -139,6 +138,6 @@ class Commits:
         found = []
         for each in held:
             each.settle_earlier(self._settled_place(each))
-            if each.due is not None and each.due != each.committed:
+            if each.due is not None and each.due.next != each.committed:
                 found.append(each)
         return found

@@ -55,11 +55,6 @@ def place_behind(record: Record) -> KafkaOffset:
     return KafkaOffset(record.offset() + 1, -1 if epoch is None else epoch)
 
 
-def epoch_of(held: AssignedPartition) -> int:
-    """Return the leader epoch of the last logged record of *held*, or -1."""
-    return held.logged.epoch if held.logged else -1
-
-
 def partition_of(
     held: AssignedPartition, place: KafkaOffset | None = None, metadata: str = ""
 ) -> TopicPartition:

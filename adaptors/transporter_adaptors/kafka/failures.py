@@ -88,6 +88,7 @@ _UNREADABLE: Final = frozenset(
     {
         KafkaError._BAD_COMPRESSION,
         KafkaError._BAD_MSG,
+        KafkaError._NOT_IMPLEMENTED,  # An unknown version of a batch, which the client skips.
         KafkaError.INVALID_MSG,
         KafkaError.INVALID_MSG_SIZE,
     }
@@ -122,7 +123,7 @@ def source_error(error: KafkaError, place: str) -> TransporterError:
     if is_fault(error):
         return EnvironmentFault(f"{text}: check the rights, the user and the client settings")
     if code in _UNREADABLE:
-        return SourceError(f"{text}: the record cannot be read; move the group past it")
+        return SourceError(f"{text}: the batch there is damaged; move the group past it")
     return SourceUnavailable(f"{text}; trying again may help")
 
 

@@ -135,6 +135,7 @@ class ReaderGroup:
         self._raise_last_error()
         events: list[Record] = []
         if any(map(Record.error, found)):
+            found = self._keep_from_failure(found)
             events = [record for record in found if record.error() is not None]
             found = [record for record in found if record.error() is None]
         taken = self._mark_returned(found)
@@ -166,9 +167,7 @@ class ReaderGroup:
         for key, held in self.partitions.items():
             if (end := ends.get(key)) is None:
                 return None
-            place = held.returned or held.logged
-            begun = max(place.next if place else 0, held.passed[1] if held.passed else 0)
-            waiting += max(0, end - begun)
+            waiting += max(0, end - held.next_offset)
         return waiting
 
     def keep_membership(self) -> None:
@@ -176,8 +175,8 @@ class ReaderGroup:
         with self._translate_errors():
             self._pause(self._client_partitions())
             while (record := self._consumer.poll(0)) is not None:
-                if record.error() is None:
-                    self._kept_records.append(record)
+                if self._kept_records or record.error() is None:
+                    self._kept_records.append(record)  # An event keeps its place behind records.
                 else:
                     self._handle_event(record)
         self._raise_last_error()
@@ -307,10 +306,7 @@ class ReaderGroup:
         new = {each.topic for each in self._select_new_topics(found)}
         at_end = [held for held in unknown if held.topic in new]
         self._start_at_end(at_end)
-        return [
-            partition_of(held, None if held.due is None else KafkaOffset(held.due))
-            for held in unknown
-        ]
+        return [partition_of(held, held.due) for held in unknown]
 
     def _select_new_topics(self, found: list[TopicPartition]) -> list[TopicPartition]:
         """Return those of *found*, the group's commits, whose topics have never begun."""
@@ -355,14 +351,17 @@ class ReaderGroup:
             case EventKind.END if held is not None:
                 held.record_end(event.offset())
             case EventKind.RANGE if held is not None:
-                self._handle_out_of_range(held, event.offset())
+                self._handle_out_of_range(held, event)
             case EventKind.DOUBT:
                 self.needs_check = True
             case EventKind.FAILURE:
                 raise source_error(error, self._place_of(event))
 
-    def _handle_out_of_range(self, held: AssignedPartition, wanted: int) -> None:
-        """Stop, or continue elsewhere, because the records at *wanted* are not there."""
+    def _handle_out_of_range(self, held: AssignedPartition, event: Record) -> None:
+        """Stop, or continue elsewhere, because the wanted records are not there."""
+        offset = event.offset()
+        is_truncated = offset is None or offset < 0  # The place comes in the error's text alone.
+        wanted = held.next_offset if is_truncated else offset
         for topic, topic_id in self._cluster.ids([held.topic]).items():
             self.check_topic_id(topic, topic_id)
         if held not in self.partitions.values():
@@ -379,6 +378,8 @@ class ReaderGroup:
             else f"{self._place}: partition {held.partition} of topic {held.topic} is to be read "
             f"from offset {wanted} on, but the broker has none before {end}"
         )
+        if is_truncated:
+            text = f"{text}, perhaps not those that were read ({event.error().str()})"
         policy = self._config.on_out_of_range
         if policy == "stop":
             raise SourceError(
@@ -423,6 +424,21 @@ class ReaderGroup:
                 break
             found += more
             size += sum(map(len, more))
+        return found
+
+    def _keep_from_failure(self, found: list[Record]) -> list[Record]:
+        """Return *found* up to an event that may end the reader, and keep the rest.
+
+        The records before it would otherwise never be handed out, and an operator who moves the
+        group past it would skip them.
+        """
+        has_records = False
+        for number, record in enumerate(found):
+            if (error := record.error()) is None:
+                has_records = True
+            elif has_records and kind_of(error) in {EventKind.RANGE, EventKind.FAILURE}:
+                self._kept_records = found[number:] + self._kept_records
+                return found[:number]
         return found
 
     def _mark_returned(self, found: list[Record]) -> TakenRecords:
@@ -474,7 +490,8 @@ class ReaderGroup:
     def _place_of(self, event: Record) -> str:
         if event.topic() is None or event.partition() < 0:
             return self._place
-        return f"{self._place}: partition {event.partition()} of topic {event.topic()}"
+        place = f"{self._place}: partition {event.partition()} of topic {event.topic()}"
+        return place if event.offset() is None else f"{place}, offset {event.offset()}"
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
+from transporter_adaptors.kafka.position import KafkaOffset
+
 if TYPE_CHECKING:
-    from transporter_adaptors.kafka.position import KafkaOffset, Position
+    from transporter_adaptors.kafka.position import Position
 
 
 class Edge(Enum):
@@ -51,6 +53,17 @@ class Committed:
     place: KafkaOffset
     mark: GroupMark | None
 
+    @property
+    def start(self) -> KafkaOffset:
+        """The committed place, without an epoch that is not of the record before it.
+
+        Earlier versions committed the epoch of the last logged record also with a later offset. The
+        client would then take all records behind that epoch for lost.
+        """
+        if self.mark is None or self.mark.logged == self.place.next:
+            return self.place
+        return KafkaOffset(self.place.next)
+
 
 def choose_start(
     position: Position, topic: str, topic_id: str, partition: int, committed: Committed | None
@@ -70,8 +83,8 @@ def choose_start(
         return logged or (Edge.RECREATED if gone else Edge.UNKNOWN)
     mark = committed.mark
     if logged is None or mark is None or mark.owner != position.owner:
-        return committed.place
-    return committed.place if mark.logged == logged.next else logged
+        return committed.start
+    return committed.start if mark.logged == logged.next else logged
 
 
 def _is_other_topic(known: str, topic_id: str) -> bool:
@@ -127,12 +140,25 @@ class AssignedPartition:
             self.passed = (behind, end)
 
     @property
-    def due(self) -> int | None:
-        """The offset that the group should have, or ``None`` while there is none."""
-        if self.passed and self.passed[0] == self.logged:
+    def next_offset(self) -> int:
+        """The offset to read next, or 0 before anything is known."""
+        place = self.returned
+        if self.passed and (place is None or self.passed[0] == place):
             return self.passed[1]
-        return self.logged.next if self.logged else None
+        place = place or self.logged
+        return place.next if place else 0
+
+    @property
+    def due(self) -> KafkaOffset | None:
+        """The place that the group should have, or ``None`` while there is none.
+
+        Its epoch is that of the record before it. Behind other records than ours it is unknown.
+        """
+        place = self.logged
+        if self.passed and self.passed[0] == place and (not place or place.next != self.passed[1]):
+            return KafkaOffset(self.passed[1])
+        return place
 
     def commit_metadata(self, owner: str) -> str:
-        """Return the metadata beside that offset when *owner* commits it."""
+        """Return the metadata beside that place when *owner* commits it."""
         return str(GroupMark(owner, self.topic_id, self.logged.next if self.logged else None))

@@ -73,7 +73,6 @@ class Groups:
             **self._client.connection_settings(),
             "group.id": group,
             "isolation.level": level,
-            "logger": logging.getLogger(__name__),
         }
         consumer = self._client.build_client(Consumer, settings)
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -199,6 +200,16 @@ class Broker:
         while name not in admin.list_topics(timeout=30).topics:
             assert time.monotonic() < deadline, f"topic {name} is created and not shown"
         return name
+
+    def damage(self, topic: str, pattern: bytes) -> None:
+        """Change the last byte that *pattern* finds in the first partition's file."""
+        segment = self._folder / "data" / f"{topic}-0" / "00000000000000000000.log"
+        data = segment.read_bytes()
+        found = re.search(pattern, data, re.DOTALL)
+        assert found is not None
+        with segment.open("r+b") as file:  # The broker reads it by the same cache.
+            file.seek(found.end() - 1)
+            file.write(bytes([data[found.end() - 1] ^ 1]))
 
     def admin(self) -> AdminClient:
         """Return a new administration client that stays silent about lost connections."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
@@ -15,6 +16,9 @@ from confluent_kafka.admin import (
 )
 from services.kafka import Broker
 from services.postgres import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CERTIFICATES = Path(__file__).parents[2] / "unit" / "adaptors" / "http"
 CA = CERTIFICATES / "localhost.cert.pem"
@@ -50,21 +54,24 @@ class SafeBroker(Broker):
 
     def allow(self, user: str, kind: ResourceType, name: str, *operations: AclOperation) -> None:
         """Grant *user* the right to do *operations* with a topic or group."""
-        rights = [
-            AclBinding(
-                kind,
-                name,
-                ResourcePatternType.LITERAL,
-                f"User:{user}",
-                "*",
-                operation,
-                AclPermissionType.ALLOW,
-            )
-            for operation in operations
-        ]
+        rights = [_right(AclBinding, user, kind, name, each) for each in operations]
         admin = self.admin()
         for future in admin.create_acls(rights).values():
             future.result()
+
+    def disallow(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
+        """Take a right away that *user* has got before."""
+        admin = self.admin()
+        right = _right(AclBindingFilter, user, kind, name, operation)
+        for future in admin.delete_acls([right]).values():
+            assert future.result()
+
+
+def _right(
+    of: Callable[..., Any], user: str, kind: ResourceType, name: str, operation: AclOperation
+) -> Any:
+    literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    return of(kind, name, literal, f"User:{user}", "*", operation, allow)
 
 
 def secured(broker: SafeBroker, user: str, **changed: Any) -> dict[str, Any]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from pydantic import TypeAdapter
 
 from transporter.election.config import Election
 from transporter.election.kafka import KafkaElector, _common_settings
+from transporter.election.state_machine import Standing
 from transporter.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SECRET = "s3cr3t/of ada"  # noqa: S105 - nobody's
 
@@ -73,14 +77,34 @@ class _Client:
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
+        self.events: list[Message] = []
+        self.callbacks: dict[str, Callable[..., None]] = {}
+        self.readers: list[_Client] = []
+        """The clients to which records of this one come back."""
 
-    def poll(self, _: float) -> None:
-        """Return no event."""
+    def poll(self, _: float) -> Message | None:
+        """Return the next event."""
         if self.errors:
             raise self.errors.pop()
+        return self.events.pop(0) if self.events else None
 
-    def subscribe(self, *_: object, **__: object) -> None:
-        """Join nothing."""
+    def produce(self, topic: str, value: bytes, **_: object) -> None:
+        """Write a record that comes back at once."""
+        for reader in self.readers:
+            reader.events.append(Message(topic=topic, partition=0, offset=7, value=value))
+
+    def subscribe(self, *_: object, **callbacks: Callable[..., None]) -> None:
+        """Join without an assignment."""
+        self.callbacks = callbacks
+
+    def incremental_assign(self, _: object) -> None:
+        """Begin to read nothing."""
+
+    def incremental_unassign(self, _: object) -> None:
+        """Read on as before."""
+
+    def pause(self, _: object) -> None:
+        """Read on as before."""
 
     def assign(self, _: object) -> None:
         """Read nothing."""
@@ -156,6 +180,101 @@ def test_settings_that_allow_no_other_producer_are_a_fault(
     elector.pulse(1.0)
     with pytest.raises(EnvironmentFault, match="no such certificate"):
         elector.pulse(2.0)
+
+
+class _Leader:
+    """An elector that leads, as long as its records come back."""
+
+    def __init__(self, election: Any, made: list[_Client]) -> None:
+        self.elector, self.now = KafkaElector("orders", election), 0.0
+        self.elector.pulse(self.now)
+        self.member, self.observer, self.producer = made
+        self.producer.readers = [self.observer]
+        self.observer.events.append(event(KafkaError._PARTITION_EOF))
+        self.member.callbacks["on_assign"](self.member, [TopicPartition("t", 0)])
+        self.pass_time(2 * election.term)
+        assert self.standing is Standing.LEADER
+
+    @property
+    def standing(self) -> Standing:
+        """The standing now."""
+        return self.elector.standing(self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        """Pulse every second for a time."""
+        for _ in range(round(seconds)):
+            self.now += 1.0
+            self.elector.pulse(self.now)
+
+    def revoke(self) -> None:
+        """Lose the partition to another member."""
+        self.member.callbacks["on_revoke"](self.member, [TopicPartition("t", 0)])
+        assert self.standing is Standing.CANDIDATE
+        self.elector._transitions.clear()
+
+
+def event(code: int) -> Message:
+    """Return an event with an error in the place of a record."""
+    return Message(topic="t", partition=0, error=KafkaError(code, "refused"))
+
+
+@pytest.mark.parametrize(
+    ("client", "code", "seconds"),
+    [
+        ("observer", KafkaError.TOPIC_AUTHORIZATION_FAILED, 10),
+        ("member", KafkaError.TOPIC_AUTHORIZATION_FAILED, 10),
+        ("member", KafkaError.GROUP_AUTHORIZATION_FAILED, 60),
+    ],
+)
+def test_a_fault_that_a_leader_has_overcome_is_forgotten(
+    election: Any, made: list[_Client], client: str, code: int, seconds: float
+) -> None:
+    """Its records come back, and the group keeps it, so a later revocation is an ordinary one."""
+    leader = _Leader(election, made)
+    getattr(leader, client).events.append(event(code))
+    leader.pass_time(seconds)
+    leader.revoke()
+    leader.pass_time(10)
+    leader.elector.close()
+
+
+@pytest.mark.parametrize(
+    ("client", "code"),
+    [
+        ("observer", KafkaError.TOPIC_AUTHORIZATION_FAILED),
+        ("member", KafkaError.GROUP_AUTHORIZATION_FAILED),
+    ],
+)
+def test_a_fault_that_ends_a_lead_is_its_reason(
+    election: Any, made: list[_Client], client: str, code: int
+) -> None:
+    """The client reports some faults once. The candidacy that follows ends with the reason."""
+    leader = _Leader(election, made)
+    getattr(leader, client).events.append(event(code))
+    if client == "observer":
+        leader.producer.readers = []
+    else:
+        leader.pass_time(5)
+        leader.revoke()
+    with pytest.raises(EnvironmentFault, match=r"refused .*check rights and settings"):
+        leader.pass_time(30)
+    assert leader.standing is not Standing.LEADER
+    leader.elector.close()
+
+
+def test_an_error_that_the_client_repeats_is_no_fault_of_a_leader(
+    election: Any, made: list[_Client]
+) -> None:
+    """A login that brokers refuse for a moment ends no lead, and no candidacy behind it."""
+    leader = _Leader(election, made)
+    refused = KafkaError(KafkaError._AUTHENTICATION, "Invalid username or password")
+    leader.elector._note_repeated_error(refused)
+    leader.revoke()
+    leader.pass_time(10)
+    leader.elector._note_repeated_error(refused)
+    with pytest.raises(EnvironmentFault, match="Invalid username"):
+        leader.pass_time(1)
+    leader.elector.close()
 
 
 def test_an_error_of_ours_is_not_the_clients(election: Any, made: list[_Client]) -> None:

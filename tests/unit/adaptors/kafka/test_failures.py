@@ -68,6 +68,7 @@ def test_a_missing_topic_is_blamed_on_who_chose_it(fixed: bool, expected: type[E
         (KafkaError.INCONSISTENT_GROUP_PROTOCOL, EnvironmentFault),
         (KafkaError.FENCED_INSTANCE_ID, EnvironmentFault),
         (KafkaError._BAD_MSG, SourceError),
+        (KafkaError._NOT_IMPLEMENTED, SourceError),
     ],
 )
 def test_each_error_has_its_class_for_a_reader(code: int, expected: type[Exception]) -> None:
@@ -90,6 +91,7 @@ def test_each_error_has_its_class_for_a_reader(code: int, expected: type[Excepti
         (KafkaError.UNKNOWN_TOPIC_OR_PART, EventKind.DOUBT),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, EventKind.FAILURE),
         (KafkaError._BAD_MSG, EventKind.FAILURE),
+        (KafkaError._NOT_IMPLEMENTED, EventKind.FAILURE),
     ],
 )
 def test_each_event_has_its_kind(code: int, expected: EventKind) -> None:

@@ -123,7 +123,7 @@ def test_nothing_is_due_before_anything_is_durable() -> None:
     assert held.due is None
 
     held.logged = held.returned
-    assert held.due == 5
+    assert held.due == KafkaOffset(5)
 
 
 def test_records_of_an_earlier_assignment_are_due_as_far_as_they_are_settled() -> None:
@@ -132,7 +132,7 @@ def test_records_of_an_earlier_assignment_are_due_as_far_as_they_are_settled() -
     held = AssignedPartition("t", "id", 0, returned=earlier, earlier=earlier)
     for settled, due in [(None, None), (3, 3), (9, 3), (5, 5), (6, 5)]:
         held.settle_earlier(None if settled is None else KafkaOffset(settled))
-        assert held.due == due, settled
+        assert held.due == (None if due is None else KafkaOffset(due)), settled
 
 
 def test_an_end_behind_the_last_record_is_due_when_that_record_is_durable() -> None:
@@ -141,10 +141,10 @@ def test_an_end_behind_the_last_record_is_due_when_that_record_is_durable() -> N
     held.record_returned(KafkaOffset(5))
     held.record_end(6)
 
-    assert held.due == 2
+    assert held.due == KafkaOffset(2)
 
     held.logged = held.returned
-    assert held.due == 6
+    assert held.due == KafkaOffset(6)
     assert held.commit_metadata("o").endswith('"logged":5}')
 
 
@@ -172,5 +172,47 @@ def test_a_takeover_is_told_from_where_it_began() -> None:
     """A place that another reader reached is due, and its mark holds the own old place."""
     held = AssignedPartition("t", "id", 0, logged=KafkaOffset(50), passed=(KafkaOffset(50), 500))
 
-    assert held.due == 500
+    assert held.due == KafkaOffset(500)
     assert held.commit_metadata("o").endswith('"logged":50}')
+
+
+@pytest.mark.parametrize(
+    ("passed", "due"),
+    [(None, KafkaOffset(50, 3)), (50, KafkaOffset(50, 3)), (500, KafkaOffset(500))],
+)
+def test_an_epoch_is_due_only_with_the_offset_behind_its_own_record(
+    passed: int | None, due: KafkaOffset
+) -> None:
+    """The partition may have had other leaders between that record and an offset behind it."""
+    logged = KafkaOffset(50, 3)
+    held = AssignedPartition("t", "id", 0, logged=logged)
+    if passed is not None:
+        held.passed = (logged, passed)
+
+    assert held.due == due
+
+
+@pytest.mark.parametrize("owner", [OURS, THEIRS])
+def test_a_committed_epoch_of_another_record_is_not_believed(owner: str) -> None:
+    """Commits of earlier versions have one. Those behind their own last record keep theirs."""
+    own, later = KafkaOffset(100, 3), KafkaOffset(500, 3)
+
+    for place, start in [(own, own), (later, KafkaOffset(500))]:
+        found = Committed(place, GroupMark(owner, "id", 100))
+        assert choose_start(position(100), "t", "id", 0, found) == start
+    assert choose_start(position(100), "t", "id", 0, Committed(later, None)) == later
+
+
+def test_a_partition_is_read_on_from_where_it_began_or_behind_what_was_handed_out() -> None:
+    """Also from a place before the log's, to which an operator has reset the group."""
+    logged = KafkaOffset(50)
+    held = AssignedPartition("t", "id", 0)
+    assert held.next_offset == 0
+    held.logged = logged
+    assert held.next_offset == 50
+    held.passed = (logged, 3)
+    assert held.next_offset == 3
+    held.record_returned(KafkaOffset(9))
+    assert held.next_offset == 9
+    held.record_end(11)
+    assert held.next_offset == 11

@@ -11,10 +11,11 @@ from http_tools import LOCALHOST, localhost_tls
 from services.oidc_kafka import Provider
 from transporter_adaptors.kafka.client import ProducerFactory
 from transporter_adaptors.kafka.failures import is_fault
+from transporter_adaptors.kafka.progress import Groups
 from transporter_adaptors.kafka.writer import KafkaWriter
 
 from transporter.adaptor import WriterContext
-from transporter.errors import SinkUnavailable
+from transporter.errors import RouteFault, SinkUnavailable
 from transporter.kafka.clients import ClientLog
 
 if TYPE_CHECKING:
@@ -87,6 +88,25 @@ def test_a_provider_that_refuses_is_waited_for(
     assert "invalid_client" in str(error)
     assert "invalid_client" in caplog.text
     assert "another" not in caplog.text
+
+
+def test_every_client_of_a_writer_logs_without_secrets(
+    provider: Provider, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the one that reads a group's progress, and the one that looks topics up."""
+    client = ProducerFactory(config(provider, SECRET), 1.0)
+    made: list[dict[str, Any]] = [client.connection_settings()]
+
+    def build(_: object, settings: dict[str, Any]) -> None:
+        made.append(settings)
+        raise RouteFault("enough")
+
+    monkeypatch.setattr(client, "build_client", build)
+    with pytest.raises(RouteFault):
+        Groups(client, "t").read("group", 0.0, stable=True)
+    for settings in made:
+        settings["logger"].log(logging.ERROR, "%s of %s", SECRET, "ada")
+    assert caplog.messages == ["*** of ada"] * 2
 
 
 @pytest.mark.parametrize(
