@@ -170,7 +170,7 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "table-rewritten": Event(
             "warning",
             ("reader", "table", "problem"),
-            "rows of a table got values that its server does not send; the remedy",
+            "rows of a table have values that its server does not send; the remedy",
         ),
         "table-removed": Event(
             "info",
