@@ -107,7 +107,8 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "file-refused": Event(
             "warning",
             ("reader", "file", "problem"),
-            "a symbolic link, or anything else that is not a regular file, is not read",
+            "a symbolic link, anything else that is not a regular file, or a file whose name is "
+            "not UTF-8, is not read",
         ),
         "leader-acquired": Event(
             "info", ("reader", "term", "leader"), "this engine leads and has begun a term"
