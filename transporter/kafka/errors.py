@@ -1,4 +1,4 @@
-"""Errors of the Kafka client: those behind its exceptions, and those that blame no message."""
+"""Errors of the Kafka client: what is behind its exceptions, and what they blame."""
 
 # ruff: noqa: SLF001 - the client library's own error codes are public, underscore and all
 
@@ -18,6 +18,16 @@ _BYSTANDER: Final = frozenset(
         KafkaError._PURGE_QUEUE,
     }
 )
+_DAMAGED: Final = frozenset(
+    {
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._BAD_MSG,
+        KafkaError._NOT_IMPLEMENTED,  # An unknown version of a batch, which the client skips.
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+    }
+)
+"""Errors of a batch in a topic. The client reads it again for ever, or reads on behind it."""
 _LOST: Final = "returned NULL without setting an exception"
 """Python's text for a call that fails without an exception."""
 
@@ -43,3 +53,8 @@ def kafka_error(failure: BaseException) -> KafkaError | None:
 def is_bystander(error: KafkaError) -> bool:
     """Return whether the message itself is fine: taken back, or lost with another's failure."""
     return error.code() in _BYSTANDER
+
+
+def is_damaged(error: KafkaError) -> bool:
+    """Return whether *error*, which a consumer got, is that of a damaged batch in a topic."""
+    return error.code() in _DAMAGED

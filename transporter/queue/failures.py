@@ -25,6 +25,7 @@ from confluent_kafka import KafkaError
 
 from transporter.errors import EnvironmentFault, TransporterError
 from transporter.kafka.clients import is_transient_auth_error
+from transporter.kafka.errors import is_damaged
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -98,16 +99,6 @@ _FAULTS: Final = frozenset(
         KafkaError.UNSUPPORTED_VERSION,
     }
 )
-_UNREADABLE: Final = frozenset(
-    {
-        KafkaError._BAD_COMPRESSION,
-        KafkaError._BAD_MSG,
-        KafkaError._NOT_IMPLEMENTED,  # An unknown version of a batch, which the client skips.
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_MSG_SIZE,
-    }
-)
-"""Errors of a batch in a topic. The client reads it again for ever, or reads on behind it."""
 _MISSING: Final = frozenset(
     {
         KafkaError._UNKNOWN_PARTITION,
@@ -163,7 +154,7 @@ def is_stale(error: KafkaError) -> bool:
 
 def is_reading_fault(error: KafkaError) -> bool:
     """Return whether a consumer that meets *error* cannot go on without an operator."""
-    return error.code() in _UNREADABLE or is_fault(error)
+    return is_damaged(error) or is_fault(error)
 
 
 def reading_fault(event: Message, place: str, group: str = "") -> TransporterError:
@@ -175,7 +166,7 @@ def reading_fault(event: Message, place: str, group: str = "") -> TransporterErr
         group: The consumer group that reads, if there is one.
     """
     error = event.error()
-    if error.code() not in _UNREADABLE:
+    if not is_damaged(error):
         return translate_error(error, place)
     return QueueFault(
         f"topic {event.topic()}, partition {event.partition()}, offset {event.offset()}: "

@@ -19,6 +19,7 @@ from transporter.errors import (
     SourceUnavailable,
 )
 from transporter.kafka.clients import is_transient_auth_error
+from transporter.kafka.errors import is_damaged
 
 if TYPE_CHECKING:
     from transporter.errors import SinkError, TransporterError
@@ -84,15 +85,6 @@ _GROUP: Final = frozenset(
     }
 )
 """Errors that exclude us from the group, whatever we do."""
-_UNREADABLE: Final = frozenset(
-    {
-        KafkaError._BAD_COMPRESSION,
-        KafkaError._BAD_MSG,
-        KafkaError._NOT_IMPLEMENTED,  # An unknown version of a batch, which the client skips.
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_MSG_SIZE,
-    }
-)
 
 
 class EventKind(Enum):
@@ -111,7 +103,7 @@ def kind_of(error: KafkaError) -> EventKind:
         return EventKind.END
     if code in _RANGE:
         return EventKind.RANGE
-    failed = error.fatal() or is_fault(error) or code in _GROUP or code in _UNREADABLE
+    failed = error.fatal() or is_fault(error) or code in _GROUP or is_damaged(error)
     return EventKind.FAILURE if failed else EventKind.DOUBT
 
 
@@ -122,7 +114,7 @@ def source_error(error: KafkaError, place: str) -> TransporterError:
         return EnvironmentFault(f"{text}: check the group, its other members and their settings")
     if is_fault(error):
         return EnvironmentFault(f"{text}: check the rights, the user and the client settings")
-    if code in _UNREADABLE:
+    if is_damaged(error):
         return SourceError(f"{text}: the batch there is damaged; move the group past it")
     return SourceUnavailable(f"{text}; trying again may help")
 
