@@ -23,6 +23,7 @@ from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter.testing import FixedResume
 
 pytestmark = pytest.mark.postgres
+PUBLICATION = "transporter_reader"
 
 
 def events(log: MemoryLog, *names: str) -> list[tuple[str, dict[str, object]]]:
@@ -553,6 +554,53 @@ def test_a_table_that_is_gone_ends_behind_its_changes(
     assert ops[:2] == [("insert", b"1"), ("update", b"1")]
     assert ops[emptied + 1 :] == [("insert", b"2")]
     assert events(log, "table-removed") == [("table-removed", {"table": "public.items"})]
+
+
+def test_a_table_that_is_gone_and_may_not_be_published_again_ends_behind_its_changes(
+    shop: Database,
+) -> None:
+    """The reader asks for the publication only when it has read all of the old table."""
+    shop.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    log = started(shop)
+    log.kill()
+    log.settings |= {"manage": "slot"}
+    shop.execute(f"INSERT INTO items VALUES (1); {DROPPED}; INSERT INTO items VALUES (2)")
+    log.settings |= {"tables": ["public.items", "public.other"]}
+    with pytest.raises(EnvironmentFault, match=r"lacks public\.items"):
+        until(lambda: bool(log.poll(0.1)) and False)
+    log.kill()
+    assert keys_of(log) == {"public.items": {"1"}}
+    shop.execute(f"ALTER PUBLICATION {PUBLICATION} ADD TABLE items")
+    until(lambda: log.poll(0.1) and len(events(log, "copy-complete")) == 3)
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log) == {"public.items": {"2"}}
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
+def test_a_table_that_is_gone_during_its_copy_ends_behind_its_changes(
+    shop: Database, *, is_open: bool
+) -> None:
+    """The new table is copied from the beginning, and nothing of the old one is left."""
+    shop.execute("INSERT INTO items SELECT n, 'old' FROM generate_series(1, 400) n")
+    shop.execute("CREATE TABLE other (id int PRIMARY KEY); INSERT INTO other VALUES (1)")
+    log = MemoryLog(shop, watch="1s", copy_rows=20, copy_rate="20KiB")
+    until(lambda: log.poll(0.1) and sum(each.op == "insert" for each in log.messages) > 60)
+    if not is_open:
+        log.kill()
+    log.settings["copy_rate"] = None
+    shop.execute("UPDATE items SET name = 'changed' WHERE id <= 10; DELETE FROM items WHERE id = 5")
+    shop.execute(f"{DROPPED}; INSERT INTO items VALUES (2, 'new'), (3, 'new')")
+    until(lambda: log.poll(0.1) and len(events(log, "copy-complete")) >= 2)
+    log.drain(shop)
+    log.kill()
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log) == {"public.items": {"2", "3"}, "public.other": {"1"}}
+    assert events(log, "table-removed") == [("table-removed", {"table": "public.items"})]
+    ops = [(each.op, each.key) for each in log.messages if each.namespace == "public.items"]
+    emptied = ops.index(("command", None))
+    assert ("delete", b"5") in ops[:emptied]
 
 
 def test_a_table_that_comes_back_long_after_is_emptied_first(shop: Database) -> None:
