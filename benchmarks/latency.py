@@ -101,10 +101,12 @@ def _aim(routes: int, label: str) -> Aim | None:
 
 @contextmanager
 def run_outbox_engine(setting: Setting, topics: Sequence[str]) -> Iterator[Outbox]:
-    """Run the engine with a route for each topic, and yield the outbox that it reads."""
-    name = f"latency-{len(topics)}"
-    outbox = setting.services.postgres.outbox(name)
-    pipeline = setting.make_folder(name) / "pipeline.yaml"
+    """Run the engine with a route for each topic, and yield the outbox that it reads.
+
+    The first of the topics names its database, as one run has several such engines.
+    """
+    outbox = setting.services.postgres.outbox(topics[0])
+    pipeline = setting.make_folder(topics[0]) / "pipeline.yaml"
     servers = setting.services.broker.bootstrap_servers
     routes = (
         _ROUTE.format(number=number, servers=servers, topic=topic)
