@@ -105,7 +105,13 @@ def come_to_rest(log: MemoryLog, database: Database) -> None:
 def judge(database: Database, log: MemoryLog) -> None:
     """Check each key's whole history, its end, and that nothing came twice."""
     real, logged = real_histories(database), read_histories(log.messages)
-    assert last_values(logged.events) == last_values(real) == stored_values(database)
+    ends = [last_values(logged.events), last_values(real), stored_values(database)]
+    differing = {
+        key: (logged.events.get(key), real.get(key), ends[2].get(key))
+        for key in {key for each in ends for key in each}
+        if len({each.get(key) for each in ends}) > 1
+    }
+    assert differing == {}
     strict = {key: each for key, each in logged.events.items() if key[0] not in logged.loose}
     theirs = {key: each for key, each in real.items() if key[0] not in logged.loose}
     assert wrong_keys(theirs, strict) == {}
