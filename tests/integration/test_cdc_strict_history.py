@@ -114,12 +114,11 @@ def judge(database: Database, log: MemoryLog) -> None:
     """Check each key's whole history, its end, and that nothing came twice."""
     real, logged = real_histories(database), read_histories(log.messages)
     ends = [last_values(logged.events), last_values(real), stored_values(database)]
-    differing = {
-        key: (logged.events.get(key), real.get(key), ends[2].get(key))
+    assert ends[0] == ends[1] == ends[2], {
+        key: (logged.events.get(key), real.get(key))
         for key in {key for each in ends for key in each}
         if len({each.get(key) for each in ends}) > 1
     }
-    assert differing == {}
     strict = {key: each for key, each in logged.events.items() if key[0] not in logged.loose}
     theirs = {key: each for key, each in real.items() if key[0] not in logged.loose}
     assert wrong_keys(theirs, strict) == {}
