@@ -8,7 +8,16 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, locked, short, started
+from cdc_tools import (
+    LOG_ID,
+    MemoryLog,
+    broken,
+    clean_slots,
+    locked,
+    need_version,
+    short,
+    started,
+)
 from engine_tools import until
 from services.postgres import Database
 from transporter_adaptors.postgres_cdc import watch
@@ -183,6 +192,41 @@ def test_tables_come_and_go_while_all_others_go_on(shop: Database) -> None:
     log.kill()
     assert [each.key for each in log.messages if each.namespace == "public.keyless"] == [
         b"1", None, b"2"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["ALL TABLES", "TABLES IN SCHEMA public", "TABLE items"])
+def test_a_new_table_whose_changes_come_before_it_is_followed(shop: Database, what: str) -> None:
+    """The server describes a table once, perhaps long before the reader takes it up.
+
+    It does so for a publication of all tables, and for one to which a reader that was killed then
+    had added the table.
+    """
+    if "SCHEMA" in what:
+        need_version(shop, 15, "publications of schemas")
+    shop.execute(
+        f"CREATE PUBLICATION transporter_reader FOR {what} WITH (publish_via_partition_root = true)"
+    )
+    log = started(shop, watch="1s")
+    shop.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    if "items" in what:
+        shop.execute("ALTER PUBLICATION transporter_reader ADD TABLE orders")
+    shop.execute("INSERT INTO orders VALUES (1), (2)")
+    # Read before the next look at the tables.
+    parts = log.reader()._open_parts
+    parts._watch._next = time.monotonic() + 3600
+    log.drain(shop)
+    assert [each.namespace for each in log.messages if each.op == "insert"] == []
+    parts._watch._next = 0.0
+    until(lambda: log.poll(0.1) and events(log, "table-in-sync")[1:])
+    shop.execute("INSERT INTO orders VALUES (3); DELETE FROM orders WHERE id = 1")
+    shop.execute("TRUNCATE orders; INSERT INTO orders VALUES (4)")
+    log.drain(shop)
+    log.kill()
+    ops = [(each.op, each.key) for each in log.messages if each.namespace == "public.orders"]
+    assert [each for each in ops if each[0] != "noop"] == [
+        ("insert", b"1"), ("insert", b"2"), ("insert", b"3"), ("delete", b"1"),
+        ("command", None), ("insert", b"4"),
     ]  # fmt: skip
 
 

@@ -102,7 +102,9 @@ class ChangeTranslator:
         self._report = report
         self.schema_log = SchemaLog(queries, wants_entries=config.schema_entries == "entries")
         self._large_values = LargeValues(queries, names)
-        self._tables: dict[int, TableEntries | None] = {}
+        self._tables: dict[int, TableEntries] = {}
+        self._unfollowed: dict[int, Relation] = {}
+        """Definitions of tables that are not followed. The server may send none when they are."""
         self._key_types: dict[int, list[KeyType]] = {}
         self._items = {item.prefix: item for item in config.messages}
         self._form = EntryForm(config.key == "json", config.old, config.transaction)
@@ -116,16 +118,15 @@ class ChangeTranslator:
 
     def use(self, state: TablesState) -> None:
         """Follow the tables of *state* from now on."""
-        for oid in self.state.tables.keys() ^ state.tables.keys():
-            self._tables.pop(oid, None)
+        for oid in self._tables.keys() - state.tables.keys():
+            self._unfollowed[oid] = self._tables.pop(oid).relation
         self.state = state
 
     def use_names(self) -> None:
         """Log what comes of each table by its name of now, also before its next definition."""
         for oid, entries in self._tables.items():
-            if entries is not None:
-                namespace = self._config.namespace_of(self._name_of(entries.relation))
-                self._tables[oid] = entries.under(namespace)
+            namespace = self._config.namespace_of(self._name_of(entries.relation))
+            self._tables[oid] = entries.under(namespace)
 
     def _name_of(self, relation: Relation) -> TableName:
         """Return the name of a table by its definition in the stream.
@@ -150,7 +151,7 @@ class ChangeTranslator:
         prepared: list[Prepared] = []
         to_rank: dict[int, list[RowPart]] = {}
         latest: dict[int, FollowedTable] = {}
-        for item in self._decode_runs(items, handover):
+        for item in self._decode_runs(self._define_followed(items), handover):
             if isinstance(item, Relation):
                 if (found := self._define(item, latest)) is not None:
                     prepared.append(found)
@@ -167,6 +168,15 @@ class ChangeTranslator:
             self._rank(oid, parts, handover)
         self._record_gone(handover)
         return prepared
+
+    def _define_followed(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield *items*, with the definition of a table that was sent before it was followed."""
+        waiting = self._unfollowed.keys() & self.state.tables.keys()
+        for item in items:
+            for oid in _tables_of(item) & waiting if waiting else ():
+                if (relation := self._unfollowed.pop(oid, None)) is not None:
+                    yield relation
+            yield item
 
     def _decode_runs(
         self, items: Iterable[Item], handover: Handover
@@ -268,8 +278,9 @@ class ChangeTranslator:
     def _define(self, relation: Relation, latest: Mapping[int, FollowedTable]) -> NewColumns | None:
         table = latest.get(relation.oid) or self.state.tables.get(relation.oid)
         if table is None:
-            self._tables[relation.oid] = None
+            self._unfollowed[relation.oid] = relation
             return None
+        self._unfollowed.pop(relation.oid, None)
         columns = tuple(
             LoggedColumn(each.name, each.type_oid, each.modifier) for each in relation.columns
         )
@@ -384,6 +395,15 @@ class ChangeTranslator:
             )
         for part, rank in zip(parts, ranks, strict=True):
             part.rank = rank
+
+
+def _tables_of(item: Item) -> set[int]:
+    """Return the tables that *item* changes."""
+    if isinstance(item, Run):
+        return {oid for _, oid, _ in item.relations()}
+    if isinstance(item, Change) and isinstance(item.what, Truncate):
+        return {*item.what.oids}
+    return set()
 
 
 def _check_key(table: FollowedTable) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres_cdc.position import Inside
     from transporter_adaptors.postgres_cdc.runs import Change, Run
 
-    Tables = Mapping[int, TableEntries | None]
+    Tables = Mapping[int, TableEntries]
 
 FEWEST: Final = 20
 """Rows of a table in a run from which on they are encoded together."""
@@ -193,7 +193,7 @@ def _group_rows(run: Run, tables: Tables) -> tuple[list[_Group], list[int]]:
     alone, groups = [*members.get(_ALONE, ())], list[_Group]()
     for (oid, shape), group in kinds.items():
         rows, entries = members.get(group, ()), tables[oid]
-        if len(rows) < FEWEST or entries is None:
+        if len(rows) < FEWEST:
             alone += rows
         else:
             groups.append((entries, shape, rows))
