@@ -26,13 +26,14 @@ def keys(log: MemoryLog) -> list[str | None]:
     return [each[2] for each in short(log.messages) if each[0] != "noop"]
 
 
-@pytest.mark.parametrize("is_logged", [False, True])
-def test_a_physical_slot_of_the_name_is_refused(shop: Database, *, is_logged: bool) -> None:
-    """A standby may be using it."""
-    log = started(shop) if is_logged else MemoryLog(shop)
+@pytest.mark.parametrize("run", [0, 1, 2], ids=["new", "logged", "copied again"])
+def test_a_physical_slot_of_the_name_is_refused(shop: Database, run: int) -> None:
+    """A standby may be using it, and no copy needs its name."""
+    log = started(shop) if run else MemoryLog(shop)
     log.kill()
-    if is_logged:
+    if run:
         drop_slot(shop)
+        log.settings["copy_run"] = run
     shop.execute("SELECT pg_create_physical_replication_slot(%s)", [SLOT])
     try:
         assert f"slot {SLOT} is a physical one" in broken(shop, log)

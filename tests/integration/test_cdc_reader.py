@@ -416,6 +416,24 @@ def test_everything_is_copied_again_after_a_gap(shop: Database, *, from_empty: b
     assert [each[:3] for each in short(log.messages[begun:])] == found
 
 
+def test_the_only_table_is_copied_again_beside_the_changes_of_before(shop: Database) -> None:
+    """A higher run of its item needs no new slot: sinks lack deletes, which no copy has."""
+    shop.execute("INSERT INTO items VALUES (1), (2)")
+    log = started(shop)
+    log.kill()
+    shop.execute("DELETE FROM items WHERE id = 1; INSERT INTO items VALUES (3)")
+    log.settings["tables"] = [{"table": "public.items", "copy_run": 2}]
+    begun = len(log.messages)
+    log.drain(shop)
+    log.kill()
+    found = [each[:3] for each in short(log.messages[begun:])]
+    assert ("delete", "sync", "1") in found
+    assert {each for each in found if each[1] == "copy"} == {
+        ("insert", "copy", "2"), ("insert", "copy", "3")
+    }  # fmt: skip
+    assert [each[0] for each in log.told].count("slot-created") == 1
+
+
 def test_one_table_is_copied_again_beside_the_others(shop: Database) -> None:
     """A higher run of one item copies that table alone."""
     shop.execute("CREATE TABLE others (id int PRIMARY KEY); INSERT INTO others VALUES (1)")

@@ -27,7 +27,7 @@ from transporter_adaptors.postgres_cdc.reader import CdcReader
 
 from transporter.change_source import LoggedReader
 from transporter.engine.engine import Engine
-from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 from transporter.pipeline.config import load
 from transporter.testing import FaultyProxy, FixedResume
 
@@ -397,6 +397,53 @@ def test_a_slot_waits_for_a_transaction_and_an_operator_sees_which(shop: Databas
     log.kill()
     assert sorted(keys(log)) == [0, 1]
     assert [name for name, _ in log.told][:2] == ["slot-waits", "slot-created"]
+
+
+@pytest.mark.exhaustive
+def test_a_table_that_is_emptied_while_the_slot_is_created(shop: Database) -> None:
+    """The server forgets that, and cannot decode what comes then. Only a new slot helps."""
+    shop.execute("CREATE TABLE others (id int)")
+    with (
+        clean_slots(shop),
+        shop.connect(autocommit=False) as first,
+        shop.connect(autocommit=False) as second,
+    ):
+        first.execute("INSERT INTO others VALUES (1)")
+        log = MemoryLog(shop, tables=["public.items"])
+        log.poll()
+        _await_waiting(shop, first)
+        second.execute("INSERT INTO others VALUES (2)")
+        shop.execute("TRUNCATE items")
+        first.commit()
+        _await_waiting(shop, second)
+        with shop.connect(autocommit=False) as third:
+            third.execute("INSERT INTO items VALUES (1)")
+            second.commit()
+            until(lambda: log.poll(0.1) and not _waiting(shop))
+            third.commit()
+        with pytest.raises(SourceError, match=r"cannot decode its log .* raise .* copy_run"):
+            log.drain(shop)
+        log.kill()
+        log.settings["copy_run"] = 2
+        log.drain(shop)
+        shop.execute("INSERT INTO items VALUES (2)")
+        log.drain(shop)
+        log.kill()
+    assert {each.key for each in log.messages if each.op == "insert"} == {b"1", b"2"}
+
+
+def _waiting(database: Database) -> list[tuple[str]]:
+    """Return the numbers of the transactions that the creation of a slot waits for."""
+    return database.execute(
+        "SELECT transactionid::text FROM pg_locks JOIN pg_stat_activity USING (pid)"
+        " WHERE locktype = 'transactionid' AND NOT granted AND backend_type = 'walsender'"
+    )
+
+
+def _await_waiting(database: Database, session: psycopg.Connection[Any]) -> None:
+    """Wait until the creation of a slot waits for the transaction of *session*."""
+    number = session.execute("SELECT pg_current_xact_id()::xid::text").fetchall()
+    until(lambda: _waiting(database) == number)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -329,6 +329,7 @@ class Engine:
         self._frame: Frame | None = None
         self._failures = list[BaseException]()
         self._rest, self._end = threading.Event(), 0
+        self._has_reported = threading.Event()  # why its reader has stopped
         self._polls = self._places = self._states = 0
         self._random = random.Random(life.seed)
         dsn = life.settings["dsn"]
@@ -358,6 +359,7 @@ class Engine:
         feed.start()
         while not self._rest.wait(0.01):
             if feed.ended:
+                self._has_reported.wait(PATIENCE)
                 return HALTED
         feed.stop()
         feed.wait_until_read()
@@ -368,6 +370,8 @@ class Engine:
     def _observe(self, event: str, **details: Any) -> None:
         with (self._folder / "events.jsonl").open("a") as file:
             file.write(json.dumps({"event": event, **details}, default=str) + "\n")
+        if event == "reader-stopped":
+            self._has_reported.set()
 
     def _wrap(self, owner: Any, name: str, before: Callable[..., None]) -> None:
         original = getattr(owner, name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from psycopg.conninfo import conninfo_to_dict
 
 from transporter.adaptor import AdaptorConfig, Batch, state_name
-from transporter.errors import SourceUnavailable
+from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter.message import NOOP, Message
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres_cdc import slot as slots
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from transporter_adaptors.postgres.session import BoundedConnection, Connection
     from transporter_adaptors.postgres_cdc.handover import TableCopy
     from transporter_adaptors.postgres_cdc.runs import LooseMessage
+    from transporter_adaptors.postgres_cdc.server import SystemPosition
 
 _REPORT: Final = 10.0
 """Seconds between two reports to the server: it ends a session that is silent for a minute."""
@@ -294,18 +295,54 @@ class _Open:
     ) -> Generator[None, float, tuple[Position, TablesState]]:
         config, queries, version = self._config, self._queries, plan.server.version
         changes = compare_tables(config, plan, state, moved_tables(queries, state))
-        if plan.tables.keys() <= changes.to_copy and changes.repeated:
-            # Copy every table again, by a new slot: whatever was missed is in the copy.
+        copies_all = changes.copies_all(plan)
+        # The higher run of the reader, not of items, begins anew whatever there is.
+        found = (
+            None
+            if copies_all
+            and all(config.copy_run > state.tables[oid].asked_run for oid in changes.repeated)
+            else self._find_source(replication, plan, position, state, copies_all=copies_all)
+        )
+        if found is None:
+            # By a new slot: whatever was missed is in the copy.
             drop_slot(queries, self._names, version)
             self._emptied, self._renamed = self._to_empty(changes), sorted(changes.renamed)
             position, fresh = yield from self._begin_anew(replication, plan, state)
             return position, next_state(config, state, fresh, changes, ())
-        found = check_position(replication, position, config)
-        with translate_errors(f"cannot look at the replication slot {self._names.slot}"):
-            slot = slots.find_slot(queries, self._names.slot, version)
-        slots.check_slot(slot, self._names.slot, position.at, state.remedy)
         position = replace(position, system_id=found.system_id, timeline=found.timeline)
         return self._apply(plan, position, state)
+
+    def _find_source(
+        self,
+        replication: BoundedConnection,
+        plan: Plan,
+        position: Position,
+        state: TablesState,
+        *,
+        copies_all: bool,
+    ) -> SystemPosition | None:
+        """Return the server, which has all changes behind *position*.
+
+        Returns ``None`` if they cannot be read and every table is copied again. Otherwise they are
+        read first, because sinks lack the deletes among them.
+        """
+        queries, names, version = self._queries, self._names, plan.server.version
+        try:
+            found = check_position(replication, position, self._config)
+            with translate_errors(f"cannot look at the replication slot {names.slot}"):
+                slot = slots.find_slot(queries, names.slot, version)
+            slots.check_slot(slot, names.slot, position.at, state.remedy)
+        except EnvironmentFault:
+            if copies_all:
+                return None
+            raise
+        if copies_all:
+            with translate_errors("cannot look at the publications"):
+                published = find_published(queries, names, version)
+            oids = {name: each.oid for name, each in published.publications.items()}
+            if found.system_id != position.system_id or oids != state.publications:
+                return None
+        return found
 
     def _apply(
         self, plan: Plan, position: Position, state: TablesState

@@ -177,6 +177,7 @@ def drop_slot(queries: Connection, names: Names, version: int) -> None:
     """Drop the slot, if it is there: every table is copied again, and needs nothing of it.
 
     Raises:
+        EnvironmentFault: it is another's, for example of a standby.
         SourceUnavailable: a session is reading from it.
 
     """
@@ -184,6 +185,5 @@ def drop_slot(queries: Connection, names: Names, version: int) -> None:
         found = slots.find_slot(queries, names.slot, version)
         if found is None:
             return
-        if found.is_active:
-            slots.check_slot(replace(found, status=None, reason=None), names.slot, None, "")
+        slots.check_slot(replace(found, status=None, reason=None), names.slot, None, "")
         queries.execute("SELECT pg_drop_replication_slot(%s)", [names.slot])

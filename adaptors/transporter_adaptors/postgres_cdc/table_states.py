@@ -95,6 +95,10 @@ class Changes:
         """Tables that are copied, for the first time or once more."""
         return self.added | self.repeated | self.recreated
 
+    def copies_all(self, plan: Plan) -> bool:
+        """Return whether all tables of *plan* are copied, and not only because they are new."""
+        return bool(self.repeated) and plan.tables.keys() <= self.to_copy
+
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.repeated or self.renamed or self.moved)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import psycopg
 from psycopg import generators, pq, sql
 
-from transporter.errors import SourceUnavailable, TransporterError
+from transporter.errors import SourceError, SourceUnavailable, TransporterError
 from transporter_adaptors.postgres.session import translate_error, translate_errors
 from transporter_adaptors.postgres_cdc.lsn import format_lsn
 from transporter_adaptors.postgres_cdc.messages import encode_status
@@ -194,4 +194,12 @@ class SlotStream:
                 result = self._connection.wait(generators.fetch(self._pgconn))
         if result is None or result.status != pq.ExecStatus.FATAL_ERROR:
             raise SourceUnavailable(f"{_LOST}: the server has ended the stream")
-        raise translate_error(psycopg.errors.error_from_result(result), _LOST)
+        error = psycopg.errors.error_from_result(result)
+        if isinstance(error, psycopg.errors.InternalError_):
+            # As of a table that was created, or emptied, while the server was creating the slot.
+            raise SourceError(
+                f"{_LOST}: {error.diag.message_primary}; the server cannot decode its log for the "
+                "slot. If that happens again, raise the reader's copy_run, which copies every "
+                "table again by a new slot"
+            ) from error
+        raise translate_error(error, _LOST)

@@ -62,11 +62,8 @@ class LoggedState:
         return "" if self.state is None else self.state.remedy
 
     def is_begun_again(self, config: CdcConfig, plan: Plan) -> bool:
-        """Return whether the next open copies every table again, by a new slot."""
-        if self.state is None:
-            return False
-        changes = compare_tables(config, plan, self.state)
-        return bool(changes.repeated) and plan.tables.keys() <= changes.to_copy
+        """Return whether the next open copies every table again, by a new slot where it has to."""
+        return self.state is not None and compare_tables(config, plan, self.state).copies_all(plan)
 
     def tables_to_copy(self, config: CdcConfig, plan: Plan) -> frozenset[int]:
         """Return the tables that the next open copies, for the first time or once more."""
