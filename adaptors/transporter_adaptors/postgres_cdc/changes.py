@@ -416,7 +416,8 @@ def _check_key(table: FollowedTable) -> None:
     if missing := {*table.key, *table.copy_key} - {column.name for column in table.columns}:
         raise EnvironmentFault(
             f"table {table.full_name} has come without its column {min(missing)}, which is part of "
-            "its key; raise copy_run, which copies every table again, by its present key"
+            "its key; raise the reader's copy_run, which copies every table again, by its "
+            "present key"
         )
 
 

@@ -276,13 +276,14 @@ class ChunkReader:
         if copy_key not in {tuple(each.columns) for each in definition.keys if each.not_null}:
             raise EnvironmentFault(
                 f"cannot copy {table.full_name}: {', '.join(copy_key)} is no longer its primary "
-                "key or replica identity; raise copy_run, which copies every table again, by its "
-                "present key"
+                "key or replica identity; raise the reader's copy_run, which copies every table "
+                "again, by its present key"
             )
         if missing := {*key} - {each.name for each in columns}:
             raise EnvironmentFault(
                 f"cannot copy {table.full_name}: its column {min(missing)}, which is part of its "
-                "key, is gone; raise copy_run, which copies every table again, by its present key"
+                "key, is gone; raise the reader's copy_run, which copies every table again, by its "
+                "present key"
             )
         row = self._session.execute(_SHAPE, [table.oid]).fetchone()
         is_partitioned, has_large = row or (False, False)

@@ -356,7 +356,7 @@ def find_key_types(
         name, problem = changed[0], "has another type"
     raise EnvironmentFault(
         f"the column {name} of {table.full_name}, which is part of its key, {problem} before its "
-        "copy has ended; raise copy_run, which copies every table again"
+        "copy has ended; raise the reader's copy_run, which copies every table again"
     )
 
 

@@ -234,8 +234,8 @@ class TableEntries:
                 f"a change of {self.relation.schema}.{self.relation.name} came without "
                 f"{missing[0]}, which is part of its key: the replica identity of the table, or "
                 "of a partition, has other columns; run ALTER TABLE … REPLICA IDENTITY FULL, or "
-                "USING INDEX with the key's index, and raise copy_run, which copies every table "
-                "again"
+                "USING INDEX with the key's index, and raise the reader's copy_run, which copies "
+                "every table again"
             )
 
     def data_of(self, values: Sequence[Value]) -> bytes:
