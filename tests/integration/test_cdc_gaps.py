@@ -53,6 +53,32 @@ def test_a_slot_of_another_database_is_refused(shop: Database, *, is_logged: boo
         assert f"belongs to the database {other.name}" in broken(shop, log)
 
 
+def test_a_slot_that_others_make_is_made_again_by_them(shop: Database) -> None:
+    """With ``manage: nothing`` the error has the statements, and the next open takes the slot."""
+    shop.execute(
+        f"CREATE PUBLICATION {PUBLICATION} FOR TABLE items WITH (publish_via_partition_root = true)"
+    )
+    make = "SELECT pg_create_logical_replication_slot('mine', 'pgoutput')"
+    shop.execute(make)
+    log = started(shop, slot="mine", manage="nothing")
+    log.kill()
+    shop.execute("INSERT INTO items VALUES (1)")
+    log.settings["copy_run"] = 2
+    for _ in range(2):
+        text = broken(shop, log)
+        log.kill()
+    drop = "SELECT pg_drop_replication_slot('mine')"
+    assert f"manage is nothing; run {drop}, and then {make}" in text
+    shop.execute(drop)
+    shop.execute(make)
+    log.drain(shop)
+    log.kill()
+    shop.execute("INSERT INTO items VALUES (2)")
+    log.drain(shop)
+    log.kill()
+    assert keys(log) == ["1", "2"]
+
+
 def test_a_slot_that_is_dropped_while_it_is_read(shop: Database) -> None:
     """The session that reads is ended by that, and the next open stops."""
     log = started(shop)

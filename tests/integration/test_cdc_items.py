@@ -248,6 +248,60 @@ def test_a_table_whose_new_name_falls_under_another_item_goes_on(crm: Database) 
     assert short(log.messages)[-1][2:] == ("3", {"id": 3, "mail": "c"})
 
 
+IDENTITIES = {
+    "another key": "ALTER TABLE customers REPLICA IDENTITY FULL",
+    "a new column": "ALTER TABLE customers DROP id; ALTER TABLE customers ADD code serial NOT NULL;"
+    "ALTER TABLE customers ADD PRIMARY KEY (code)",
+}
+
+
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "beside others"])
+@pytest.mark.parametrize("change", IDENTITIES)
+def test_changes_from_before_the_key_are_in_the_copy(
+    crm: Database, change: str, *, is_alone: bool
+) -> None:
+    """They lack the key of now, by which the table is copied again: no entry could be made."""
+    others = ["public.other"] if not is_alone else []
+    log = started(crm, tables=["public.customers", *others])
+    log.kill()
+    crm.execute("DELETE FROM customers WHERE id = 1; INSERT INTO customers VALUES (3, 'c', '3-3')")
+    crm.execute(f"{IDENTITIES[change]}; UPDATE customers SET ssn = '4-4' WHERE mail = 'c'")
+    key = "mail" if change == "another key" else "code"
+    if key == "mail":
+        crm.execute("CREATE UNIQUE INDEX ON customers (mail)")
+    begun = len(log.messages)
+    log.settings["tables"] = [
+        {"table": "public.customers", "key": [key], "copy_run": 2, "copy": "all"}, *others
+    ]  # fmt: skip
+    log.drain(crm)
+    crm.execute("INSERT INTO customers (mail, ssn) VALUES ('d', '5-5')" if key == "code" else
+                "INSERT INTO customers VALUES (4, 'd', '5-5')")  # fmt: skip
+    log.drain(crm)
+    log.kill()
+    log.messages = log.messages[begun:]
+    assert {found.decode(): (data["mail"], data["ssn"]) for found, data in rows(log)} == {
+        str(code): (mail, ssn)
+        for code, mail, ssn in crm.execute(f"SELECT {key}, mail, ssn FROM customers")
+    }
+
+
+def test_a_key_that_takes_effect_behind_the_end_of_another_table(crm: Database) -> None:
+    """The wait for changes of a table that is gone ends in the same session."""
+    crm.execute("ALTER TABLE customers REPLICA IDENTITY FULL")
+    crm.execute("CREATE UNIQUE INDEX ON customers (mail); CREATE TABLE third (id int PRIMARY KEY)")
+    log = started(crm, tables=["public.*"], watch="1s")
+    log.kill()
+    crm.execute("UPDATE customers SET ssn = '3-3'; INSERT INTO other VALUES (1); DROP TABLE other")
+    item = {"table": "public.customers", "key": ["mail"], "copy_run": 2}
+    log.settings["tables"] = ["public.*", item]
+    until(lambda: log.poll(0.1) and len(copies(log)) == 4)
+    log.drain(crm)
+    crm.execute("UPDATE customers SET ssn = '5-5' WHERE id = 1; DELETE FROM customers WHERE id = 2")
+    log.drain(crm)
+    log.kill()
+    assert [key for key, _ in rows(log)[-2:]] == [b"a", b"b"]
+
+
 def test_a_publication_of_all_tables_has_no_list(crm: Database) -> None:
     """Nothing takes columns out of one, so it is refused, also where this reader manages it."""
     crm.execute(

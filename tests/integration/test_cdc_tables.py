@@ -230,6 +230,47 @@ def test_a_new_table_whose_changes_come_before_it_is_followed(shop: Database, wh
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("is_ahead", [True, False], ids=["look first", "stream first"])
+def test_a_new_table_that_gets_its_key_late(shop: Database, *, is_ahead: bool) -> None:
+    """What came before the key is in the copy, and stops nobody."""
+    shop.execute(
+        "CREATE PUBLICATION transporter_reader FOR ALL TABLES"
+        " WITH (publish_via_partition_root = true)"
+    )
+    log = started(shop, watch="1s")
+    watch = log.reader()._open_parts._watch
+    watch._next = time.monotonic() + 3600
+    shop.execute("CREATE TABLE orders (n int)")
+    shop.execute("INSERT INTO orders VALUES (1)")
+    if not is_ahead:
+        log.drain(shop)
+    shop.execute("INSERT INTO orders VALUES (2)")
+    shop.execute("ALTER TABLE orders ADD id serial PRIMARY KEY; INSERT INTO orders VALUES (3)")
+    watch._next = 0.0
+    until(lambda: log.poll(0.1) and events(log, "table-in-sync")[1:])
+    shop.execute("DELETE FROM orders WHERE n = 2")
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log) == {"public.orders": {"1", "3"}}
+
+
+def test_definitions_of_tables_that_are_gone_are_forgotten(shop: Database) -> None:
+    """Staging tables come and go for years."""
+    shop.execute("CREATE PUBLICATION transporter_reader FOR ALL TABLES")
+    log = started(shop, watch="1s", tables=["public.items", "public.t*"])
+    for name in ("t1", "t2", "staging"):
+        shop.execute(f"CREATE TABLE {name} (n int)")
+        shop.execute(f"INSERT INTO {name} VALUES (1)")
+        log.drain(shop)
+    unfollowed = log.reader()._open_parts._translator._unfollowed
+    assert {each.name for each in unfollowed.values()} == {"t1", "t2"}
+    shop.execute("DROP TABLE t1; CREATE TABLE t3 (n int)")
+    until(lambda: log.poll(0.1) and "public.t3" in str(events(log, "table-left-out")))
+    unfollowed = log.reader()._open_parts._translator._unfollowed
+    log.kill()
+    assert {each.name for each in unfollowed.values()} == {"t2"}
+
+
 def test_a_new_table_that_only_its_owner_may_publish_is_left_out(shop: Database) -> None:
     """An application that creates a table must not end its reader, also not after a kill."""
     role = f"reader_{shop.name}"

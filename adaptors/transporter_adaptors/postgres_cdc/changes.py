@@ -32,10 +32,11 @@ from transporter_adaptors.postgres_cdc.messages import (
 from transporter_adaptors.postgres_cdc.run_batches import RunBatch, encode_run
 from transporter_adaptors.postgres_cdc.runs import Change, LooseMessage, Run, WholeUpTo
 from transporter_adaptors.postgres_cdc.schema_log import NewColumns, SchemaLog
+from transporter_adaptors.postgres_cdc.state import BEGIN_ANEW
 from transporter_adaptors.postgres_cdc.tables import read_definition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from transporter_adaptors.postgres.session import Connection
     from transporter_adaptors.postgres_cdc.config import CdcConfig
@@ -104,7 +105,8 @@ class ChangeTranslator:
         self._large_values = LargeValues(queries, names)
         self._tables: dict[int, TableEntries] = {}
         self._unfollowed: dict[int, Relation] = {}
-        """Definitions of tables that are not followed. The server may send none when they are."""
+        """Definitions of other tables. The server may send none when one is followed from then on.
+        """
         self._key_types: dict[int, list[KeyType]] = {}
         self._items = {item.prefix: item for item in config.messages}
         self._form = EntryForm(config.key == "json", config.old, config.transaction)
@@ -118,9 +120,15 @@ class ChangeTranslator:
 
     def use(self, state: TablesState) -> None:
         """Follow the tables of *state* from now on."""
-        for oid in self._tables.keys() - state.tables.keys():
-            self._unfollowed[oid] = self._tables.pop(oid).relation
+        for oid in [*self._tables]:
+            before, now = self.state.tables.get(oid), state.tables.get(oid)
+            if before is None or now is None or before.keys != now.keys:
+                self._unfollowed[oid] = self._tables.pop(oid).relation
         self.state = state
+
+    def forget_all_but(self, oids: Container[int]) -> None:
+        """Forget the definitions of tables that nobody asks for, or that are gone."""
+        self._unfollowed = {oid: each for oid, each in self._unfollowed.items() if oid in oids}
 
     def use_names(self) -> None:
         """Log what comes of each table by its name of now, also before its next definition."""
@@ -153,7 +161,7 @@ class ChangeTranslator:
         latest: dict[int, FollowedTable] = {}
         for item in self._decode_runs(self._define_followed(items), handover):
             if isinstance(item, Relation):
-                if (found := self._define(item, latest)) is not None:
+                if (found := self._define(item, latest, handover)) is not None:
                     prepared.append(found)
                     latest[item.oid] = found.table
                 continue
@@ -206,13 +214,28 @@ class ChangeTranslator:
         what = change.what
         if isinstance(what, Truncate | LogicalMessage):
             return []
-        entries = self._tables.get(what.oid)
-        if entries is None:
-            return []
-        parts = [
-            self._complete(entries, part, change, handover) for part in self._split(entries, change)
-        ]
+        try:
+            if (entries := self._tables.get(what.oid)) is None:
+                self._check_defined(what.oid)
+                return []
+            split = [*self._split(entries, change)]
+        except EnvironmentFault:
+            # It is from before the table had its present key or identity.
+            if handover.has_all_of(what.oid, change.begin.xid):
+                return []
+            raise
+        parts = [self._complete(entries, part, change, handover) for part in split]
         return [PreparedChange(change, entries, parts)]
+
+    def _check_defined(self, oid: int) -> None:
+        """Check that the table *oid*, which has no entries, is not followed.
+
+        Raises:
+            EnvironmentFault: it is, and its definition lacks its key.
+
+        """
+        if (table := self.state.tables.get(oid)) and (relation := self._unfollowed.get(oid)):
+            _check_key(table, _columns_of(relation))
 
     def messages(self, item: PreparedChange, handover: Handover) -> list[Message]:
         """Return the entries of *item* that are to be logged."""
@@ -275,20 +298,28 @@ class ChangeTranslator:
             name = str(self.state.tables[oid].full_name)
             self._report("value-as-text", table=name, column=column, problem=str(error))
 
-    def _define(self, relation: Relation, latest: Mapping[int, FollowedTable]) -> NewColumns | None:
+    def _define(
+        self, relation: Relation, latest: Mapping[int, FollowedTable], handover: Handover
+    ) -> NewColumns | None:
         table = latest.get(relation.oid) or self.state.tables.get(relation.oid)
         if table is None:
-            self._unfollowed[relation.oid] = relation
+            if self._config.item_of(TableName(relation.name, relation.schema)) is not None:
+                self._unfollowed[relation.oid] = relation
             return None
-        self._unfollowed.pop(relation.oid, None)
-        columns = tuple(
-            LoggedColumn(each.name, each.type_oid, each.modifier) for each in relation.columns
-        )
-        name = self._name_of(relation)
+        columns, name = _columns_of(relation), self._name_of(relation)
         with translate_errors(f"cannot look up the columns of {table.full_name}"):
             found = self.schema_log.compare(table, columns, name)
         table = table if found is None else found.table
-        _check_key(table)
+        try:
+            _check_key(table, columns)
+        except EnvironmentFault:
+            if relation.oid not in handover.copies:
+                raise
+            # Its changes are perhaps from before the table had its key, and in the copy.
+            self._tables.pop(relation.oid, None)
+            self._unfollowed[relation.oid] = relation
+            return None
+        self._unfollowed.pop(relation.oid, None)
         oids = [column.type_oid for column in relation.columns]
         with translate_errors(f"cannot look up the types of {table.full_name}"):
             self._types.load(self._queries, oids)
@@ -406,18 +437,21 @@ def _tables_of(item: Item) -> set[int]:
     return set()
 
 
-def _check_key(table: FollowedTable) -> None:
-    """Check that the columns of *table* have its key.
+def _columns_of(relation: Relation) -> tuple[LoggedColumn, ...]:
+    return tuple(LoggedColumn(each.name, each.type_oid, each.modifier) for each in relation.columns)
+
+
+def _check_key(table: FollowedTable, columns: Iterable[LoggedColumn]) -> None:
+    """Check that *columns* have the key of *table*.
 
     Raises:
         EnvironmentFault: a column of it was dropped.
 
     """
-    if missing := {*table.key, *table.copy_key} - {column.name for column in table.columns}:
+    if missing := {*table.key, *table.copy_key} - {column.name for column in columns}:
         raise EnvironmentFault(
             f"table {table.full_name} has come without its column {min(missing)}, which is part of "
-            "its key; raise the reader's copy_run, which copies every table again, by its "
-            "present key"
+            f"its key; {BEGIN_ANEW}"
         )
 
 

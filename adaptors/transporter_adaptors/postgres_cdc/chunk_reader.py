@@ -24,6 +24,7 @@ from transporter_adaptors.postgres_cdc.columns import follow_renames
 from transporter_adaptors.postgres_cdc.lsn import parse_lsn
 from transporter_adaptors.postgres_cdc.server import end_of_log
 from transporter_adaptors.postgres_cdc.snapshots import Snapshot
+from transporter_adaptors.postgres_cdc.state import BEGIN_ANEW
 from transporter_adaptors.postgres_cdc.table_states import logged_columns
 from transporter_adaptors.postgres_cdc.tables import read_definition
 
@@ -276,14 +277,12 @@ class ChunkReader:
         if copy_key not in {tuple(each.columns) for each in definition.keys if each.not_null}:
             raise EnvironmentFault(
                 f"cannot copy {table.full_name}: {', '.join(copy_key)} is no longer its primary "
-                "key or replica identity; raise the reader's copy_run, which copies every table "
-                "again, by its present key"
+                f"key or replica identity; {BEGIN_ANEW}"
             )
         if missing := {*key} - {each.name for each in columns}:
             raise EnvironmentFault(
                 f"cannot copy {table.full_name}: its column {min(missing)}, which is part of its "
-                "key, is gone; raise the reader's copy_run, which copies every table again, by its "
-                "present key"
+                f"key, is gone; {BEGIN_ANEW}"
             )
         row = self._session.execute(_SHAPE, [table.oid]).fetchone()
         is_partitioned, has_large = row or (False, False)

@@ -18,6 +18,7 @@ from psycopg import generators, pq, sql
 from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres.table import escape_percent
 from transporter_adaptors.postgres_cdc.key_order import INTEGERS, Comparison, compare, key_types
+from transporter_adaptors.postgres_cdc.state import BEGIN_ANEW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -356,7 +357,7 @@ def find_key_types(
         name, problem = changed[0], "has another type"
     raise EnvironmentFault(
         f"the column {name} of {table.full_name}, which is part of its key, {problem} before its "
-        "copy has ended; raise the reader's copy_run, which copies every table again"
+        f"copy has ended; {BEGIN_ANEW}"
     )
 
 

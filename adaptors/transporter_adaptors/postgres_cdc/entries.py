@@ -17,6 +17,7 @@ from transporter_adaptors.postgres_cdc.json_text import (
     member_heads,
 )
 from transporter_adaptors.postgres_cdc.messages import UNCHANGED
+from transporter_adaptors.postgres_cdc.state import BEGIN_ANEW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -234,8 +235,7 @@ class TableEntries:
                 f"a change of {self.relation.schema}.{self.relation.name} came without "
                 f"{missing[0]}, which is part of its key: the replica identity of the table, or "
                 "of a partition, has other columns; run ALTER TABLE … REPLICA IDENTITY FULL, or "
-                "USING INDEX with the key's index, and raise the reader's copy_run, which copies "
-                "every table again"
+                f"USING INDEX with the key's index, and {BEGIN_ANEW}"
             )
 
     def data_of(self, values: Sequence[Value]) -> bytes:

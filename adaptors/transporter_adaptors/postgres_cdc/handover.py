@@ -12,7 +12,8 @@ each in a snapshot of its own, and puts it between two transactions of the strea
    server, transactions that were never flushed lend their numbers to others.
 4. A change of a key beyond the boundary is dropped, because a later chunk has it. A change of a key
    in a chunk is dropped if the chunk's snapshot has seen it. Any other is logged. When a table is
-   copied again nothing is dropped: a row may go back for a moment, and its end is right.
+   copied again nothing is dropped: a row may go back for a moment, and its end is right. No entry
+   can be made of a change from before the table had its present key. All chunks see it.
 5. A chunk is forgotten when the stream is past its end, and there are few at a time.
 6. After the last chunk the table is complete, and in sync once all its chunks are forgotten.
 7. A TRUNCATE before that begins the copy of the table again.
@@ -184,6 +185,20 @@ class Handover:
         if copy.is_repeated or chunk.end <= commit_lsn:
             return True
         return not chunk.snapshot.sees(widen_xid(xid, chunk.snapshot.xmax))
+
+    def has_all_of(self, oid: int, xid: int) -> bool:
+        """Return whether the copy has every row as transaction *xid* (32 bits) has left it.
+
+        The next chunk has, where it is the first one, because it has to see the transaction.
+        """
+        copy = self.copies.get(oid)
+        if copy is None:
+            return False
+        if not copy.chunks and copy.boundary is None and not copy.is_complete:
+            self.passed.add(widen_xid(xid, self.recent))
+            return True
+        snapshots = [chunk.snapshot for chunk in copy.chunks]
+        return all(each.sees(widen_xid(xid, each.xmax)) for each in snapshots) and bool(snapshots)
 
     def may_lack_row(self, oid: int, commit_lsn: int) -> bool:
         """Return whether sinks may lack the row of an update, so that a part of it is too little.

@@ -54,6 +54,7 @@ from transporter_adaptors.postgres_cdc.table_states import (
     Changes,
     check_state,
     compare_tables,
+    keeps_slot,
     make_state,
     moved_tables,
     next_state,
@@ -295,17 +296,12 @@ class _Open:
     ) -> Generator[None, float, tuple[Position, TablesState]]:
         config, queries, version = self._config, self._queries, plan.server.version
         changes = compare_tables(config, plan, state, moved_tables(queries, state))
-        copies_all = changes.copies_all(plan)
-        # The higher run of the reader, not of items, begins anew whatever there is.
-        found = (
-            None
-            if copies_all
-            and all(config.copy_run > state.tables[oid].asked_run for oid in changes.repeated)
-            else self._find_source(replication, plan, position, state, copies_all=copies_all)
-        )
+        copies_all, found = changes.copies_all(plan), None
+        if not copies_all or keeps_slot(config, plan, state):
+            found = self._find_source(replication, plan, position, state, copies_all=copies_all)
         if found is None:
             # By a new slot: whatever was missed is in the copy.
-            drop_slot(queries, self._names, version)
+            drop_slot(queries, config, self._names, version, position.at)
             self._emptied, self._renamed = self._to_empty(changes), sorted(changes.renamed)
             position, fresh = yield from self._begin_anew(replication, plan, state)
             return position, next_state(config, state, fresh, changes, ())
@@ -340,7 +336,8 @@ class _Open:
             with translate_errors("cannot look at the publications"):
                 published = find_published(queries, names, version)
             oids = {name: each.oid for name, each in published.publications.items()}
-            if found.system_id != position.system_id or oids != state.publications:
+            is_other = found.system_id != position.system_id or oids != state.publications
+            if is_other or oids.keys() != names.kinds.keys():
                 return None
         return found
 
@@ -433,6 +430,7 @@ class _Open:
         self._has_other_tables = False
         self._left_out.clear()
         plan = self._plan(state)
+        self._translator.forget_all_but({*plan.tables, *self._left_out})
         self._record_position()
         self._position, made = self._apply(plan, self._position, state)
         if made != state:

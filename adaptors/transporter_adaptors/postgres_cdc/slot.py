@@ -135,19 +135,7 @@ def check_slot(slot: Slot | None, name: str, at: int | None, remedy: str) -> Non
         raise EnvironmentFault(
             f"slot {name} is gone; what was committed since {since} cannot be read: {remedy}"
         )
-    if slot.plugin is None:
-        raise EnvironmentFault(
-            f"slot {name} is a physical one, as a standby uses it; choose another name by slot"
-        )
-    if not slot.is_ours:
-        raise EnvironmentFault(
-            f"slot {name} belongs to the database {slot.database}, and has no changes of another "
-            "one; choose another name by slot"
-        )
-    if slot.plugin != "pgoutput":
-        raise EnvironmentFault(
-            f"slot {name} uses the plugin {slot.plugin}, not pgoutput; choose another name by slot"
-        )
+    check_kind(slot, name)
     if slot.status == "lost" or slot.reason is not None:
         reason = slot.reason or "wal_removed"
         prevention = f", then {_PREVENTIONS[reason]}" if reason in _PREVENTIONS else ""
@@ -164,4 +152,26 @@ def check_slot(slot: Slot | None, name: str, at: int | None, remedy: str) -> Non
         raise EnvironmentFault(
             f"slot {name} stands at {slot.confirmed}, beyond the log's {format_lsn(at)}: another "
             f"client has read from it, and rows between may be missing: {remedy}"
+        )
+
+
+def check_kind(slot: Slot, name: str) -> None:
+    """Check that *slot*, called *name*, can be one of this reader's.
+
+    Raises:
+        EnvironmentFault: it is another's.
+
+    """
+    if slot.plugin is None:
+        raise EnvironmentFault(
+            f"slot {name} is a physical one, as a standby uses it; choose another name by slot"
+        )
+    if not slot.is_ours:
+        raise EnvironmentFault(
+            f"slot {name} belongs to the database {slot.database}, and has no changes of another "
+            "one; choose another name by slot"
+        )
+    if slot.plugin != "pgoutput":
+        raise EnvironmentFault(
+            f"slot {name} uses the plugin {slot.plugin}, not pgoutput; choose another name by slot"
         )

@@ -173,11 +173,13 @@ def create_slot(
         )
 
 
-def drop_slot(queries: Connection, names: Names, version: int) -> None:
+def drop_slot(queries: Connection, config: CdcConfig, names: Names, version: int, at: int) -> None:
     """Drop the slot, if it is there: every table is copied again, and needs nothing of it.
 
+    Where others make the slot, one that begins behind the log's position *at* is the new one.
+
     Raises:
-        EnvironmentFault: it is another's, for example of a standby.
+        EnvironmentFault: it is another's, for example of a standby, or not this reader's to drop.
         SourceUnavailable: a session is reading from it.
 
     """
@@ -186,4 +188,12 @@ def drop_slot(queries: Connection, names: Names, version: int) -> None:
         if found is None:
             return
         slots.check_slot(replace(found, status=None, reason=None), names.slot, None, "")
+        if config.manage == "nothing":
+            if found.confirmed_lsn > at:
+                return
+            raise EnvironmentFault(
+                f"every table is to be copied again by a new slot {names.slot}, and manage is "
+                f"nothing; run SELECT pg_drop_replication_slot('{names.slot}'), and then SELECT "
+                f"pg_create_logical_replication_slot('{names.slot}', 'pgoutput')"
+            )
         queries.execute("SELECT pg_drop_replication_slot(%s)", [names.slot])

@@ -18,6 +18,11 @@ from transporter_adaptors.postgres_cdc.handover import TableCopy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+BEGIN_ANEW: Final = (
+    "raise the reader's copy_run above those of its items, which copies every table again by a new "
+    "slot"
+)
+"""What helps against all that the stream of before cannot give any more."""
 _VERSION: Final = 1
 
 
@@ -79,6 +84,11 @@ class FollowedTable:
     def full_name(self) -> TableName:
         """The name with its schema."""
         return TableName(self.name, self.schema)
+
+    @property
+    def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The columns of its keys: of entries, and of the copy."""
+        return self.key, self.copy_key
 
     @property
     def asked_run(self) -> int:

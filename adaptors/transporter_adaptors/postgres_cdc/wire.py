@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import psycopg
 from psycopg import generators, pq, sql
 
-from transporter.errors import SourceError, SourceUnavailable, TransporterError
+from transporter.errors import SourceUnavailable, TransporterError
 from transporter_adaptors.postgres.session import translate_error, translate_errors
 from transporter_adaptors.postgres_cdc.lsn import format_lsn
 from transporter_adaptors.postgres_cdc.messages import encode_status
 from transporter_adaptors.postgres_cdc.session import PATIENCE
+from transporter_adaptors.postgres_cdc.state import BEGIN_ANEW
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -195,11 +196,11 @@ class SlotStream:
         if result is None or result.status != pq.ExecStatus.FATAL_ERROR:
             raise SourceUnavailable(f"{_LOST}: the server has ended the stream")
         error = psycopg.errors.error_from_result(result)
+        found = translate_error(error, _LOST)
         if isinstance(error, psycopg.errors.InternalError_):
             # As of a table that was created, or emptied, while the server was creating the slot.
-            raise SourceError(
-                f"{_LOST}: {error.diag.message_primary}; the server cannot decode its log for the "
-                "slot. If that happens again, raise the reader's copy_run, which copies every "
-                "table again by a new slot"
+            raise type(found)(
+                f"{found}; the server cannot decode its log for the slot: if that happens again, "
+                f"{BEGIN_ANEW}"
             ) from error
-        raise translate_error(error, _LOST)
+        raise found

@@ -18,6 +18,7 @@ from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.item_changes import find_item_changes
 from transporter_adaptors.postgres_cdc.operating import facts
+from transporter_adaptors.postgres_cdc.operating.logged import COPIED_AGAIN
 from transporter_adaptors.postgres_cdc.plan import (
     Plan,
     find_left_out,
@@ -229,7 +230,8 @@ class _Checks:
                 yield Finding(f"there is no slot {name} yet; the first start creates it")
             return
         if self._logged.is_begun_again(self._config, self._plan):
-            yield Finding(f"slot {name}: every table is copied again, by a new slot")
+            wrong = [] if slot is None else list(_problem_of(lambda: slots.check_kind(slot, name)))
+            yield from wrong or [Finding(f"slot {name}: {COPIED_AGAIN}")]
             return
         if slot is not None and slot.is_active:
             yield Finding(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from transporter.errors import EnvironmentFault
 from transporter_adaptors.postgres_cdc.plan import Names, Plan, Published, names_of
@@ -14,6 +14,8 @@ from transporter_adaptors.postgres_cdc.table_states import check_state, compare_
 if TYPE_CHECKING:
     from transporter.change_source import LoggedReader
     from transporter_adaptors.postgres_cdc.config import CdcConfig
+
+COPIED_AGAIN: Final = "every table is copied again, by a new slot where this one is of no use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class LoggedState:
         return "" if self.state is None else self.state.remedy
 
     def is_begun_again(self, config: CdcConfig, plan: Plan) -> bool:
-        """Return whether the next open copies every table again, by a new slot where it has to."""
+        """Return whether the next open copies every table again, and no gap counts."""
         return self.state is not None and compare_tables(config, plan, self.state).copies_all(plan)
 
     def tables_to_copy(self, config: CdcConfig, plan: Plan) -> frozenset[int]:

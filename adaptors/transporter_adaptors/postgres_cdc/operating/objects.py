@@ -21,6 +21,7 @@ from transporter_adaptors.postgres_cdc import server as servers
 from transporter_adaptors.postgres_cdc import slot as slots
 from transporter_adaptors.postgres_cdc.item_changes import find_item_changes
 from transporter_adaptors.postgres_cdc.operating import facts
+from transporter_adaptors.postgres_cdc.operating.logged import COPIED_AGAIN
 from transporter_adaptors.postgres_cdc.operating.services import VARIANTS
 from transporter_adaptors.postgres_cdc.operating.setup_sql import (
     SetupTarget,
@@ -217,17 +218,21 @@ class _Setup:
                 "slot", "later", "named after the log, which the first start creates"
             )
         found, shown = slots.find_slot(self._session, name, version), f"slot {name}"
-        if self._logged.is_begun_again(self._config, self._plan):
-            return SourceObject(shown, "later", "every table is copied again, by a new slot")
+        is_begun_again = self._logged.is_begun_again(self._config, self._plan)
         if found is None and self._logged.position is None:
             return self._create_slot(shown, slot_statement(self._config, name, version))
-        if found is not None and found.is_active:
+        if found is not None and found.is_active and not is_begun_again:
             return SourceObject(shown, "exists", f"active for PID {found.pid}")
         at = None if self._logged.position is None else self._logged.position.at
         try:
-            slots.check_slot(found, name, at, self._logged.remedy)
+            if not is_begun_again:
+                slots.check_slot(found, name, at, self._logged.remedy)
+            elif found is not None:
+                slots.check_kind(found, name)
         except TransporterError as error:
             return SourceObject(shown, "problem", str(error))
+        if is_begun_again:
+            return SourceObject(shown, "later", COPIED_AGAIN)
         return SourceObject(shown, "exists")
 
     def _create_slot(self, name: str, statement: str) -> SourceObject:

@@ -52,6 +52,27 @@ def test_a_table_may_wait_for_its_copy_for_many_transactions() -> None:
     assert Position.parse(str(found)).handover([]).recent == late
 
 
+def test_a_copy_has_what_a_transaction_has_left_if_all_its_chunks_see_it() -> None:
+    """The first chunk, which is not read yet, has to see it. Later ones cannot change what is read.
+
+    A table that is not copied has nothing.
+    """
+    handover = Handover()
+    assert not handover.has_all_of(7, xid=5)
+    handover.begin([TableCopy(7, begun=10)])
+    assert handover.has_all_of(7, xid=5)
+    assert handover.passed == {5}
+    handover.passed.clear()
+    for seen, key in (("20:20:", "3"), ("30:30:", "6")):
+        copy, snapshot = handover.copies[7], Snapshot.parse(seen)
+        handover.add_chunk(copy, snapshot, 100, (key,), 3, is_last=False)
+    assert handover.has_all_of(7, xid=19)
+    assert not handover.has_all_of(7, xid=20)
+    assert handover.passed == set()
+    handover.pass_chunks(100)
+    assert not handover.has_all_of(7, xid=19)
+
+
 def test_a_server_must_have_the_commit_of_the_transaction_whose_part_is_logged() -> None:
     """A server flushed up to the beginning of a commit record has not the commit."""
     assert Position("1", 1, at=5, inside=Inside(90, 70, 1)).reached == 91
