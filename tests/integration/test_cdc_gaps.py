@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from cdc_tools import LOG_ID, MemoryLog, broken, clean_slots, need_version, short, started
+from cdc_tools import (
+    LOG_ID,
+    MemoryLog,
+    broken,
+    clean_slots,
+    need_version,
+    short,
+    started,
+    version,
+)
 from engine_tools import until
 from services.postgres import Database, fresh_database
 
-from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 
 pytestmark = pytest.mark.postgres
 
@@ -77,6 +86,32 @@ def test_a_slot_that_others_make_is_made_again_by_them(shop: Database) -> None:
     log.drain(shop)
     log.kill()
     assert keys(log) == ["1", "2"]
+
+
+def test_a_slot_that_is_older_than_its_publication(shop: Database) -> None:
+    """Servers before 18 cannot decode what was in between, and the error says what helps."""
+    make = "SELECT pg_create_logical_replication_slot('mine', 'pgoutput')"
+    shop.execute(make)
+    shop.execute("INSERT INTO items VALUES (1)")
+    shop.execute(
+        f"CREATE PUBLICATION {PUBLICATION} FOR TABLE items WITH (publish_via_partition_root = true)"
+    )
+    log = MemoryLog(shop, slot="mine", manage="nothing")
+    if version(shop) < 18:
+        with pytest.raises(SourceError, match=r"does not exist; .* raise the reader's copy_run"):
+            log.drain(shop)
+        log.kill()
+        log.settings["copy_run"] = 2
+        drop = "SELECT pg_drop_replication_slot('mine')"
+        assert drop in broken(shop, log)
+        log.kill()
+        shop.execute(drop)
+        shop.execute(make)
+    log.drain(shop)
+    shop.execute("INSERT INTO items VALUES (2)")
+    log.drain(shop)
+    log.kill()
+    assert {*keys(log)} == {"1", "2"}
 
 
 def test_a_slot_that_is_dropped_while_it_is_read(shop: Database) -> None:

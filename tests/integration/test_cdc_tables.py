@@ -952,6 +952,35 @@ def test_transactions_are_named_on_request(shop: Database) -> None:
     ]
 
 
+def test_a_first_table_for_its_inserts_beside_a_stream_that_is_behind(shop: Database) -> None:
+    """Its publication is new, and servers before 18 cannot decode what was before it."""
+    log = started(shop)
+    log.kill()
+    shop.execute("INSERT INTO items VALUES (1); CREATE TABLE clicks (n int)")
+    clicks = {"table": "public.clicks", "insert_only": True, "copy": "none"}
+    log.settings["tables"] = ["public.items", clicks]
+    with pytest.raises(SourceUnavailable, match="begins again with a publication that is new"):
+        until(lambda: log.poll(0.1) is None)
+    log.kill()
+    shop.execute("INSERT INTO clicks VALUES (2); INSERT INTO items VALUES (3)")
+    log.drain(shop)
+    log.kill()
+    shop.execute("INSERT INTO items VALUES (4)")
+    log.settings["tables"] = ["public.items"]
+    log.drain(shop)
+    log.kill()
+    assert [
+        (each.namespace, json.loads(each.data or b""))
+        for each in log.messages
+        if each.op == "insert"
+    ] == [
+        ("public.items", {"id": 1, "name": None}),
+        ("public.clicks", {"n": 2}),
+        ("public.items", {"id": 3, "name": None}),
+        ("public.items", {"id": 4, "name": None}),
+    ]
+
+
 def test_a_publication_of_the_insert_only_tables_is_watched(shop: Database) -> None:
     """It has its own identity, and a gap of it stops the reader."""
     tables = [{"table": "items", "insert_only": True}]

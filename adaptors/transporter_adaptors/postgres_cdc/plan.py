@@ -244,10 +244,10 @@ def key_of(item: TableItem, definition: TableDefinition) -> tuple[str, ...]:
     return ()
 
 
-def stream_options(names: Names, *, messages: bool) -> dict[str, str]:
-    """Return the options of the plugin, for a stream with or without logical *messages*."""
+def stream_options(publications: Iterable[str], *, messages: bool) -> dict[str, str]:
+    """Return the plugin's options for *publications*, with or without logical *messages*."""
     # Names in the list are separated by commas and may be quoted.
-    quoted = ['"' + name.replace('"', '""') + '"' for name in names.kinds]
+    quoted = ['"' + name.replace('"', '""') + '"' for name in publications]
     options = {"proto_version": "1", "publication_names": ",".join(quoted)}
     return options | ({"messages": "true"} if messages else {})
 

@@ -53,12 +53,7 @@ def ensure_published(
         wanted = plan.wanted_in(names, name)
         has_partitioned = plan.has_partitioned(wanted)
         with translate_errors(f"cannot prepare the publication {name}"):
-            found = pub.find_publication(queries, name)
-            if found is None:
-                tables = list(wanted.values())
-                _publish(queries, config, name, tables, pub.create_statement(name, tables, publish))
-                found = pub.find_publication(queries, name)
-            assert found is not None  # noqa: S101 - it was created
+            found = create_missing(queries, config, names, name, plan)
             pub.check_publication(found, publish, has_partitioned=has_partitioned)
             there = pub.find_members(queries, name, plan.server.version)
             if missing := [table for oid, table in wanted.items() if oid not in there]:
@@ -76,6 +71,20 @@ def ensure_published(
         publications[name] = found
         members |= {oid: member for oid, member in there.items() if oid in wanted}
     return Published(publications, members)
+
+
+def create_missing(
+    queries: Connection, config: CdcConfig, names: Names, name: str, plan: Plan
+) -> pub.Publication:
+    """Return the publication *name*, which is created, with its tables of *plan*, if need be."""
+    with translate_errors(f"cannot prepare the publication {name}"):
+        if (found := pub.find_publication(queries, name)) is None:
+            tables = list(plan.wanted_in(names, name).values())
+            statement = pub.create_statement(name, tables, names.kinds[name])
+            _publish(queries, config, name, tables, statement)
+            found = pub.find_publication(queries, name)
+    assert found is not None  # noqa: S101 - it was created
+    return found
 
 
 def _apply_items(

@@ -30,6 +30,7 @@ from transporter_adaptors.postgres_cdc.plan import (
 )
 from transporter_adaptors.postgres_cdc.position import Position
 from transporter_adaptors.postgres_cdc.publishing import (
+    create_missing,
     drop_unwanted,
     ensure_published,
     publish_new,
@@ -195,9 +196,10 @@ class _Open:
         self._left_out = dict[int, FoundTable]()
         self._told_problems = dict[int, str]()
         self._has_other_tables = False
-        self._absent = frozenset[int]()
-        self._absent_since = 0
-        """The LSN before which the absent tables may have changes."""
+        self._awaited = frozenset[int | str]()
+        """Tables that are gone, and publications that are new."""
+        self._awaited_until = 0
+        """The LSN behind changes of these tables, and those from before these publications."""
         self._queries = queries = connect_queries(config.dsn)
         self._sessions.append(queries)
         position, state = self._logged()
@@ -220,12 +222,14 @@ class _Open:
         self._server = plan.server
         self._copier = Copier(self._connect_copy, config, self._names)
         self._watch = Watch(queries, config, self._names, plan.server.version, resume)
+        # A stream from before a publication cannot have it.
+        self._streamed = self._publications_of(made)
         wants_messages = bool(config.messages) or config.heartbeat is not None
         self._stream = SlotStream(
             replication,
             self._names.slot,
             self._position.at,
-            stream_options(self._names, messages=wants_messages),
+            stream_options(self._streamed, messages=wants_messages),
         )
         self._sessions += [self._stream, self._copier]
         self._transactions = TransactionReader(self._stream, self._position.inside)
@@ -346,10 +350,15 @@ class _Open:
     ) -> tuple[Position, TablesState]:
         """Return position and state with the changes of *plan*, published where they are tables.
 
-        As long as a table that is gone may have changes in the stream, nothing of *plan* counts.
+        Nothing of *plan* counts while a table that is gone may have changes in the stream, or the
+        stream is before a publication that the log does not know: the server could not decode it.
         """
         config, queries = self._config, self._queries
-        if self._has_unread(state.tables.keys() - plan.tables.keys(), state, position):
+        new = self._names.kinds.keys() - state.publications.keys()
+        for name in sorted(new):
+            create_missing(queries, config, self._names, name, plan)
+        removed = state.tables.keys() - plan.tables.keys()
+        if self._has_unread(removed, new, state, position):
             with translate_errors("cannot look at the publications"):
                 published = find_published(queries, self._names, plan.server.version)
             check_state(state, self._names, published)
@@ -376,21 +385,28 @@ class _Open:
         return replace(position, begun=0, copies=copies), made
 
     def _has_unread(
-        self, removed: AbstractSet[int], state: TablesState, position: Position
+        self,
+        removed: AbstractSet[int],
+        new: AbstractSet[str],
+        state: TablesState,
+        position: Position,
     ) -> bool:
-        """Return whether tables of *removed* may have changes that *position* is before."""
-        absent = frozenset(
+        """Return whether *position* is before the end of *removed* tables or *new* publications."""
+        awaited = frozenset(
             oid
             for oid in removed
             # Of a table that the pipeline file leaves out now, nothing is wanted.
             if self._config.item_of(state.tables[oid].full_name) is not None
-        )
-        if not absent <= self._absent:
+        ).union(new)
+        if not awaited <= self._awaited:
             with translate_errors("cannot look at the server's log"):
-                self._absent_since = end_of_log(self._queries)
-        self._absent = absent
-        self._has_other_tables = bool(absent) and position.at < self._absent_since
+                self._awaited_until = end_of_log(self._queries)
+        self._awaited = awaited
+        self._has_other_tables = bool(awaited) and position.at < self._awaited_until
         return self._has_other_tables
+
+    def _publications_of(self, state: TablesState) -> list[str]:
+        return [name for name in self._names.kinds if name in state.publications]
 
     def _to_empty(self, changes: Changes) -> list[int]:
         """Return the tables that an entry empties first.
@@ -418,7 +434,7 @@ class _Open:
             self._has_other_tables = self._watch.look(
                 self._translator.state, self._left_out, self._handover, self._position.at
             )
-            if self._position.at < self._absent_since:
+            if self._position.at < self._awaited_until:
                 # A server without further changes says how far it is only if it is asked.
                 self._report(reply=True)
         else:
@@ -444,14 +460,17 @@ class _Open:
             self._unlogged_events.pop(0)()
         if self._unlogged_state is not None:
             # The slot is there, or tables were published: the log has to know from where.
-            emptied, self._emptied = self._emptied, []
-            renamed, self._renamed = self._renamed, []
-            begin = [self._emptying(oid) for oid in emptied]
-            for oid in sorted({*emptied, *renamed}):
-                begin += self._describe(oid)
-            return self._batch([begin])
+            return self._batch([self._beginning()])
+        if self._streamed != self._publications_of(self._translator.state):
+            raise SourceUnavailable(
+                "the stream begins again with a publication that is new; trying again may help"
+            )
         self._look()
-        if self._has_other_tables and not self._pending and self._position.at >= self._absent_since:
+        if (
+            self._has_other_tables
+            and not self._pending
+            and self._position.at >= self._awaited_until
+        ):
             self._take_up_tables()
             if self._unlogged_state is not None:
                 return self.poll(timeout)
@@ -470,6 +489,15 @@ class _Open:
             )
             self._pending.add(items)
         return self._take_pending()
+
+    def _beginning(self) -> list[Message]:
+        """Return the entries that come before those of tables that are followed from now on."""
+        emptied, self._emptied = self._emptied, []
+        renamed, self._renamed = self._renamed, []
+        begin = [self._emptying(oid) for oid in emptied]
+        for oid in sorted({*emptied, *renamed}):
+            begin += self._describe(oid)
+        return begin
 
     def _emptying(self, oid: int) -> Message:
         """Return the entry that empties a table before it is copied again."""

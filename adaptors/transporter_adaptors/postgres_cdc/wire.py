@@ -197,8 +197,9 @@ class SlotStream:
             raise SourceUnavailable(f"{_LOST}: the server has ended the stream")
         error = psycopg.errors.error_from_result(result)
         found = translate_error(error, _LOST)
-        if isinstance(error, psycopg.errors.InternalError_):
-            # As of a table that was created, or emptied, while the server was creating the slot.
+        if isinstance(error, psycopg.errors.InternalError_ | psycopg.errors.UndefinedObject):
+            # As of a table that was created, or emptied, while the server was creating the slot, or
+            # of a publication that is younger than the slot.
             raise type(found)(
                 f"{found}; the server cannot decode its log for the slot: if that happens again, "
                 f"{BEGIN_ANEW}"
