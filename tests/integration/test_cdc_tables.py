@@ -952,12 +952,16 @@ def test_transactions_are_named_on_request(shop: Database) -> None:
     ]
 
 
-def test_a_first_table_for_its_inserts_beside_a_stream_that_is_behind(shop: Database) -> None:
+@pytest.mark.parametrize("is_followed", [False, True], ids=["new", "followed"])
+def test_a_first_table_for_its_inserts_beside_a_stream_that_is_behind(
+    shop: Database, *, is_followed: bool
+) -> None:
     """Its publication is new, and servers before 18 cannot decode what was before it."""
-    log = started(shop)
+    shop.execute("CREATE TABLE clicks (n int PRIMARY KEY)")
+    log = started(shop, watch="1s", tables=["public.*" if is_followed else "public.items"])
     log.kill()
-    shop.execute("INSERT INTO items VALUES (1); CREATE TABLE clicks (n int)")
-    clicks = {"table": "public.clicks", "insert_only": True, "copy": "none"}
+    shop.execute("INSERT INTO items VALUES (1)")
+    clicks = {"table": "public.clicks", "insert_only": True, "copy": "none", "copy_run": 2}
     log.settings["tables"] = ["public.items", clicks]
     with pytest.raises(SourceUnavailable, match="begins again with a publication that is new"):
         until(lambda: log.poll(0.1) is None)

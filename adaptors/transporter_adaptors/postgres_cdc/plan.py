@@ -260,13 +260,24 @@ class Published:
     members: Mapping[int, pub.Member]
 
 
-def find_published(queries: Connection, names: Names, version: int) -> Published:
-    """Return those of the publications that are there, with all their tables."""
+def find_published(
+    queries: Connection, names: Names, version: int, state: TablesState | None = None
+) -> Published:
+    """Return those of the publications that are there, with all their tables.
+
+    A table that is in several is a member of the one in which *state* has it.
+    """
+    followed = {} if state is None else state.tables
     publications, members = dict[str, pub.Publication](), dict[int, pub.Member]()
     for name in names.kinds:
         if (found := pub.find_publication(queries, name)) is not None:
             publications[name] = found
-            members |= pub.find_members(queries, name, version)
+            for oid, member in pub.find_members(queries, name, version).items():
+                known = followed.get(oid)
+                if known is None or name == names.publication_of(insert_only=known.insert_only):
+                    members[oid] = member
+                else:
+                    members.setdefault(oid, member)
     return Published(publications, members)
 
 

@@ -360,7 +360,7 @@ class _Open:
         removed = state.tables.keys() - plan.tables.keys()
         if self._has_unread(removed, new, state, position):
             with translate_errors("cannot look at the publications"):
-                published = find_published(queries, self._names, plan.server.version)
+                published = find_published(queries, self._names, plan.server.version, state)
             check_state(state, self._names, published)
             return position, state
         plan = publish_new(queries, config, self._names, plan, state, self._leave_out)
@@ -431,9 +431,10 @@ class _Open:
     def _look(self) -> None:
         """Look for gaps, if that is due."""
         if self._watch.is_due:
-            self._has_other_tables = self._watch.look(
+            is_other = self._watch.look(
                 self._translator.state, self._left_out, self._handover, self._position.at
             )
+            self._has_other_tables = is_other or bool(self._awaited)
             if self._position.at < self._awaited_until:
                 # A server without further changes says how far it is only if it is asked.
                 self._report(reply=True)

@@ -85,7 +85,7 @@ class Watch:
             self._measure(slot, at)
             tables = find_tables(self._queries)
             try:
-                published = find_published(self._queries, self._names, self._version)
+                published = find_published(self._queries, self._names, self._version, state)
             except psycopg.errors.LockNotAvailable:
                 # The server's view reads each table's columns under a lock. A migration that has
                 # one for itself lasts, and the stream goes on until the next look.
