@@ -114,6 +114,20 @@ def test_a_slot_that_is_older_than_its_publication(shop: Database) -> None:
     assert {*keys(log)} == {"1", "2"}
 
 
+def test_another_publication_is_a_gap(shop: Database) -> None:
+    """Nothing says what it did not publish since the position in the log."""
+    log = started(shop)
+    log.kill()
+    shop.execute("CREATE PUBLICATION mine WITH (publish_via_partition_root = true)")
+    log.settings["publication"] = "mine"
+    assert "publication mine is not the one that the log follows" in broken(shop, log)
+    log.settings["copy_run"] = 2
+    shop.execute("INSERT INTO items VALUES (1)")
+    log.drain(shop)
+    log.kill()
+    assert keys(log) == ["1"]
+
+
 def test_a_slot_that_is_dropped_while_it_is_read(shop: Database) -> None:
     """The session that reads is ended by that, and the next open stops."""
     log = started(shop)

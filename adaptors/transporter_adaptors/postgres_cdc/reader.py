@@ -355,6 +355,8 @@ class _Open:
         """
         config, queries = self._config, self._queries
         new = self._names.kinds.keys() - state.publications.keys()
+        if self._names.publication not in state.publications:
+            new = set()  # They are others', which is a gap.
         for name in sorted(new):
             create_missing(queries, config, self._names, name, plan)
         removed = state.tables.keys() - plan.tables.keys()
