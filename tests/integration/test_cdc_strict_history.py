@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cdc_crashes import FORGETFUL, crash
 from cdc_history import (
+    ACTS,
     TABLES,
     Crowd,
     create_tables,
@@ -26,6 +27,7 @@ from transporter.errors import SourceError, SourceUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cdc_history import KeyedTable
     from services.postgres import Database
 
 pytestmark = pytest.mark.postgres
@@ -41,20 +43,27 @@ def follow(
     seed: int,
     seconds: float,
     crashes: Sequence[Callable[[Database], None]],
+    tables: Sequence[KeyedTable] = TABLES,
+    acts: Sequence[str] = ACTS,
+    *,
+    repeats: bool = True,
 ) -> tuple[MemoryLog, Counter[str]]:
-    """Copy and follow all tables beside a crowd; return the log at rest, and what has happened."""
+    """Copy and follow *tables* beside a crowd; return the log at rest, and what has happened.
+
+    If it *repeats*, tables are copied once more. If all others are new then, the slot is, too.
+    """
     rng, done = random.Random(seed), Counter[str]()
     log = MemoryLog(
         database, tables=PATTERNS, watch=1, copy_rows=7, batch_rows=rng.choice((3, 20, 200))
     )
-    with Crowd(database, seed, crashes) as crowd:
+    with Crowd(database, seed, crashes, tables, acts) as crowd:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends or done["kill"] < KILLS:
             act = "poll"
             if rng.random() < 0.02:
-                act = rng.choice(("lost poll", "kill", "kill", "repeat"))
+                act = rng.choice(("lost poll", "kill", "kill", "repeat" if repeats else "kill"))
             try:
-                take_step(log, act, rng)
+                take_step(log, act, rng, tables)
             except SourceUnavailable:
                 act = "lost server"
                 log.kill()
@@ -64,11 +73,11 @@ def follow(
             done[act] += 1
             assert crowd.failures == []
     done.update(crowd.acts)
-    come_to_rest(log, database)
+    come_to_rest(log, database, tables)
     return log, done
 
 
-def take_step(log: MemoryLog, act: str, rng: random.Random) -> None:
+def take_step(log: MemoryLog, act: str, rng: random.Random, tables: Sequence[KeyedTable]) -> None:
     """Poll, or kill the reader between two of its calls, or have a table copied once more."""
     match act:
         case "poll":
@@ -81,7 +90,7 @@ def take_step(log: MemoryLog, act: str, rng: random.Random) -> None:
         case _:
             log.kill()
             log.settings |= {
-                "tables": raised(log.settings["tables"], rng.choice(TABLES).name),
+                "tables": raised(log.settings["tables"], rng.choice(tables).name),
                 "copy_from_empty": rng.random() < 0.7,
             }
 
@@ -105,10 +114,10 @@ def begin_anew(log: MemoryLog, error: SourceError) -> None:
     }
 
 
-def come_to_rest(log: MemoryLog, database: Database) -> None:
+def come_to_rest(log: MemoryLog, database: Database, tables: Sequence[KeyedTable]) -> None:
     """Follow to the end, also of tables that the reader has not noticed yet."""
     ends = time.monotonic() + 120
-    expected = [f"public.{table.name}" for table in TABLES]
+    expected = [f"public.{table.name}" for table in tables]
     query = "SELECT n::regclass::oid::bigint FROM unnest(%s::text[]) n"
     wanted = {oid for (oid,) in database.execute(query, [expected])}
     while True:
@@ -128,10 +137,10 @@ def come_to_rest(log: MemoryLog, database: Database) -> None:
             return
 
 
-def judge(database: Database, log: MemoryLog) -> None:
+def judge(database: Database, log: MemoryLog, tables: Sequence[KeyedTable] = TABLES) -> None:
     """Check each key's whole history, its end, and that nothing came twice."""
     real, logged = real_histories(database), read_histories(log.messages)
-    ends = [last_values(logged.events), last_values(real), stored_values(database)]
+    ends = [last_values(logged.events), last_values(real), stored_values(database, tables)]
     assert ends[0] == ends[1] == ends[2], {
         key: (logged.events.get(key), real.get(key))
         for key in {key for each in ends for key in each}

@@ -126,6 +126,14 @@ TABLES: Final = (
 )
 
 
+FEW: Final = tuple(each for each in TABLES if each.name in {"ints", "bigs", "parts"})
+ACTS: Final = ("column", "column", "column", "identity", "truncate", "create", "hang", "crash")
+RESTLESS: Final = (
+    *("identity", "truncate", "truncate", "create", "create", "create", "hang", "crash", "crash"),
+)
+"""What happens to tables and server, in shares: mostly columns, or mostly whole tables."""
+
+
 def create_tables(database: Database, tables: Sequence[KeyedTable] = TABLES) -> None:
     """Create *tables* with rows in them, and their history."""
     database.execute(_HISTORY)
@@ -180,10 +188,11 @@ class Crowd:
         seed: int,
         crashes: Sequence[Callable[[Database], None]],
         tables: Sequence[KeyedTable] = TABLES,
+        acts: Sequence[str] = ACTS,
     ) -> None:
-        """Change *tables*, and let one of *crashes* happen now and then."""
+        """Change *tables*, let one of *acts* happen now and then, and one of *crashes* with it."""
         self._database, self._tables, self._seed = database, tables, seed
-        self._crashes = crashes
+        self._crashes, self._acts = crashes, acts
         self._stop, self.failures = threading.Event(), list[BaseException]()
         self.acts: dict[str, int] = defaultdict(int)
         kinds = [*[self._write] * 4, self._meddle]
@@ -255,10 +264,7 @@ class Crowd:
 
     def _meddle(self, _: int, rng: random.Random) -> None:
         """Do what other clients do seldom, one thing at a time."""
-        table = rng.choice(self._tables)
-        act = rng.choice(
-            ("column", "column", "column", "identity", "truncate", "create", "hang", "crash")
-        )
+        table, act = rng.choice(self._tables), rng.choice(self._acts)
         if act == "crash" and self._crashes:
             rng.choice(self._crashes)(self._database)
         elif act == "hang":
