@@ -254,6 +254,32 @@ def test_a_new_table_that_gets_its_key_late(shop: Database, *, is_ahead: bool) -
     assert keys_of(log) == {"public.orders": {"1", "3"}}
 
 
+def test_a_change_without_a_definition_is_not_passed_over(shop: Database) -> None:
+    """Whatever lost it: another session gets it once more."""
+    log = started(shop)
+    shop.execute("INSERT INTO items VALUES (1)")
+    log.drain(shop)
+    log.reader()._open_parts._translator._tables.clear()
+    shop.execute("INSERT INTO items VALUES (2)")
+    with pytest.raises(SourceUnavailable, match=r"public\.items came without the table's definit"):
+        log.drain(shop)
+    log.kill()
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log) == {"public.items": {"1", "2"}}
+
+
+def test_a_table_whose_key_is_renamed_is_emptied_at_once(shop: Database) -> None:
+    """Both come together, and the entries of the new definition are those of the TRUNCATE, too."""
+    shop.execute("INSERT INTO items VALUES (1)")
+    log = started(shop)
+    shop.execute("ALTER TABLE items RENAME id TO number")
+    shop.execute("INSERT INTO items VALUES (2); TRUNCATE items; INSERT INTO items VALUES (3)")
+    log.drain(shop)
+    log.kill()
+    assert keys_of(log) == {"public.items": {"3"}}
+
+
 def test_definitions_of_tables_that_are_gone_are_forgotten(shop: Database) -> None:
     """Staging tables come and go for years."""
     shop.execute("CREATE PUBLICATION transporter_reader FOR ALL TABLES")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from transporter.errors import EnvironmentFault
+from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter.message import Message
 from transporter_adaptors.postgres.session import translate_errors
 from transporter_adaptors.postgres.table import TableName
@@ -121,8 +121,8 @@ class ChangeTranslator:
     def use(self, state: TablesState) -> None:
         """Follow the tables of *state* from now on."""
         for oid in [*self._tables]:
-            before, now = self.state.tables.get(oid), state.tables.get(oid)
-            if before is None or now is None or before.keys != now.keys:
+            table = state.tables.get(oid)
+            if table is None or table.keys != self._tables[oid].keys:
                 self._unfollowed[oid] = self._tables.pop(oid).relation
         self.state = state
 
@@ -202,12 +202,18 @@ class ChangeTranslator:
             if not isinstance(item, Run):
                 yield item
             # Changes of a table that is being copied are compared with its chunks, one by one.
-            elif handover.copies.keys().isdisjoint(oid for _, oid, _ in item.relations()) and (
+            elif self._may_encode(_tables_of(item), handover) and (
                 batch := encode_run(item, self._tables, translate)
             ):
                 yield batch
             else:
                 yield from item.items()
+
+    def _may_encode(self, oids: set[int], handover: Handover) -> bool:
+        """Return whether none of the tables is being copied, and those followed are defined."""
+        return handover.copies.keys().isdisjoint(oids) and not (
+            (oids - self._tables.keys()) & self.state.tables.keys()
+        )
 
     def _prepare_change(self, change: Change, handover: Handover) -> list[PreparedChange]:
         """Return *change* of a row in its parts, or nothing where its table is not followed."""
@@ -232,10 +238,17 @@ class ChangeTranslator:
 
         Raises:
             EnvironmentFault: it is, and its definition lacks its key.
+            SourceUnavailable: it is, and has no definition. Another session gets one.
 
         """
-        if (table := self.state.tables.get(oid)) and (relation := self._unfollowed.get(oid)):
-            _check_key(table, _columns_of(relation))
+        if (table := self.state.tables.get(oid)) is None:
+            return
+        if (relation := self._unfollowed.get(oid)) is None:
+            raise SourceUnavailable(
+                f"a change of {table.full_name} came without the table's definition; trying again "
+                "may help"
+            )
+        _check_key(table, _columns_of(relation))
 
     def messages(self, item: PreparedChange, handover: Handover) -> list[Message]:
         """Return the entries of *item* that are to be logged."""
@@ -263,6 +276,8 @@ class ChangeTranslator:
         for number, oid in enumerate(what.oids):
             entries = self._tables.get(oid)
             if entries is None:
+                if not handover.has_all_of(oid, begin.xid):
+                    self._check_defined(oid)
                 continue
             handover.truncate(oid, begin.xid)
             if self._config.truncate == "ignore":

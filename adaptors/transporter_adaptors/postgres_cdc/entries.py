@@ -155,6 +155,7 @@ class TableEntries:
 
     Attributes:
         relation: the definition.
+        keys: the columns of the key, and of that of the copy.
         namespace: the namespace of the entries.
         names: the names of the columns.
         rules: the rules of the columns.
@@ -181,6 +182,7 @@ class TableEntries:
         """Prepare for *relation*, whose columns have these *rules*."""
         names = [column.name for column in relation.columns]
         self.relation, self.namespace = relation, namespace
+        self.keys = (tuple(key), tuple(copy_key))
         self.names, self.rules = names, list(rules)
         self.heads = member_heads(names)
         self.row_overhead = sum(len(head) + len(NULL) for head in self.heads)
