@@ -338,13 +338,15 @@ def read_histories(messages: Sequence[Message]) -> Histories:
             if is_ours:
                 found.loose.discard(table)
                 loose[table] = source.rpartition("/")[0]
-        elif message.key is not None:
-            if message.phase == "copy":
-                run = source.rpartition("/")[0]
-                # One that was to be repeated before it had begun drops no change, either.
-                if loose.setdefault(table, run if run.endswith("/1") else "") != run:
-                    loose[table] = run
-                    found.loose.add(table)
+            continue
+        # The end of a copy has its run, too, also that of an empty table.
+        if message.phase in {"copy", "complete"}:
+            run = "/".join(source.split("/")[:3])
+            # One that was to be repeated before it had begun drops no change, either.
+            if loose.setdefault(table, run if run.endswith("/1") else "") != run:
+                loose[table] = run
+                found.loose.add(table)
+        if message.key is not None:
             op = "copy" if message.phase == "copy" else message.op
             found.events[table, message.key.decode()].append((op, value_of(message)))
     return found
