@@ -104,7 +104,7 @@ def raised(items: list[Any], name: str) -> list[Any]:
 
 
 def begin_anew(log: MemoryLog, error: SourceError) -> None:
-    """Do what helps if the server has forgotten a table of while it was creating the slot."""
+    """Do what helps if the server forgot a change of a table from while it created the slot."""
     assert "cannot decode its log" in str(error), error
     log.kill()
     runs = [each["copy_run"] for each in log.settings["tables"] if isinstance(each, dict)]

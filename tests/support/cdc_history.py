@@ -128,9 +128,7 @@ TABLES: Final = (
 
 FEW: Final = tuple(each for each in TABLES if each.name in {"ints", "bigs", "parts"})
 ACTS: Final = ("column", "column", "column", "identity", "truncate", "create", "hang", "crash")
-RESTLESS: Final = (
-    *("identity", "truncate", "truncate", "create", "create", "create", "hang", "crash", "crash"),
-)
+RESTLESS: Final = ("identity", "hang", *["truncate", "crash"] * 2, *["create"] * 3)
 """What happens to tables and server, in shares: mostly columns, or mostly whole tables."""
 
 

@@ -403,8 +403,9 @@ class _Open:
         if not awaited <= self._awaited:
             with translate_errors("cannot look at the server's log"):
                 self._awaited_until = end_of_log(self._queries)
-        self._awaited = awaited
         self._has_other_tables = bool(awaited) and position.at < self._awaited_until
+        # What the stream has passed is taken up now, and not looked at once more.
+        self._awaited = awaited if self._has_other_tables else frozenset()
         return self._has_other_tables
 
     def _publications_of(self, state: TablesState) -> list[str]:
