@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,13 +19,16 @@ from cdc_tools import (
     need_version,
     short,
     started,
+    version,
 )
 from engine_tools import until
+from pydantic import SecretStr
 from services.postgres import Database
 from transporter_adaptors.postgres_cdc import watch
 from transporter_adaptors.postgres_cdc.config import CdcConfig
 from transporter_adaptors.postgres_cdc.handover import MAX_CHUNKS
 from transporter_adaptors.postgres_cdc.plan import names_of, plan_tables
+from transporter_adaptors.postgres_cdc.publication import COLUMN_LISTS, find_member, find_members
 from transporter_adaptors.postgres_cdc.publishing import ensure_published
 from transporter_adaptors.postgres_cdc.reader import CdcReader
 from transporter_adaptors.postgres_cdc.session import connect_queries
@@ -773,6 +778,81 @@ def test_a_migration_that_has_a_partition_for_itself_stops_nobody(shop: Database
         log.kill()
     assert [each[2] for each in short(log.messages) if each[0] == "insert"] == ["1"]
     assert events(log, "partitions-changed") == []
+
+
+def test_a_chunk_waits_for_no_migration_of_another_table(shop: Database) -> None:
+    """It has the lock of its own, so with a migration of both it would make a deadlock."""
+    shop.execute(
+        "CREATE TABLE other (id int PRIMARY KEY, name text);"
+        "INSERT INTO other SELECT 1, string_agg(md5(n::text), '') FROM generate_series(1, 999) n;"
+        "INSERT INTO items SELECT n FROM generate_series(1, 20) n"
+    )
+    log = MemoryLog(shop, copy_rows=2, watch="60s")
+    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    with shop.connect() as migration, migration.transaction():
+        migration.execute("TRUNCATE other")  # It has the table of its large values for itself, too.
+        until(lambda: log.poll() and events(log, "copy-complete"))
+    log.kill()
+    assert keys_of(log) == {"public.items": {str(number) for number in range(1, 21)}}
+
+
+def test_a_chunk_gives_way_to_a_migration_of_a_partition(shop: Database) -> None:
+    """One that goes on to the partitioned table makes a deadlock, and that is no error."""
+    shop.execute(
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (100);"
+        "INSERT INTO parts SELECT n FROM generate_series(1, 20) n"
+    )
+    log = MemoryLog(shop, tables=["public.parts"], copy_rows=2, watch="60s")
+    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    waits = "SELECT 1 FROM pg_locks WHERE relation = 'parts_1'::regclass AND NOT granted"
+    with ThreadPoolExecutor(1) as pool:
+        with shop.connect() as migration, migration.transaction():
+            migration.execute("SET LOCAL deadlock_timeout = '1min'")
+            migration.execute("LOCK TABLE parts_1")
+            polls = pool.submit(lambda: until(lambda: log.poll() and events(log, "copy-complete")))
+            until(lambda: shop.execute(waits))
+            migration.execute("ALTER TABLE parts ADD COLUMN more int")
+        polls.result()
+    log.kill()
+    assert keys_of(log) == {"public.parts": {str(number) for number in range(1, 21)}}
+
+
+def test_one_member_is_as_the_server_lists_it(shop: Database) -> None:
+    """In publications of tables, of schemas and of everything, with lists, filters, partitions."""
+    shop.execute(
+        "CREATE SCHEMA apart; CREATE TABLE apart.things (id int PRIMARY KEY);"
+        "ALTER TABLE items ADD COLUMN twice int GENERATED ALWAYS AS (id * 2) STORED;"
+        "ALTER TABLE items ADD COLUMN gone int; ALTER TABLE items DROP COLUMN gone;"
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE half PARTITION OF parts FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (id);"
+        "CREATE TABLE quarter PARTITION OF half FOR VALUES FROM (0) TO (5)"
+    )
+    contents = ["", "FOR TABLE items", "FOR TABLE items, parts", "FOR TABLE half", "FOR ALL TABLES"]
+    if version(shop) >= COLUMN_LISTS:
+        contents += [
+            "FOR TABLE items (id, name) WHERE (id > 3), parts",
+            "FOR TABLE items (id), half WHERE (id < 7)",
+            "FOR TABLES IN SCHEMA apart, TABLE half WHERE (id < 7)",
+            "FOR TABLES IN SCHEMA public, TABLE items WHERE (id < 7)",
+        ]
+    if version(shop) >= 180000:
+        contents += [
+            "FOR ALL TABLES WITH (publish_generated_columns = stored)",
+            "FOR TABLE items (id, twice)",
+        ]
+    tables = [oid for (oid,) in shop.execute("SELECT oid::bigint FROM pg_class WHERE oid >= 16384")]
+    counts = list[int]()
+    with closing(connect_queries(SecretStr(shop.dsn))) as queries:
+        for content, via_root in product(contents, ["true", "false"]):
+            shop.execute(f"CREATE PUBLICATION tested {content}")
+            shop.execute(f"ALTER PUBLICATION tested SET (publish_via_partition_root = {via_root})")
+            listed = find_members(queries, "tested", version(shop))
+            found = {oid: find_member(queries, "tested", version(shop), oid) for oid in tables}
+            assert {oid: found[oid] for oid in listed} == listed, content
+            counts.append(sum(each is not None for each in found.values()))
+            shop.execute("DROP PUBLICATION tested")
+    assert counts[:8] == [0, 0, 1, 1, 4, 4, 2, 2]
 
 
 def test_a_table_created_again_and_already_published_is_tried_again(shop: Database) -> None:

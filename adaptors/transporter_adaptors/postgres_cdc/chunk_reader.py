@@ -26,7 +26,7 @@ from transporter_adaptors.postgres_cdc.server import end_of_log
 from transporter_adaptors.postgres_cdc.snapshots import Snapshot
 from transporter_adaptors.postgres_cdc.state import BEGIN_ANEW
 from transporter_adaptors.postgres_cdc.table_states import logged_columns
-from transporter_adaptors.postgres_cdc.tables import read_definition
+from transporter_adaptors.postgres_cdc.tables import PARTS, read_definition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,15 +90,18 @@ _SNAPSHOT: Final = (
     "SELECT pg_current_snapshot()::text, (extract(epoch FROM now()) * 1000000)::bigint,"
     " %s::regclass::oid::bigint"
 )
-_SHAPE: Final = """
-SELECT c.relkind = 'p', EXISTS (
-         SELECT FROM pg_class l WHERE l.reltoastrelid <> 0 AND pg_relation_size(l.reltoastrelid) > 0
-         AND l.oid IN (SELECT c.oid UNION ALL SELECT t.relid FROM pg_partition_tree(c.oid) t))
-FROM pg_class c WHERE c.oid = %s
+_SHAPE: Final = f"""
+SELECT bool_or(c.oid = w.oid AND c.relkind = 'p'),
+       coalesce(bool_or(pg_relation_size(c.reltoastrelid) > 0), false)
+{PARTS}
 """
-"""Whether a table is partitioned, and whether it has large values, which are stored apart."""
+"""Whether a table is partitioned, and whether it has large values, which are stored apart.
+
+As an aggregate it opens no other table.
+"""
 _MIGRATIONS: Final = (
     psycopg.errors.LockNotAvailable,  # one that waits for the table goes first
+    psycopg.errors.DeadlockDetected,  # one that has locked a partition goes first
     psycopg.errors.UndefinedTable,
     psycopg.errors.InvalidSchemaName,  # the table's schema was dropped or renamed
 )
@@ -264,8 +267,7 @@ class ChunkReader:
         definition = read_definition(self._session, table.oid)
         version = self._session.info.server_version
         publication = self._names.publication_of(insert_only=table.insert_only)
-        members = pub.find_members(self._session, publication, version, table.oid)
-        if (member := members.get(table.oid)) is None:
+        if (member := pub.find_member(self._session, publication, version, table.oid)) is None:
             raise _NotNow
         columns = member.published(definition.columns)
         self._types.load(self._session, [each.type_oid for each in columns])
@@ -284,8 +286,7 @@ class ChunkReader:
                 f"cannot copy {table.full_name}: its column {min(missing)}, which is part of its "
                 f"key, is gone; {BEGIN_ANEW}"
             )
-        row = self._session.execute(_SHAPE, [table.oid]).fetchone()
-        is_partitioned, has_large = row or (False, False)
+        ((is_partitioned, has_large),) = self._session.execute(_SHAPE, [[table.oid]]).fetchall()
         item = self._config.item_of(table.full_name)
         plan = CopyPlan(
             table=table.full_name,

@@ -148,8 +148,8 @@ class LargeValues:
         if not definition.columns:
             return _Present(TableName(relation.name, relation.schema), frozenset(), ())
         version = self._queries.info.server_version
-        members = pub.find_members(self._queries, self._names.publication, version, relation.oid)
-        if (member := members.get(relation.oid)) is None:
+        publication = self._names.publication
+        if (member := pub.find_member(self._queries, publication, version, relation.oid)) is None:
             return None
         before = [LoggedColumn(each.name, each.type_oid, -1) for each in relation.columns]
         published = member.published(definition.columns)

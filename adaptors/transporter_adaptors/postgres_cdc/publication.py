@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 from psycopg.rows import class_row
@@ -46,16 +46,39 @@ SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name,
        coalesce(r.oid::bigint, {schema}, 0) AS membership,
        r.oid IS NOT NULL AS is_listed,
        {columns} AS columns, {listed} AS column_list, {where} AS where
-FROM pg_publication_tables t
+FROM {tables} t
 JOIN pg_namespace n ON n.nspname = t.schemaname
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
 JOIN pg_publication p ON p.pubname = t.pubname
 LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
-WHERE t.pubname = %s AND (%s::bigint IS NULL OR c.oid = %s) ORDER BY c.oid
+WHERE t.pubname = %(publication)s ORDER BY c.oid
 """
 _SCHEMA_MEMBERSHIP: Final = """
 (SELECT s.oid::bigint FROM pg_publication_namespace s
  WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
+"""
+_ALL_TABLES: Final = "pg_publication_tables"
+_ONE_TABLE: Final = """
+(SELECT p.pubname, n.nspname AS schemaname, c.relname AS tablename{lists}
+ FROM pg_publication p
+ JOIN pg_class c ON c.oid = %(table)s
+ JOIN pg_namespace n ON n.oid = c.relnamespace
+ LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+ WHERE p.puballtables OR r.oid IS NOT NULL OR {schema} IS NOT NULL OR EXISTS (
+   SELECT FROM pg_publication_rel l JOIN pg_partition_ancestors(c.oid) a ON a.relid = l.prrelid
+   WHERE l.prpubid = p.oid))
+"""
+"""One table as :data:`_ALL_TABLES` has it. Takes no lock of another.
+
+That view opens every table of the publication. By a session that has a lock on one of them, that
+would make a deadlock with a migration of two tables, and the server could end the migration.
+"""
+_LISTS: Final = """,
+  ARRAY(SELECT a.attname FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        AND CASE WHEN r.prattrs IS NULL THEN {is_sent} ELSE a.attnum = ANY(r.prattrs) END
+        ORDER BY a.attnum) AS attnames,
+  CASE WHEN {schema} IS NULL THEN pg_get_expr(r.prqual, r.prrelid) END AS rowfilter
 """
 
 
@@ -147,29 +170,40 @@ def find_publication(connection: Connection, name: str) -> Publication | None:
         return cursor.execute(_PUBLICATION, [name]).fetchone()
 
 
-def find_members(
-    connection: Connection, name: str, version: int, oid: int | None = None
-) -> dict[int, Member]:
+def find_members(connection: Connection, name: str, version: int) -> dict[int, Member]:
     """Return the tables of the publication *name* on a server of this *version*, by OID.
 
-    There are none without such a publication. With *oid* only that table is returned. With
-    ``publish_via_partition_root`` they are the roots of partitioned tables.
+    There are none without such a publication. With ``publish_via_partition_root`` they are the
+    roots of partitioned tables. Waits for each table that a migration has for itself.
     """
+    found = _fetch_members(connection, version, _ALL_TABLES, {"publication": name})
+    return {member.oid: member for member in found}
+
+
+def find_member(connection: Connection, name: str, version: int, oid: int) -> Member | None:
+    """Return the table *oid* of :func:`find_members`, as it is in the current snapshot.
+
+    Returns ``None`` if it has left the publication. Waits for no other table.
+    """
+    found = _fetch_members(connection, version, _ONE_TABLE, {"publication": name, "table": oid})
+    return found[0] if found else None
+
+
+def _fetch_members(
+    connection: Connection, version: int, tables: str, values: dict[str, Any]
+) -> list[Member]:
     if version >= COLUMN_LISTS:
         columns = "t.attnames::text[]" if version >= _GENERATED else _NOT_GENERATED
-        where, schema, given = "t.rowfilter", _SCHEMA_MEMBERSHIP, _COLUMN_LIST
+        where, schema, given, lists = "t.rowfilter", _SCHEMA_MEMBERSHIP, _COLUMN_LIST, _LISTS
     else:
-        columns, where, schema = "NULL::text[]", "NULL::text", "NULL::bigint"
+        columns, where, schema, lists = "NULL::text[]", "NULL::text", "NULL::bigint", ""
         given = columns
-    query = sql.SQL(_MEMBERS).format(
-        columns=sql.SQL(columns),
-        listed=sql.SQL(given),
-        where=sql.SQL(where),
-        schema=sql.SQL(schema),
-    )
+    is_sent = "a.attgenerated IN ('', p.pubgencols)" if version >= _GENERATED else "true"
+    parts = {"schema": schema, "columns": columns, "listed": given, "where": where}
+    lists = lists.format(schema=schema, is_sent=is_sent)
+    query = _MEMBERS.format(tables=tables.format(schema=schema, lists=lists), **parts)
     with connection.cursor(row_factory=class_row(Member)) as cursor:
-        found = cursor.execute(query, [name, oid, oid]).fetchall()
-    return {member.oid: member for member in found}
+        return cursor.execute(query, values).fetchall()
 
 
 def create_statement(name: str, tables: Sequence[WantedTable], publish: str) -> sql.Composed:
