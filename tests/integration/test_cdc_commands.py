@@ -415,6 +415,20 @@ def test_setup_leaves_tables_without_identity_alone(
     assert any("public.bare has no primary key" in each for each in result["notes"])
 
 
+def test_a_table_in_both_publications_is_read_from_its_own(
+    shop: Database, tmp_path: Path, cdc: Callable[..., tuple[int, Any]]
+) -> None:
+    """Neither command takes it for one that has left its publication and come back."""
+    shop.execute("CREATE TABLE clicks (at int)")
+    tables = ["public.items", {"table": "public.clicks", "insert_only": True, "copy": "none"}]
+    started(shop, tmp_path / "log", tables=tables).close()
+    shop.execute("ALTER PUBLICATION transporter_reader_inserts ADD TABLE items")
+    code, result = cdc("check", tables=tables)
+    assert (code, texts(result, "problem")) == (0, [])
+    code, result = cdc("init", "--run", tables=tables)
+    assert (code, {each["outcome"] for each in result["objects"]}) == (0, {"exists"})
+
+
 def test_setup_in_another_database_is_refused(
     shop: Database, cdc: Callable[..., tuple[int, Any]]
 ) -> None:

@@ -130,7 +130,7 @@ class _Checks:
 
     def _check_publications(self) -> Iterator[Finding]:
         names = self._logged.names
-        published = find_published(self._queries, names, self._version)
+        published = find_published(self._queries, names, self._version, self._logged.state)
         gaps, lost = self._logged.find_gaps(self._config, self._plan, published)
         yield from (Finding(each, "problem") for each in gaps)
         for name, publish in names.kinds.items():

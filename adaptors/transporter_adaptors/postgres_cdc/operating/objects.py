@@ -168,7 +168,7 @@ class _Setup:
 
     def _ensure_publications(self) -> Iterator[SourceObject]:
         names, version = self._logged.names, self._plan.server.version
-        published = find_published(self._session, names, version)
+        published = find_published(self._session, names, version, self._logged.state)
         gaps, _ = self._logged.find_gaps(self._config, self._plan, published)
         if gaps:
             yield from (SourceObject("publication", "problem", each) for each in gaps)
