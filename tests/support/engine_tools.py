@@ -123,6 +123,7 @@ class _Nursery:
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair()
+        self._lock = threading.Lock()
         self._process = subprocess.Popen([sys.executable, __file__], stdin=theirs)
         theirs.close()
         atexit.register(self._end)
@@ -130,9 +131,10 @@ class _Nursery:
     def bear(self, behaviour: str, ticket: Ticket) -> Host:
         """Fork a host and send it the engine's address. It starts when it reads that."""
         reading, writing = os.pipe()
-        socket.send_fds(self._channel, [b"h"], [reading])
+        with self._lock:  # Two engines may start at once, and each has to know its host's number.
+            socket.send_fds(self._channel, [b"h"], [reading])
+            pid = int.from_bytes(self._channel.recv(4), "little")
         os.close(reading)
-        pid = int.from_bytes(self._channel.recv(4), "little")
         host = Host(pid, os.fdopen(writing, "wb"))
         with suppress(BrokenPipeError):
             line = json.dumps([behaviour, ticket.address, ticket.key.hex()])

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,15 @@ def test_a_worker_is_started_for_whoever_asks(tmp_path: Path) -> None:
         with connect(carrier, worker_spec(tmp_path)) as worker:
             assert worker.recv() == Opened(None)
         assert carrier.ready
+
+
+def test_supervisors_that_start_at_once_know_their_hosts() -> None:
+    """Each takes the call of its own host only, as several engines in one process have them."""
+    host, failures = SparklessHost(), Failures()
+    with ExitStack() as stack:
+        found = [stack.enter_context(started(host, failures=failures)) for _ in range(12)]
+        until(lambda: failures.all or all(each.ready for each in found))
+    assert failures.all == []
 
 
 def test_a_dead_worker_is_replaced_by_the_next_connect(tmp_path: Path) -> None:
