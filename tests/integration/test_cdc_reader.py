@@ -434,6 +434,44 @@ def test_the_only_table_is_copied_again_beside_the_changes_of_before(shop: Datab
     assert [each[0] for each in log.told].count("slot-created") == 1
 
 
+def test_all_tables_are_copied_again_beside_the_changes_of_before(shop: Database) -> None:
+    """So are those of which one was created again meanwhile, and one has another key."""
+    shop.execute(
+        "CREATE TABLE fresh (id int PRIMARY KEY); CREATE TABLE keyed (id int PRIMARY KEY, a int)"
+    )
+    shop.execute("INSERT INTO items VALUES (1), (2); INSERT INTO keyed VALUES (1, 11), (2, 12)")
+    log = started(shop)
+    log.kill()
+    shop.execute(
+        "DELETE FROM items WHERE id = 1; DELETE FROM keyed WHERE id = 1;"
+        "DROP TABLE fresh; CREATE TABLE fresh (id int PRIMARY KEY); INSERT INTO fresh VALUES (5);"
+        "ALTER TABLE keyed ALTER a SET NOT NULL, DROP CONSTRAINT keyed_pkey, ADD PRIMARY KEY (a);"
+        "INSERT INTO keyed VALUES (3, 13)"
+    )
+    log.settings["tables"] = [
+        {"table": f"public.{name}", "copy_run": 2} for name in ("items", "fresh", "keyed")
+    ]
+    begun = len(log.messages)
+    until(lambda: log.poll(0.1) and sum(each[0] == "copy-complete" for each in log.told) == 6)
+    log.drain(shop)
+    log.kill()
+    assert [each[0] for each in log.told].count("slot-created") == 1
+    found = {
+        (message.namespace.partition(".")[2], message.op, message.phase, message.key.decode())
+        for message in log.messages[begun:]
+        if message.key is not None
+    }
+    assert found == {
+        ("items", "delete", "sync", "1"),
+        ("items", "insert", "copy", "2"),
+        ("fresh", "insert", "copy", "5"),
+        ("keyed", "delete", "sync", "1"),
+        ("keyed", "insert", "sync", "3"),
+        ("keyed", "insert", "copy", "12"),
+        ("keyed", "insert", "copy", "13"),
+    }
+
+
 def test_one_table_is_copied_again_beside_the_others(shop: Database) -> None:
     """A higher run of one item copies that table alone."""
     shop.execute("CREATE TABLE others (id int PRIMARY KEY); INSERT INTO others VALUES (1)")
