@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -110,6 +111,24 @@ def test_a_term_whose_number_comes_again_is_not_ours(
     with pytest.raises(SourceError, match="fenced"):
         first.confirm() if act == "confirm" else first.poll(0)
     assert remaining(outbox) == [1]
+
+
+def test_readers_of_several_outboxes_begin_their_terms_at_once(postgres: Database) -> None:
+    """Each finds the table of terms missing, and one of them creates it."""
+    names = [f"s{number}" for number in range(40)]
+    postgres.execute("; ".join(f"CREATE SCHEMA {name}" for name in names))
+    at_once, dsn, terms = threading.Barrier(8), SecretStr(postgres.dsn), list[int]()
+
+    def begin(outbox: str) -> None:
+        with closing(connect(dsn)) as connection:
+            for name in names:
+                at_once.wait(PATIENCE)
+                terms.append(term.begin_term(connection, TableName(outbox, name), dsn).number)
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(begin, f"outbox_{number}") for number in range(8)]:
+            done.result()
+    assert terms == [1] * 320
 
 
 def test_notifications_without_end_do_not_hold_a_poll(

@@ -70,6 +70,12 @@ _SETUP: Final = (
     pg.UndefinedColumn,
     pg.InvalidSchemaName,
 )
+CREATED_MEANWHILE: Final = (
+    psycopg.errors.UniqueViolation,  # of the catalog's own index
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateObject,  # the type of the table's rows
+)
+"""Errors of a CREATE TABLE, also with IF NOT EXISTS, beside another one of the same table."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):

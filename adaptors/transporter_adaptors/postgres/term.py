@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import sql
 
 from transporter.errors import EnvironmentFault, TransporterError
 from transporter_adaptors.postgres.leaders import lineage_of, new_leader
-from transporter_adaptors.postgres.session import backend_pid, connect, translate_errors
+from transporter_adaptors.postgres.session import (
+    CREATED_MEANWHILE,
+    backend_pid,
+    connect,
+    translate_errors,
+)
 from transporter_adaptors.postgres.table import TableName, term_ddl
 
 if TYPE_CHECKING:
@@ -143,8 +148,7 @@ def _create_terms(connection: Connection, terms: TableName) -> None:
             f"have a role with CREATE on schema {schema} run\n{ddl}"
             f"and grant the reader's role SELECT, INSERT, UPDATE on it"
         )
-    # IF NOT EXISTS would fail in the same way when two engines create it at the same time.
-    with suppress(errors.DuplicateTable, errors.UniqueViolation):
+    with suppress(*CREATED_MEANWHILE):
         connection.execute(sql.SQL(ddl))
 
 

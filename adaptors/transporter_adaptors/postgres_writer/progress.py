@@ -10,6 +10,7 @@ import psycopg
 
 from transporter.adaptor import StoredOffset
 from transporter.errors import RouteFault
+from transporter_adaptors.postgres.session import CREATED_MEANWHILE
 from transporter_adaptors.postgres_writer.config import split_name
 from transporter_adaptors.postgres_writer.statements import quote_table
 
@@ -71,12 +72,6 @@ UPDATE {table} SET log_id = %s, epoch = %s, generation = %s, shards = %s, "offse
 WHERE owner = %s AND route = %s AND shard = %s
 """
 
-_CREATED_MEANWHILE: Final = (
-    psycopg.errors.UniqueViolation,  # of the catalog's own index
-    psycopg.errors.DuplicateTable,
-    psycopg.errors.DuplicateObject,  # the type of the table's rows
-)
-
 
 class Progress:
     """The stored offset of one writer, which is the only one that may write while it holds it."""
@@ -115,7 +110,7 @@ class Progress:
             return
         try:
             # Shards may create it at the same moment.
-            with suppress(*_CREATED_MEANWHILE):
+            with suppress(*CREATED_MEANWHILE):
                 connection.execute(self.ddl)
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidSchemaName) as error:
             raise RouteFault(
