@@ -178,8 +178,7 @@ class _Life:
             engine_tools.fork_hosts()
             os._exit(0)
         theirs.close()
-        made = object.__new__(engine_tools._Nursery)
-        made._channel = ours
+        made = engine_tools.Nursery(ours)
         engine_tools._nursery = lambda: made  # type: ignore[assignment]
 
     def _jump_clocks(self) -> None:

@@ -118,20 +118,20 @@ class Host:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
 
-class _Nursery:
-    """A process that has imported everything and forks hosts, each within 10 ms."""
+class Nursery:
+    """The line to a process that has imported everything and forks hosts. Thread-safe.
 
-    def __init__(self) -> None:
-        self._channel, theirs = socket.socketpair()
-        self._lock = threading.Lock()
-        self._process = subprocess.Popen([sys.executable, __file__], stdin=theirs)
-        theirs.close()
-        atexit.register(self._end)
+    Each takes 10 ms.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        """Ask for hosts by *channel*, at whose other end is :func:`fork_hosts`."""
+        self._channel, self._lock = channel, threading.Lock()
 
     def bear(self, behaviour: str, ticket: Ticket) -> Host:
         """Fork a host and send it the engine's address. It starts when it reads that."""
         reading, writing = os.pipe()
-        with self._lock:  # Two engines may start at once, and each has to know its host's number.
+        with self._lock:  # The numbers come back in the order of the questions.
             socket.send_fds(self._channel, [b"h"], [reading])
             pid = int.from_bytes(self._channel.recv(4), "little")
         os.close(reading)
@@ -142,14 +142,19 @@ class _Nursery:
             host.stdin.flush()
         return host
 
-    def _end(self) -> None:
-        self._channel.close()
-        self._process.wait()
-
 
 @cache
-def _nursery() -> _Nursery:
-    return _Nursery()
+def _nursery() -> Nursery:
+    channel, theirs = socket.socketpair()
+    process = subprocess.Popen([sys.executable, __file__], stdin=theirs)
+    theirs.close()
+
+    def end() -> None:
+        channel.close()
+        process.wait()
+
+    atexit.register(end)
+    return Nursery(channel)
 
 
 def fork_hosts() -> None:
