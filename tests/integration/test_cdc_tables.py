@@ -44,6 +44,13 @@ def events(log: MemoryLog, *names: str) -> list[tuple[str, dict[str, object]]]:
     return [each for each in log.told if each[0] in names]
 
 
+def copying(database: Database, **settings: Any) -> MemoryLog:
+    """Return the log of a reader that has copied a few rows, two a chunk."""
+    log = MemoryLog(database, copy_rows=2, **settings)
+    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    return log
+
+
 def refusal(database: Database, **settings: Any) -> str:
     """Return the error of a reader that is opened for the first time, and has created nothing."""
     given = {"dsn": database.dsn, "tables": ["public.*"], **settings}
@@ -449,8 +456,7 @@ def test_a_table_that_was_dropped_and_created_again_is_emptied_first(shop: Datab
 def test_a_renamed_table_goes_on_under_its_new_name(shop: Database) -> None:
     """Nothing is copied again, and another table with the old name is a new one."""
     shop.execute("INSERT INTO items SELECT n FROM generate_series(1, 20) n")
-    log = MemoryLog(shop, watch="1s", copy_rows=2)
-    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    log = copying(shop, watch="1s")
     shop.execute(
         "ALTER TABLE items RENAME TO things; CREATE TABLE items (id int PRIMARY KEY);"
         "INSERT INTO items VALUES (100)"
@@ -592,8 +598,7 @@ def test_tables_that_swap_their_names_during_their_copies_are_copied_again(shop:
         "INSERT INTO items SELECT n FROM generate_series(1, 20) n;"
         "INSERT INTO fresh SELECT n FROM generate_series(101, 120) n"
     )
-    log = MemoryLog(shop, copy_rows=2, **RENAMED)
-    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    log = copying(shop, **RENAMED)
     shop.execute(
         "ALTER TABLE items RENAME TO swapped; ALTER TABLE fresh RENAME TO items;"
         "ALTER TABLE swapped RENAME TO fresh; DELETE FROM items WHERE id = 101;"
@@ -787,8 +792,7 @@ def test_a_chunk_waits_for_no_migration_of_another_table(shop: Database) -> None
         "INSERT INTO other SELECT 1, string_agg(md5(n::text), '') FROM generate_series(1, 999) n;"
         "INSERT INTO items SELECT n FROM generate_series(1, 20) n"
     )
-    log = MemoryLog(shop, copy_rows=2, watch="60s")
-    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    log = copying(shop, watch="60s")
     with shop.connect() as migration, migration.transaction():
         migration.execute("TRUNCATE other")  # It has the table of its large values for itself, too.
         until(lambda: log.poll() and events(log, "copy-complete"))
@@ -803,8 +807,7 @@ def test_a_chunk_gives_way_to_a_migration_of_a_partition(shop: Database) -> None
         "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (100);"
         "INSERT INTO parts SELECT n FROM generate_series(1, 20) n"
     )
-    log = MemoryLog(shop, tables=["public.parts"], copy_rows=2, watch="60s")
-    until(lambda: log.poll() and any(each.phase == "copy" for each in log.messages))
+    log = copying(shop, tables=["public.parts"], watch="60s")
     waits = "SELECT 1 FROM pg_locks WHERE relation = 'parts_1'::regclass AND NOT granted"
     with ThreadPoolExecutor(1) as pool:
         with shop.connect() as migration, migration.transaction():

@@ -71,9 +71,9 @@ _SETUP: Final = (
     pg.InvalidSchemaName,
 )
 CREATED_MEANWHILE: Final = (
-    psycopg.errors.UniqueViolation,  # of the catalog's own index
-    psycopg.errors.DuplicateTable,
-    psycopg.errors.DuplicateObject,  # the type of the table's rows
+    pg.UniqueViolation,  # of the catalog's own index
+    pg.DuplicateTable,
+    pg.DuplicateObject,  # the type of the table's rows
 )
 """Errors of a CREATE TABLE, also with IF NOT EXISTS, beside another one of the same table."""
 
