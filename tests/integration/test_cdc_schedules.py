@@ -463,6 +463,10 @@ def test_what_is_left_of_a_batch_is_compared_with_the_bounds_of_its_time(
         connection.execute("UPDATE items SET name = 'second' WHERE id = 30")
     # No further chunk: the stream has to bring both at once.
     monkeypatch.setattr(handover, "MAX_CHUNKS", 0)
+    ((end,),) = shop.execute("SELECT pg_current_wal_lsn()")
+    sent = f"""SELECT sent_lsn >= '{end}' FROM pg_stat_replication
+        JOIN pg_replication_slots ON active_pid = pid WHERE database = current_database()"""
+    until(lambda: shop.execute(sent) == [(True,)])
     until(lambda: log.poll(1.0) and any(each.phase == "sync" for each in log.messages))
     monkeypatch.undo()
     log.drain(shop)
