@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -12,21 +11,22 @@ from benchmarks.figures import Aim, Comparison, Section
 from benchmarks.messages import batches
 from benchmarks.services import import_test_tool
 from benchmarks.setting import ROOT
+from benchmarks.spark_workers import run_spark
 from transporter.embed import cache_directory
-from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import route_folder
 from transporter.pipeline.config import SparkConfig
-from transporter.protocol.messages import Opened, Outcome, PartialOutcome, Slice, WorkerSpec
+from transporter.protocol.messages import Outcome, PartialOutcome, Slice, WorkerSpec
 from transporter.protocol.network import network_of
 from transporter.spark.launch import SparkLauncher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from multiprocessing.connection import Connection
     from pathlib import Path
 
     from benchmarks.setting import Setting
-    from transporter.engine.workers.worker_connection import WorkerConnection
+    from benchmarks.spark_workers import BenchmarkSpark
 
 _AIM: Final = Aim(0.7, at_least=True)
 _FRAME: Final = 1000
@@ -63,12 +63,12 @@ def measure(setting: Setting) -> Section:
         here, far = (
             {
                 name: stack.enter_context(
-                    _start_worker(supervisor, directory, log_id, f"{name}-{side}", writer)
+                    spark.run_worker(_spec(directory, log_id, f"{name}-{side}", writer))
                 )
                 for name, writer in writers.items()
             }
             # Routes of their own: two workers of one would wait for each other, for ever.
-            for side, supervisor in (
+            for side, spark in (
                 ("here", stack.enter_context(_start_local(setting))),
                 ("far", stack.enter_context(_start_cluster(setting, directory))),
             )
@@ -106,15 +106,15 @@ def _fill(directory: Path, frames: int, routes: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _start_local(setting: Setting) -> Iterator[SparkSupervisor]:
+def _start_local(setting: Setting) -> Iterator[BenchmarkSpark]:
     launcher = SparkLauncher(setting.make_folder("local"), cache_directory(), "local", {})
-    with _run_spark(setting, SparkSupervisor(launcher, _ignore, _ignore), "local") as supervisor:
-        yield supervisor
+    with run_spark(setting, launcher) as spark:
+        yield spark
 
 
 @contextmanager
-def _start_cluster(setting: Setting, directory: Path) -> Iterator[SparkSupervisor]:
-    """Yield a supervisor of a cluster whose worker sees neither *directory* nor our code."""
+def _start_cluster(setting: Setting, directory: Path) -> Iterator[BenchmarkSpark]:
+    """Yield the Spark of a cluster whose worker sees neither *directory* nor our code."""
     tools = import_test_tool("cluster_tools")
     with tools.cluster(setting.make_folder("cluster")) as cluster:
         cluster.start_master(tools.Node("127.0.0.1"))
@@ -123,33 +123,12 @@ def _start_cluster(setting: Setting, directory: Path) -> Iterator[SparkSuperviso
         network = network_of(SparkConfig(master=cluster.master, config=config))
         scratch = setting.make_folder("far")
         launcher = SparkLauncher(scratch, cache_directory(), cluster.master, config, network)
-        supervisor = SparkSupervisor(launcher, _ignore, _ignore, network)
-        with _run_spark(setting, supervisor, "a cluster") as running:
-            yield running
+        with run_spark(setting, launcher, network) as spark:
+            yield spark
 
 
-@contextmanager
-def _run_spark(
-    setting: Setting, supervisor: SparkSupervisor, what: str
-) -> Iterator[SparkSupervisor]:
-    setting.report(f"starting Spark on {what}")
-    supervisor.start()
-    try:
-        yield supervisor
-    finally:
-        supervisor.stop()
-
-
-def _ignore(*_: object, **__: object) -> None:
-    """Ignore an event."""
-
-
-@contextmanager
-def _start_worker(
-    supervisor: SparkSupervisor, directory: Path, log_id: str, route: str, writer: dict[str, Any]
-) -> Iterator[WorkerConnection]:
-    """Yield the line to a worker of *route*."""
-    spec = WorkerSpec(
+def _spec(directory: Path, log_id: str, route: str, writer: dict[str, Any]) -> WorkerSpec:
+    return WorkerSpec(
         route=route,
         shard=0,
         shards=1,
@@ -161,16 +140,9 @@ def _start_worker(
         folder=str(ROOT),
         **writer,
     )
-    line = supervisor.connect(spec, threading.Event().is_set)
-    if line is None:
-        raise RuntimeError(f"no worker for {route}")
-    with line:
-        if not isinstance(opened := line.recv(), Opened):
-            raise RuntimeError(f"no writer: {opened}")  # noqa: TRY004 - it is what went wrong
-        yield line
 
 
-def _rate(line: WorkerConnection, frames: int, size: int) -> float:
+def _rate(line: Connection[Any, Any], frames: int, size: int) -> float:
     """Return the messages a second of all frames of the log, in slices of *size* frames."""
     rows = size * _FRAME
     began = time.perf_counter()

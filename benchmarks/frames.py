@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,12 +14,12 @@ import pyarrow.dataset as ds
 from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
 from benchmarks.messages import batches
 from benchmarks.setting import ROOT
+from benchmarks.spark_workers import run_spark
 from transporter.embed import cache_directory
-from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import route_folder
 from transporter.pipeline.steps.step import StepConfig
-from transporter.protocol.messages import Opened, Outcome, Slice, WorkerSpec
+from transporter.protocol.messages import Outcome, Slice, WorkerSpec
 from transporter.spark.launch import SparkLauncher
 
 if TYPE_CHECKING:
@@ -137,22 +136,13 @@ class _Routes:
     def run_workers(self) -> Iterator[None]:
         """Have a worker for each route, which the supervisor starts in a real Spark."""
         log_id = self._fill()
-        self._setting.report("starting Spark")
         launcher = SparkLauncher(self._directory, cache_directory(), "local", {}, frames=True)
-        supervisor = SparkSupervisor(launcher, _ignore, lambda _: None)
-        supervisor.start()
-        try:
+        with ExitStack() as stack:
+            spark = stack.enter_context(run_spark(self._setting, launcher))
             for route in ("daily", "null"):
-                spec = self._spec(log_id, route)
-                worker: Any = supervisor.connect(spec, threading.Event().is_set)
-                if worker is None or not isinstance(answer := worker.recv(), Opened):
-                    raise RuntimeError(f"no worker ({answer}); see {launcher.log}")
-                self._workers[route] = worker
+                worker = spark.run_worker(self._spec(log_id, route))
+                self._workers[route] = stack.enter_context(worker)
             yield
-            for worker in self._workers.values():
-                worker.close()
-        finally:
-            supervisor.stop()
 
     def trips(self, route: str, rows: int, count: int) -> _Turn:
         """Return the times of *count* slices of *rows*, from the log's start on."""
@@ -208,7 +198,3 @@ class _Routes:
             steps=(StepConfig(name="sql", settings=_QUERY),) if frames else (),
             on_frames=frames,
         )
-
-
-def _ignore(event: str, **details: object) -> None:
-    """Ignore an event."""

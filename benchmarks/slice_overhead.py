@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager
 from functools import partial
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
 from benchmarks.messages import batches
 from benchmarks.setting import ROOT
+from benchmarks.spark_workers import run_spark
 from transporter.embed import cache_directory
-from transporter.engine.workers.spark_supervisor import SparkSupervisor
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import route_folder
-from transporter.protocol.messages import Opened, Outcome, Slice, WorkerSpec
+from transporter.protocol.messages import Outcome, Slice, WorkerSpec
 from transporter.spark.launch import SparkLauncher
 
 if TYPE_CHECKING:
@@ -82,23 +81,10 @@ def _start_worker(setting: Setting, small: int, large: int) -> Iterator[Connecti
     """Yield a worker in Spark that serves a log of *small* and then *large* frames."""
     directory = setting.make_folder("log")
     log_id, runs = _fill(directory, small, large)
-    setting.report("starting Spark")
     launcher = SparkLauncher(directory, cache_directory(), "local", {})
-    problems: list[BaseException] = []
-    supervisor = SparkSupervisor(launcher, _ignore, problems.append)
-    supervisor.start()
-    try:
-        worker = supervisor.connect(_spec(directory, log_id, runs), threading.Event().is_set)
-        if worker is None or not isinstance(worker.recv(), Opened):
-            raise RuntimeError(f"no worker; see {launcher.log}") from next(iter(problems), None)
-        with worker:
-            yield worker
-    finally:
-        supervisor.stop()
-
-
-def _ignore(event: str, **details: object) -> None:
-    """Ignore an event."""
+    spec = _spec(directory, log_id, runs)
+    with run_spark(setting, launcher) as spark, spark.run_worker(spec) as worker:
+        yield worker
 
 
 def _fill(directory: Path, small: int, large: int) -> tuple[str, Runs]:
