@@ -48,9 +48,12 @@ class FeedProcess:
         folder.mkdir(exist_ok=True)
         (folder / "pipeline.yaml").write_text(json.dumps(document))
         self._process: subprocess.Popen[bytes] | None = None
-        self._begun = 0
+        self._baseline = 0
         self.growth = 0
-        """The most bytes by which its memory has grown since it was opened, in any life."""
+        """The most bytes by which its memory has grown since its baseline, in any life.
+
+        The baseline is the memory when it was opened, or at the last :meth:`set_baseline`.
+        """
 
     def __enter__(self) -> Self:
         self.start()
@@ -73,7 +76,11 @@ class FeedProcess:
             assert self._process.poll() is None, (self.folder / "err.txt").read_text()
             assert time.monotonic() < ends, "the reader does not open"
             time.sleep(0.05)
-        self._begun = self.measure("VmRSS")
+        self._baseline = self.measure("VmRSS")
+
+    def set_baseline(self) -> None:
+        """Measure the growth from its present memory on: that of a reader at work."""
+        self._baseline = self.measure()
 
     def measure(self, what: str = "VmHWM") -> int:
         """Return the process's memory in bytes, by default the most that it ever had."""
@@ -89,7 +96,7 @@ class FeedProcess:
         if self._process is None:
             return
         if self._process.poll() is None:
-            self.growth = max(self.growth, self.measure() - self._begun)
+            self.growth = max(self.growth, self.measure() - self._baseline)
         process, self._process = self._process, None
         process.kill()
         process.wait(PATIENCE)
