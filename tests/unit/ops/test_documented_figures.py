@@ -51,3 +51,21 @@ def test_the_stated_ratio_is_that_of_the_benchmarks() -> None:
         line for line in (_ROOT / "docs/benchmarks.md").read_text().splitlines() if ours in line
     )
     assert f"| {ratio} (" in row
+
+
+def test_the_ratios_of_queries_are_those_of_the_benchmarks() -> None:
+    """Find each ratio of the page about Spark in the benchmarks' row of that query."""
+    stated = _rows(_section("docs/spark.md", "## How fast", "\n## "))[1:]
+    measured = {
+        row[0]: row for row in _rows(_section("docs/benchmarks.md", "## data-source", "\n## "))
+    }
+    assert len(stated) == 3
+    for query, *ratios in stated:
+        for ratio, columns in zip(ratios, ("every column", "the columns it needs"), strict=True):
+            assert measured[f"{query}, {columns}"][3].split(" (")[0] == ratio, query
+
+
+def _rows(text: str) -> list[list[str]]:
+    """Return the cells of each line of the table in *text*, without the line below its head."""
+    lines = (line for line in text.splitlines() if line.startswith("|") and "---" not in line)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
