@@ -78,9 +78,10 @@ class FeedProcess:
             time.sleep(0.05)
         self._baseline = self.measure("VmRSS")
 
-    def set_baseline(self) -> None:
-        """Measure the growth from its present memory on: that of a reader at work."""
-        self._baseline = self.measure()
+    def set_baseline(self) -> int:
+        """Measure the growth from now on: that of a reader at work. Return that until now."""
+        before, self._baseline = self._baseline, self.measure()
+        return self._baseline - before
 
     def measure(self, what: str = "VmHWM") -> int:
         """Return the process's memory in bytes, by default the most that it ever had."""
