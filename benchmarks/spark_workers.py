@@ -25,24 +25,16 @@ class BenchmarkSpark:
     def __init__(self, launcher: SparkLauncher, network: Network | None) -> None:
         self._launcher = launcher
         self._failures: list[HostFailed] = []
-        self._supervisor = SparkSupervisor(launcher, _ignore, self._fail, network)
-
-    def start(self) -> None:
-        """Start Spark. Returns at once."""
-        self._supervisor.start()
-
-    def stop(self) -> None:
-        """Stop Spark. Its workers must have been closed before."""
-        self._supervisor.stop()
+        self.supervisor = SparkSupervisor(launcher, _ignore, self._fail, network)
 
     def _fail(self, failure: HostFailed) -> None:
         self._failures.append(failure)
-        self._supervisor.wake()
+        self.supervisor.wake()
 
     @contextmanager
     def run_worker(self, spec: WorkerSpec) -> Iterator[Connection[Any, Any]]:
         """Yield the line to a new worker for *spec*, whose writer is open."""
-        line: Any = self._supervisor.connect(spec, lambda: bool(self._failures))
+        line: Any = self.supervisor.connect(spec, lambda: bool(self._failures))
         if line is None:
             raise RuntimeError(f"no Spark; see {self._launcher.log}") from self._failures[0]
         with line:
@@ -58,11 +50,11 @@ def run_spark(
     """Yield a Spark that *launcher* starts, and stop it at the end."""
     setting.report("starting Spark")
     spark = BenchmarkSpark(launcher, network)
-    spark.start()
+    spark.supervisor.start()
     try:
         yield spark
     finally:
-        spark.stop()
+        spark.supervisor.stop()
 
 
 def _ignore(event: str, **details: object) -> None:
